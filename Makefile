@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up .venv by themselves: all they need is make and Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/installed
+
+.PHONY: help demo test format clean
+
+help:
+	@echo "make demo    audit a few custom autograd functions and show the report"
+	@echo "make test    formatting, lint, types and tests: what CI runs"
+	@echo "make format  format the code and mend what the linter can"
+	@echo "make clean   remove .venv, caches and build products"
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest
+
+format: $(STAMP)
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+# The stamp is removed first and written last, so it stands for a finished install of these very files. Where
+# it is missing, an earlier install was interrupted or there was none: start from an empty environment.
+# hatchling goes in beforehand, pinned, because pip would otherwise build with its newest release.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Pullback needs Python 3.11 or newer; '$(PYTHON)' is not. Name one: make PYTHON=python3.12 …" >&2; exit 1; }
+	@echo "Setting up $(VENV): PyTorch is large, so the first time takes minutes …"
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+	@echo "$(VENV) is ready."
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,50 @@
+"""Pullback: checks custom autograd functions on PyTorch.
+
+Names are imported when they are first used, so that the command line answers before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pullback.check.api import check as check
+    from pullback.errors import OptionError as OptionError
+    from pullback.errors import PullbackError as PullbackError
+    from pullback.errors import RunnerError as RunnerError
+    from pullback.errors import TargetError as TargetError
+    from pullback.report.model import Evidence as Evidence
+    from pullback.report.model import Finding as Finding
+    from pullback.report.model import Location as Location
+    from pullback.report.model import Report as Report
+    from pullback.report.model import SubjectResult as SubjectResult
+
+    __version__: str
+
+_HOME = {
+    "Report": "pullback.report.model",
+    "Finding": "pullback.report.model",
+    "SubjectResult": "pullback.report.model",
+    "Evidence": "pullback.report.model",
+    "Location": "pullback.report.model",
+    "PullbackError": "pullback.errors",
+    "TargetError": "pullback.errors",
+    "OptionError": "pullback.errors",
+    "RunnerError": "pullback.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "check":
+        return import_module("pullback.check")  # callable, see there
+    if name == "__version__":
+        return version("pullback")
+    if name not in _HOME:
+        raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, "check", "__version__"})

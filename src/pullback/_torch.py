@@ -1,0 +1,103 @@
+"""Every use of a private PyTorch API, one small function each.
+
+`tests/test_torch_private.py` has a test for each of them that says what it relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._library import custom_ops as _custom_ops
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import _pytree
+
+
+def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:
+    """Flatten nested tuples, lists and dicts: leaves, structure, and the path of each leaf.
+
+    Relies on `torch.utils._pytree.tree_flatten_with_path` and its `SequenceKey.idx`, `MappingKey.key`,
+    `GetAttrKey.name`.
+    """
+    keyed, spec = _pytree.tree_flatten_with_path(tree)
+    paths = [tuple(_step(key) for key in path) for path, _ in keyed]
+    return [leaf for _, leaf in keyed], spec, paths
+
+
+def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
+    """Put leaves back into the structure that `tree_flatten` returned.
+
+    Relies on `torch.utils._pytree.tree_unflatten`.
+    """
+    return _pytree.tree_unflatten(leaves, spec)
+
+
+def _step(key: Any) -> Any:
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return getattr(key, attribute)
+    return key
+
+
+def is_custom_op(obj: Any) -> bool:
+    """Whether `obj` is what `torch.library.custom_op` returns.
+
+    Relies on `torch._library.custom_ops.CustomOpDef` being its class.
+    """
+    return isinstance(obj, _custom_ops.CustomOpDef)
+
+
+def custom_ops() -> list[Any]:
+    """Return every live result of `torch.library.custom_op`, the oldest first.
+
+    Relies on `torch._library.custom_ops.OPDEFS`, which maps qualified names to `CustomOpDef`s.
+    """
+    return list(_custom_ops.OPDEFS.values())
+
+
+def custom_op_function(op: Any) -> Callable[..., Any]:
+    """Return the function that `torch.library.custom_op` decorated.
+
+    Relies on `CustomOpDef._init_fn`.
+    """
+    function: Callable[..., Any] = op._init_fn
+    return function
+
+
+def is_dispatched_op(obj: Any) -> bool:
+    """Whether `obj` is `torch.ops.ns.name` or `torch.ops.ns.name.overload`.
+
+    Relies on `torch._ops.OpOverload` and `OpOverloadPacket` being their classes.
+    """
+    return isinstance(obj, OpOverload | OpOverloadPacket)
+
+
+def op_name(op: Any) -> str:
+    """Return "ns::name" of a custom op, "ns::name" or "ns::name.overload" of a `torch.ops` object.
+
+    Relies on `CustomOpDef._qualname`, `OpOverloadPacket._qualified_op_name` and `OpOverload.name()`.
+    """
+    if is_custom_op(op):
+        return str(op._qualname)
+    return str(op._qualified_op_name) if isinstance(op, OpOverloadPacket) else str(op.name())
+
+
+def compile_in_this_process() -> AbstractContextManager[Any]:
+    """Return a context in which Inductor starts no worker processes.
+
+    Relies on `torch._inductor.config.patch` and its option `compile_threads`.
+    """
+    from torch._inductor import config
+
+    patched: AbstractContextManager[Any] = config.patch(compile_threads=1)
+    return patched
+
+
+def given_by(function: type[torch.autograd.Function], name: str) -> bool:
+    """Whether a Function defines the method `name`, itself or through a base that is not PyTorch's.
+
+    Relies on `torch.autograd.function` being the module of the classes that have it as a stub.
+    """
+    return any(name in vars(cls) and cls.__module__ != "torch.autograd.function" for cls in function.__mro__)

@@ -1,0 +1,27 @@
+"""Audits custom autograd functions. The package is itself the function `pullback.check`.
+
+A function of that name in `pullback` would hide the package, or be hidden by it, depending on which was
+imported first; a package that can be called is both. What it does is in `pullback.check.api`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pullback.report.model import Report
+
+
+class _CallablePackage(ModuleType):
+    """A package that audits what it is called with."""
+
+    def __call__(self, target: Any, *inputs: Any, **options: Any) -> Report:
+        """Audit custom autograd functions: see `pullback.check.api.check`."""
+        from pullback.check.api import check
+
+        return check(target, *inputs, **options)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -1,0 +1,84 @@
+"""`pullback.check`: the audit as a function call."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Never
+
+from pullback.check import discover
+from pullback.check.given import same_for_all
+from pullback.check.importer import run_targets
+from pullback.check.options import make_options
+from pullback.check.outcome import report_of
+from pullback.check.process import ensure_can_fork
+from pullback.check.runner import preload, run_subjects
+from pullback.check.subject import Options, Subject
+from pullback.check.task import Given
+from pullback.errors import OptionError
+from pullback.report.model import Report
+
+
+def check(
+    target: Callable[..., Any] | type | ModuleType | str,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
+    seed: int = 0,
+    budget: float = 10.0,
+    deep: bool = False,
+    **unknown: Never,
+) -> Report:
+    """Audit custom autograd functions.
+
+    Each is audited in a forked process of its own, so that a crash or an endless loop is a finding.
+
+    Args:
+        target: an `autograd.Function` class, a `torch.library` custom op, any callable that takes tensors, a
+            module (every custom function in it), or a string as on the command line ("ops.py:Square").
+        inputs: the positional arguments of one example call; without them, examples are made.
+        kwargs: the keyword arguments of that call.
+        select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
+        ignore: rule id prefixes to leave out.
+        seed: of every random choice.
+        budget: seconds for each function; the contract rules run whatever it is.
+        deep: also run what takes long, such as Inductor.
+
+    Returns:
+        The report; `report.ok` says whether all is well, and `print(report)` shows it.
+
+    Raises:
+        TargetError: if the target is nothing that can be audited.
+        OptionError: if an option is unknown or has a value that it cannot take.
+        RunnerError: if this process cannot be forked (CUDA is in use, or the platform has no fork).
+
+    Example:
+        >>> report = pullback.check(Square, torch.randn(3, dtype=torch.float64))  # doctest: +SKIP
+        >>> report.ok  # doctest: +SKIP
+        True
+    """
+    _refuse(unknown)
+    options = make_options(select, ignore, seed, budget, deep)
+    given = same_for_all(inputs, kwargs or {})
+    if isinstance(target, str):
+        return run_targets([target], options, lambda: given)
+    ensure_can_fork()
+    if isinstance(target, ModuleType):
+        return _report(discover.subjects_of_module(target), options, given)
+    return _report([discover.subject_of(target)], options, given)
+
+
+def _report(subjects: Sequence[Subject], options: Options, given: Given) -> Report:
+    preload(options, compile_once=len(subjects) > 1)
+    return report_of(run_subjects(subjects, options, given))
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    for name in unknown:
+        known = [p.name for p in inspect.signature(check).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        close = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise OptionError(f"check() has no option {name!r}; {advice}")

@@ -1,0 +1,135 @@
+"""The inside of a forked process: cut off from the one that forked it, and limited.
+
+Whatever the code that runs here does to its standard streams, to signals, to its process group or to memory
+stays here. When the forking process dies, so does this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+GIBIBYTE = 2**30
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Channel:
+    """The writing end of a pipe that carries one JSON object a line."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pid = os.getpid()
+
+    def send(self, event: str, **content: Any) -> None:
+        """Write one message at once, so that it is there whatever happens next."""
+        if os.getpid() != self._pid:  # a process that the audited code forked has no say
+            return
+        line = json.dumps({"event": event, **content}).encode() + b"\n"
+        while line:
+            line = line[os.write(self._fd, line) :]
+
+
+def become_child(work: Callable[[Channel], None], channel: int, output: int, parent: int) -> NoReturn:
+    """Run `work` in this freshly forked process, then end the process.
+
+    Args:
+        work: what to run; `SystemExit` sets the exit status, any other exception prints and exits with 1.
+        channel: file descriptor that `work`'s messages go to.
+        output: file descriptor that standard output and error go to.
+        parent: process id of the process that forked.
+    """
+    status = 1
+    try:
+        torch.set_num_threads(1)  # first: the parent's thread pools do not exist here, and using them hangs
+        _isolate(output, parent)
+        work(Channel(channel))
+        status = 0
+    except SystemExit as stop:
+        status = _exit_status(stop)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def limit_memory(extra: int) -> None:
+    """Let this process's address space grow by `extra` bytes and no further, where the system has a way."""
+    if not Path("/proc/self/statm").exists() or has_gpu():  # a GPU's driver maps all of its memory at once
+        return
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + extra
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def has_gpu() -> bool:
+    """True if this build of torch would find a GPU here; asks no driver: no fork survives that."""
+    nodes = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+    return torch.backends.cuda.is_built() and any(Path(node).exists() for node in nodes)
+
+
+def _isolate(output: int, parent: int) -> None:
+    """Detach this process from the parent's terminal, streams, signals and settings."""
+    os.setsid()
+    _die_with(parent)
+    _redirect(output)
+    # The handlers of the parent's program, its clean-up among them, are not to run here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _forbid_core_dump()
+    faulthandler.enable(file=2, all_threads=False)
+    # A test suite that turns warnings into errors would make the audited code raise what it never raises.
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(True)
+    gc.freeze()  # a collection would otherwise copy every page shared with the parent
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when the parent ends, in whatever way."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request
+        os._exit(1)
+
+
+def _redirect(output: int) -> None:
+    """Point the standard streams elsewhere, both the file descriptors and Python's objects."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _forbid_core_dump() -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _exit_status(stop: SystemExit) -> int:
+    """Return the status that Python would exit with."""
+    if stop.code is None:
+        return 0
+    return stop.code & 0xFF if isinstance(stop.code, int) else 1

@@ -1,0 +1,203 @@
+"""The numeric oracle: a directional derivative with an error bar, without any derivative formula.
+
+For a sampled curve y(t) = F(x + t v), this module estimates y'(0) for every output element at once, by
+central differences with Richardson extrapolation, and says how far off the estimate can be:
+
+    bar = truncation + noise * weight / step
+
+* truncation: the larger of the two last corrections in the extrapolation table. The correction that is
+  usually taken alone vanishes by chance where the table crosses the answer.
+* noise: the error of F's own arithmetic, measured over a window as wide as the steps that are used
+  (J. J. More and S. M. Wild, Estimating computational noise, SIAM J. Sci. Comput. 33, 2011, eq. 3.2: the
+  k-th difference of a smooth function fades as the k-th power of the spacing, that of noise does not).
+  It is never taken below half an ulp of the precision that the outputs betray: a forward that works in
+  float32 inside cannot be seen through more sharply than that, whatever the dtype of its outputs.
+
+Kinks are found by one-sided differences: where the left and the right derivative differ by more than ten
+bars, both are kept, and every value between them is a derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+Curve = Callable[[float], Tensor]
+"""t -> every output at x + t v, as one flat float64 vector (complex numbers as pairs of reals)."""
+
+LEVELS = 12
+# No powers of two: sums with those fit narrow dtypes, and would look like the work of a narrow one.
+_LARGEST_STEP = 0.0613
+_NOISE_SPACINGS = (4.87e-4, -3.01e-4)
+_NOISE_POINTS = 8
+_CENTRAL = (2, 4, 6, 8)
+_ONE_SIDED = (1, 2, 3, 4)
+SIGNIFICANT = 10.0
+"""A difference counts only beyond this many bars."""
+_SMALL_WHOLE = 4096
+_UNEVEN = 1e3
+_KINK_FLOOR = 1e-5
+"""One-sided derivatives closer than this, relatively, are one derivative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The derivative of every output element along one direction.
+
+    Attributes:
+        low, high: the interval of derivatives; a single value except at a kink.
+        bar: absolute uncertainty of `low` and `high`.
+        kink: where the one-sided derivatives differ.
+        valid: where a finite estimate exists.
+        magnitude: size of the values themselves.
+        flat: where the curve did not move at all over the smaller half of the steps.
+    """
+
+    low: Tensor
+    high: Tensor
+    bar: Tensor
+    kink: Tensor
+    valid: Tensor
+    magnitude: Tensor
+    flat: Tensor
+
+
+def differentiate(curve: Curve) -> Estimate:
+    """Return the derivative at 0 of every element of `curve`, with error bars.
+
+    Costs 41 evaluations. Elements that are not finite at 0 or near it are not `valid`.
+    """
+    centre = curve(0.0)
+    steps = [_LARGEST_STEP / 2**level for level in range(LEVELS)]
+    right = torch.stack([curve(h) for h in steps])
+    left = torch.stack([curve(-h) for h in steps])
+    noise, even = _noise(curve, centre, right, left)
+    h = torch.tensor(steps, dtype=torch.float64).unsqueeze(1)
+
+    moved = torch.maximum((right[0] - centre).abs(), (left[0] - centre).abs()).nan_to_num(nan=0.0, posinf=0.0)
+    slope = moved / _LARGEST_STEP
+    central, central_bar, settled = _richardson((right - left) / (2 * h), _CENTRAL, noise / h, slope)
+    from_right, right_bar, right_settled = _richardson((right - centre) / h, _ONE_SIDED, 2 * noise / h, slope)
+    from_left, left_bar, left_settled = _richardson((centre - left) / h, _ONE_SIDED, 2 * noise / h, slope)
+
+    jump = (from_right - from_left).abs()
+    floor = _KINK_FLOOR * (from_right.abs() + from_left.abs())
+    kink = (jump > SIGNIFICANT * (right_bar + left_bar)) & (jump > floor)
+    low = torch.where(kink, torch.minimum(from_left, from_right), central)
+    high = torch.where(kink, torch.maximum(from_left, from_right), central)
+    bar = torch.where(kink, torch.maximum(right_bar, left_bar), central_bar)
+    # A cusp such as sqrt(|x|) at 0, or a spike narrower than the steps, looks smooth to central differences
+    # while the one-sided slopes diverge.
+    cusp = ~right_settled & ~left_settled & (jump > SIGNIFICANT * central_bar) & ~kink
+    finite = torch.isfinite(centre) & torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(bar)
+    valid = finite & even & ~cusp & (settled | kink)
+    flat = ((right == centre) & (left == centre))[LEVELS // 2 :].all(0)
+    return Estimate(low, high, bar, kink, valid, centre.abs(), flat)
+
+
+def refine_by_complex_step(estimate: Estimate, tangent: Tensor | None) -> Estimate:
+    """Replace values by the complex-step derivative `tangent` where it agrees within the bars.
+
+    Im F(x + i h v) / h has no truncation or cancellation to speak of, but is the derivative only of an
+    analytic F, and complex arithmetic proves nothing about that: so it is believed only where it
+    agrees with the real differences everywhere, and these are sharp.
+    """
+    if tangent is None or tangent.shape != estimate.low.shape:
+        return estimate
+    usable = estimate.valid & ~estimate.kink
+    sharp = estimate.bar <= 1e-3 * estimate.low.abs().max()
+    agrees = (tangent - estimate.low).abs() <= estimate.bar
+    if not bool((agrees & sharp | ~usable).all()):
+        return estimate
+    bar = torch.minimum(estimate.bar, 64 * torch.finfo(torch.float64).eps * tangent.abs())
+    return replace(
+        estimate,
+        low=torch.where(usable, tangent, estimate.low),
+        high=torch.where(usable, tangent, estimate.high),
+        bar=torch.where(usable, bar, estimate.bar),
+    )
+
+
+def working_epsilon(values: Tensor) -> float:
+    """Return the unit roundoff of the least precise dtype that holds all of `values` exactly.
+
+    `values` is float64. Outputs that all fit bfloat16 or float32 betray a forward that works in it; small whole
+    numbers fit everything and betray nothing.
+    """
+    telling = values[torch.isfinite(values) & ((values != values.round()) | (values.abs() > _SMALL_WHOLE))]
+    if telling.numel():
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            if torch.equal(telling.to(dtype).to(torch.float64), telling):
+                return torch.finfo(dtype).eps
+    return torch.finfo(torch.float64).eps
+
+
+def _richardson(
+    differences: Tensor, powers: tuple[int, ...], noise: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Extrapolate difference quotients to step 0 and return the entry of the table with the least bar.
+
+    Args:
+        differences: (levels, n), each level with half the step of the one before.
+        powers: exponents of the step in the error expansion, ascending.
+        noise: (levels, n), what the forward's noise does to each quotient.
+        slope: (n,), the steepness over the largest step, against which an error is large or small.
+
+    Returns:
+        Value, bar, and whether the value settled: at a jump or a vertical slope the quotients grow without
+        bound, and the best entry of the table is merely the least bad.
+    """
+    best = differences[-1].clone()
+    best_bar = torch.full_like(best, torch.inf)
+    best_truncation = torch.full_like(best, torch.inf)
+    previous, previous_noise = differences, noise.expand_as(differences)
+    for power in powers:
+        factor = 2.0**power
+        column = (factor * previous[1:] - previous[:-1]) / (factor - 1)
+        column_noise = (factor * previous_noise[1:] + previous_noise[:-1]) / (factor - 1)
+        correction = (column - previous[1:])[1:].abs()
+        scatter = (column[1:] - column[:-1]).abs()
+        truncations = torch.maximum(correction, scatter)
+        bars = (truncations + column_noise[1:]).nan_to_num(nan=torch.inf)
+        bar, level = bars.min(0)
+        level = level.unsqueeze(0)
+        better = bar < best_bar
+        best = torch.where(better, column[1:].gather(0, level).squeeze(0), best)
+        best_truncation = torch.where(better, truncations.gather(0, level).squeeze(0), best_truncation)
+        best_bar = torch.where(better, bar, best_bar)
+        previous, previous_noise = column, column_noise
+    of_noise = best_bar - best_truncation
+    settled = (best_truncation <= 0.1 * torch.maximum(best.abs(), slope)) | (best_truncation <= 10 * of_noise)
+    return best, best_bar, settled
+
+
+def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the noise of each element, and whether both sides are about as noisy.
+
+    It is the larger of two windows' and the precision's. One window on each side, neither holding 0, where a
+    kink would be taken for noise; of different spacing, because rounding errors along equally spaced points can
+    form a pattern that looks smooth. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
+    """
+    points = range(1, _NOISE_POINTS + 1)
+    windows = [torch.stack([curve(spacing * k) for k in points]) for spacing in _NOISE_SPACINGS]
+    quieter, louder = (_difference_noise(window).nan_to_num(nan=0.0) for window in windows)
+    quieter, louder = torch.minimum(quieter, louder), torch.maximum(quieter, louder)
+    samples = torch.cat([right, left, centre.unsqueeze(0), *windows])
+    finite = torch.where(torch.isfinite(samples), samples, 0.0)
+    floor = working_epsilon(samples) * finite.abs().amax(0)
+    return torch.maximum(2 * louder, floor), louder <= _UNEVEN * torch.maximum(quieter, floor)
+
+
+def _difference_noise(samples: Tensor) -> Tensor:
+    """Return the standard deviation of the noise in equally spaced samples, (points, n) -> (n,)."""
+    table, sigma = samples, torch.zeros_like(samples[0])
+    gamma = 1.0
+    for k in range(1, _NOISE_POINTS):
+        table = table[1:] - table[:-1]
+        gamma *= k * k / (2 * k * (2 * k - 1.0))  # (k!)^2 / (2k)!
+        if k >= _NOISE_POINTS - 2:
+            sigma = torch.maximum(sigma, (gamma * table.square().mean(0)).sqrt())
+    return sigma

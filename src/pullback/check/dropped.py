@@ -1,0 +1,22 @@
+"""Where PyTorch itself replaces a custom backward: when that is worth saying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def may_drop(audit: Audit) -> bool:
+    """Whether a gradient that a tracer derives from the forward may be held against the one of the backward.
+
+    Not if the backward is wrong by mistake, for the tracer's is then the right one; nor at a kink, where each
+    may choose its own.
+    """
+    result = audit.base_result
+    if result is None:
+        return True
+    if any(comparison.kink for comparison in result.comparisons):
+        return False
+    return not result.wrong or audit.intent_of(result) is not None

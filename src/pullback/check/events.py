@@ -1,0 +1,32 @@
+"""What an audit tells while it runs: where it is, what it found. The runner turns these into messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pullback.report.model import Finding
+
+
+class Events(Protocol):
+    """Receives the news of one audit. Every call is also a sign of life."""
+
+    def step(self, rule: str, what: str, reproduce: str) -> None:
+        """The audit starts something: `rule` on `what`, repeatable by `reproduce`. Kept for a crash."""
+        ...
+
+    def beat(self) -> None:
+        """The audit is alive (called often; must be cheap)."""
+        ...
+
+    def finding(self, finding: Finding) -> None:
+        """Something was found."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEnd:
+    """How an audit ended: how many cases it ran and how many findings an allow comment silenced."""
+
+    cases: int
+    allowed: int

@@ -1,0 +1,61 @@
+"""Turns what a user asks for into `Options`, or says in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+from pullback.check.rules import all_rules, rule_named
+from pullback.check.subject import Options
+from pullback.errors import OptionError
+
+
+def make_options(
+    select: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
+    seed: int = 0,
+    budget: float = 10.0,
+    deep: bool = False,
+) -> Options:
+    """Return options whose values are known to make sense.
+
+    Args:
+        select: rule id prefixes to run, as strings or one string with commas; empty for all.
+        ignore: rule id prefixes to leave out.
+        seed: of every random choice.
+        budget: seconds for each subject.
+        deep: also run what takes long.
+
+    Raises:
+        OptionError: if a prefix is of no rule, or a number is out of range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise OptionError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
+        raise OptionError(f"budget must be a positive number of seconds, not {budget!r}")
+    return Options(_prefixes("select", select), _prefixes("ignore", ignore), seed, float(budget), bool(deep))
+
+
+def unknown_rule(key: str) -> str:
+    """Return the sentence for a key that names no rule, with the nearest one that does."""
+    rules = all_rules()
+    lowered = {key.lower(): key for rule in rules for key in (rule.id, rule.name)}
+    close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
+    advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"
+    return f"there is no rule {key!r}; {advice}"
+
+
+def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    values = [given] if isinstance(given, str) else list(given)
+    if not all(isinstance(value, str) for value in values):
+        raise OptionError(f"{option} takes rule id prefixes such as 'PB1', not {given!r}")
+    prefixes = [prefix.strip().upper() for value in values for prefix in value.split(",") if prefix.strip()]
+    for prefix in prefixes:
+        if any(rule.id.startswith(prefix) for rule in all_rules()):
+            continue
+        named = rule_named(prefix)
+        if named is not None:
+            raise OptionError(f"{option} takes rule ids: {named.name} is {named.id}")
+        raise OptionError(f"{option}: {unknown_rule(prefix)}")
+    return tuple(prefixes)

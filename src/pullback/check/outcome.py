@@ -1,0 +1,87 @@
+"""What came of one subject, put together from what each of its processes said and how each of them ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pullback.check import audit
+from pullback.check.subject import Options, Subject
+from pullback.report.model import (
+    SEVERITIES,
+    Finding,
+    Location,
+    Report,
+    SubjectResult,
+    finding_from_dict,
+    finding_to_dict,
+    worst_verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one subject."""
+
+    result: SubjectResult
+    findings: tuple[Finding, ...]
+    allowed: int
+
+
+def make_outcome(
+    subject: Subject, findings: Iterable[Finding], cases: int = 0, seconds: float = 0.0, allowed: int = 0
+) -> Outcome:
+    """Return an outcome without repeated findings and those that an allow comment silences, the worst first.
+
+    Args:
+        subject: what was audited.
+        findings: what was found.
+        cases: how many inputs were tried.
+        seconds: how long it took.
+        allowed: how many findings a comment has silenced already.
+    """
+    once = {(finding.rule, finding.message): finding for finding in findings}.values()
+    loud = [finding for finding in once if subject.source is None or finding.name not in subject.source.allow]
+    loud.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule))
+    result = SubjectResult(subject.name, subject.location, worst_verdict(loud), cases, seconds)
+    return Outcome(result, tuple(loud), allowed + len(once) - len(loud))
+
+
+def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:
+    """Return what its source alone tells of a subject that cannot be run."""
+    return make_outcome(subject, [audit.unaudited(subject, why), *audit.static_findings(subject, options)])
+
+
+def newest(attempts: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Return the last attempt's findings, and of each earlier one those of rules that no later one names."""
+    kept: list[Finding] = []
+    for findings in reversed(attempts):
+        named = {finding.rule for finding in kept}
+        kept += [finding for finding in findings if finding.rule not in named]
+    return kept
+
+
+def report_of(outcomes: Sequence[Outcome]) -> Report:
+    """Return the report on all subjects."""
+    return Report(
+        subjects=tuple(outcome.result for outcome in outcomes),
+        findings=tuple(finding for outcome in outcomes for finding in outcome.findings),
+        allowed=sum(outcome.allowed for outcome in outcomes),
+    )
+
+
+def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as plain data that JSON can hold."""
+    return {
+        "result": asdict(outcome.result),
+        "findings": [finding_to_dict(finding) for finding in outcome.findings],
+        "allowed": outcome.allowed,
+    }
+
+
+def outcome_from_dict(data: dict[str, Any]) -> Outcome:
+    """Rebuild an outcome from `outcome_to_dict`'s data."""
+    result = SubjectResult(**{**data["result"], "location": Location(**data["result"]["location"])})
+    findings = tuple(finding_from_dict(finding) for finding in data["findings"])
+    return Outcome(result, findings, data["allowed"])

@@ -1,0 +1,76 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pullback.check.source import FunctionSource
+from pullback.check.subject import Kind
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+    from pullback.report.model import Finding
+
+Runtime = Callable[["Audit"], Iterator["Finding"]]
+"""Looks at a subject that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMatch:
+    """What a static rule sees: the line, what is wrong there and what to do."""
+
+    line: int
+    message: str
+    hint: str
+
+
+Static = Callable[[FunctionSource], Iterator[SourceMatch]]
+"""Looks at the source alone. What it reports must hold on every run, since nothing was run."""
+
+_FIRST_LINE = re.compile(r"(?P<name>[a-z0-9-]+) \((?P<id>PB\d{3})\): (?P<summary>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One property.
+
+    Attributes:
+        id: stable for ever, e.g. "PB101".
+        name: reads as "allow NAME".
+        summary: the first line of its page.
+        page: what it finds, why it hurts, its limits, a bad and a good example.
+        runtime: runs the subject; `None` for a rule of the runner or of the source alone.
+        static: reads the source; `None` if the source cannot show it.
+        kinds: the subjects that it applies to.
+    """
+
+    id: str
+    name: str
+    summary: str
+    page: str
+    runtime: Runtime | None = None
+    static: Static | None = None
+    kinds: tuple[Kind, ...] = ("function", "op", "callable")
+
+    @property
+    def family(self) -> str:
+        """The id's first digit, e.g. "PB1"."""
+        return self.id[:3]
+
+
+def rule(
+    page: str | None,
+    runtime: Runtime | None = None,
+    static: Static | None = None,
+    kinds: tuple[Kind, ...] = ("function", "op", "callable"),
+) -> Rule:
+    """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
+    text = inspect.cleandoc(page or "")
+    match = _FIRST_LINE.match(text)
+    if match is None:
+        raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
+    return Rule(match["id"], match["name"], match["summary"].rstrip("."), text, runtime, static, kinds)

@@ -1,0 +1,46 @@
+"""unaudited (PB001): the function could not be run, so only its source was looked at.
+
+## What it finds
+A Function for which no example of a call works: the guesses from its signature, its call sites and its names
+all raise, or give nothing to differentiate; or one whose file cannot be imported here. The message says what
+was tried, and what it raised most often.
+
+## Why it hurts
+What was not run was not audited: no news is no good news.
+
+## Limits
+Guessing stops after 600 calls or 4 seconds. Give inputs: `--inputs FILE:function`, a function that is called
+with the subject and returns `(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python.
+
+## Bad
+```python
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, sequence):
+        if sequence["lengths"] is None:
+            raise ValueError("lengths must be given")
+        return 2 * sequence["values"]
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+```
+
+## Good
+```python
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return 2 * values
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+```
+"""
+
+from __future__ import annotations
+
+from pullback.check.rules._rule import rule
+
+RULE = rule(__doc__)

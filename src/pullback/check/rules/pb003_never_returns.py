@@ -1,0 +1,61 @@
+"""never-returns (PB003): a call does not come back.
+
+## What it finds
+Nothing was heard from the audit's process for 10 seconds, or for the budget where that is longer (180 seconds
+with `--deep`); it was killed and the audit goes on without that case and rule. An audit that makes progress but
+is not done after six budgets and half a minute is stopped too: a warning, and the function counts as not
+audited.
+
+## Why it hurts
+A loop that waits for convergence does not end on NaN, on zeros or on an empty tensor, and a training job then
+hangs without a message.
+
+## Limits
+A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`.
+
+## Bad
+```python
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        y = torch.ones_like(a)
+        while not ((y * y - a).abs() < 1e-12).all():
+            y = (y + a / y) / 2
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g / (2 * y)
+
+def inputs():
+    return (torch.ones(3, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        y = torch.ones_like(a)
+        for _ in range(50):
+            y = (y + a / y) / 2
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g / (2 * y)
+
+def inputs():
+    return (torch.ones(3, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from pullback.check.rules._rule import rule
+
+RULE = rule(__doc__)

@@ -1,0 +1,48 @@
+"""exits-the-process (PB004): the function ends the program that calls it.
+
+## What it finds
+`os._exit`, an `exit` in native code, or `sys.exit` during a call: the process of the audit ended without a
+signal and before its end, or the call raised `SystemExit`.
+
+## Why it hurts
+Nobody can handle it: no checkpoint is saved, no other worker is told, and the exit status may even say success.
+
+## Limits
+A function that exits before the first rule is not tried again; only its static rules run.
+
+## Bad
+```python
+import sys
+
+class OnlySquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if x.dim() != 2 or x.shape[0] != x.shape[1]:
+            sys.exit("x must be square")
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+```
+
+## Good
+```python
+class OnlySquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if x.dim() != 2 or x.shape[0] != x.shape[1]:
+            raise ValueError(f"x must be square, not {tuple(x.shape)}")
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+```
+"""
+
+from __future__ import annotations
+
+from pullback.check.rules._rule import rule
+
+RULE = rule(__doc__)

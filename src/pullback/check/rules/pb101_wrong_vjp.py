@@ -1,0 +1,176 @@
+"""wrong-vjp (PB101): the gradient is not the derivative of the forward.
+
+## What it finds
+The backward's product with a random cotangent, compared along random directions and then element by element
+with a numeric derivative of the forward: central differences with Richardson extrapolation, with an error bar
+made of truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the
+example and on its variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes,
+strides, dtypes, one tensor passed twice, complex values. At a kink every value between the one-sided
+derivatives is right.
+
+## Why it hurts
+Training goes on, slower or to another place, and nothing says so.
+
+## Limits
+`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference. A backward that is
+not a derivative on purpose is `intended` (severity info) if it shows: the name or docstring says
+straight-through, surrogate, approximate, reversal or scaling; the forward is flat almost everywhere; it returns
+an input unchanged; or it is a clamp and differs only where it saturates. Values beyond the ordinary range, and
+gradients that are not finite at a special point, count as `unstable`, a warning; so does, as `wrong`, a shape
+that the forward happens to broadcast. Sampling proves nothing about values that were not sampled.
+
+## Bad
+```python
+class SinSquared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sin(x) ** 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 * torch.sin(x) * torch.cos(torch.sin(x))
+```
+
+## Good
+```python
+class SinSquared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sin(x) ** 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.sin(2 * x)
+```
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.agreement import show
+from pullback.check.case import Case
+from pullback.check.diagnosis import cause
+from pullback.check.first_order import Comparison, FirstOrder
+from pullback.check.repro import literal
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    reported: set[int] = set()
+    undecided = True
+    for result in audit.results():
+        undecided &= all(c.status == "inconclusive" for c in result.comparisons)
+        for comparison in result.wrong:
+            if comparison.order in reported:
+                continue
+            found = _disagreement(audit, result, comparison)
+            if found is not None:
+                reported.add(comparison.order)
+                yield found
+                if found.verdict == "intended":
+                    return
+    if undecided and audit.base_result is not None and audit.base_result.comparisons:
+        yield _inconclusive(audit, audit.base_result)
+
+
+def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
+    intent = audit.intent_of(result)
+    if intent is not None:
+        return audit.finding(
+            "PB101",
+            "info",
+            "intended",
+            f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
+            evidence=audit.evidence(result, comparison),
+            hint=_declare(intent.sign),
+        )
+    if cause(audit, result, comparison) in audit.running(_OWN_RULES):
+        return None
+    smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison.order))
+    final = audit.compare(smallest, directions=2) if smallest is not result.case else None
+    if final is not None and (kept := [c for c in final.wrong if c.order == comparison.order]):
+        result, comparison = final, kept[0]
+    case = result.case
+    unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
+    return audit.finding(
+        "PB101",
+        "warning" if unstable or case.doubtful else "error",
+        "unstable" if unstable else "wrong",
+        _message(result, comparison),
+        case=result.case,
+        evidence=audit.evidence(result, comparison),
+        tail=_tail(result, comparison),
+        hint=_hint(result, comparison),
+    )
+
+
+def _fails(audit: Audit, case: Case, order: int) -> bool:
+    result = audit.compare(case)
+    return result is not None and any(c.order == order for c in result.wrong)
+
+
+def _message(result: FirstOrder, c: Comparison) -> str:
+    name = result.case.names[result.case.wrt[c.order]]
+    at = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward is {show(c.expected)}"
+    where = "" if not result.case.is_variant else f" (with {result.case.label})"
+    return what + where
+
+
+def _hint(result: FirstOrder, c: Comparison) -> str:
+    if math.isfinite(c.got) and abs(c.expected) > 1e-9 and abs(c.got) > 1e-9 and c.failing == c.compared:
+        ratio = c.got / c.expected
+        for factor in (-1.0, 2.0, 0.5, -2.0, -0.5):
+            if abs(ratio - factor) < 1e-6:
+                return f"it is {factor:g} times what it should be: look for a lost sign or factor"
+    if result.case.layout_only:
+        return "it is right for contiguous tensors: the backward reads memory in the wrong order"
+    if result.case.doubtful:
+        return "support such inputs in the backward, or refuse them in the forward"
+    if result.case.is_variant:
+        return f"look at what the backward does with {result.case.label}"
+    return "derive the backward again from the forward's formula"
+
+
+def _declare(sign: str) -> str:
+    if sign == "declared":
+        return "nothing to do; `# pullback: allow[wrong-vjp] reason` on the class hides this line"
+    return "if so, say it: 'straight-through' or 'surrogate' in the docstring, or `# pullback: allow[wrong-vjp] reason`"
+
+
+def _tail(result: FirstOrder, c: Comparison) -> list[str]:
+    cotangents = ", ".join(literal(g) for g in result.cotangents)
+    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    return [
+        "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+        f"got = torch.autograd.grad(outs, inputs, [{cotangents}], allow_unused=True)[{c.order}]",
+        f"print(got{element}, 'but the forward says', {c.expected!r})",
+    ]
+
+
+def _inconclusive(audit: Audit, result: FirstOrder) -> Finding:
+    c = result.comparisons[0]
+    return audit.finding(
+        "PB101",
+        "info",
+        "inconclusive",
+        "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right",
+        evidence=audit.evidence(result, c),
+        hint="give inputs of a wider dtype, or larger and away from singular points",
+    )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,99 @@
+"""wrong-gradient-count (PB103): backward returns another number of gradients than forward has arguments.
+
+## What it finds
+`backward` must return one value for each argument of `forward` (without `ctx`), `None` for those that have no
+gradient. Fewer, or more that are not `None`, is an error at the first backward; trailing extra `None`s are
+legal. The source alone shows it too, where every `return` of the backward is a tuple of fixed length.
+
+## Why it hurts
+The first backward raises, often long after the forward was tested.
+
+## Limits
+The static half says nothing about a backward that builds its tuple by other means.
+
+## Bad
+```python
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y
+```
+
+## Good
+```python
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+```
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.recorder import record_base
+from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.source import FunctionSource
+from pullback.check.syntax import own_nodes, positional_arguments
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_HINT = "return one value per argument of forward, in order, None for those without a gradient"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for call in record_base(audit.subject, audit.base):
+        extra = call.returned[len(call.needs) :]
+        if len(call.returned) < len(call.needs) or any(value is not None for value in extra):
+            yield audit.finding(
+                "PB103",
+                "error",
+                "wrong",
+                f"backward returned {len(call.returned)} gradients for {len(call.needs)} arguments of forward",
+                case=audit.base,
+                tail=["out.sum().backward()  # out[0] if there are several outputs"],
+                hint=_HINT,
+                line=_line(audit.subject.source),
+            )
+            return
+
+
+def _line(source: FunctionSource | None) -> int | None:
+    return source.methods["backward"].lineno if source and "backward" in source.methods else None
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    forward, backward = source.methods.get("forward"), source.methods.get("backward")
+    if forward is None or backward is None or forward.args.vararg or forward.args.kwonlyargs:
+        return
+    expected = len(positional_arguments(forward)) - (0 if "setup_context" in source.methods else 1)
+    returns = [node for node in own_nodes(backward) if isinstance(node, ast.Return) and node.value is not None]
+    for node in returns:
+        value = node.value
+        fixed = isinstance(value, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in value.elts)
+        if fixed and isinstance(value, ast.Tuple) and len(value.elts) < expected:
+            yield SourceMatch(
+                node.lineno,
+                f"backward returned {len(value.elts)} gradients for {expected} arguments of forward",
+                _HINT,
+            )
+
+
+RULE = rule(__doc__, runtime=_run, static=_static, kinds=("function",))

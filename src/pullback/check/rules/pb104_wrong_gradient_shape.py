@@ -1,0 +1,85 @@
+"""wrong-gradient-shape (PB104): a returned gradient has another shape than its input.
+
+## What it finds
+The shape of each gradient as `backward` returned it. PyTorch's engine sums a gradient down if it can be
+expanded from the input's shape, without a word, and raises otherwise; so a `(B, 1)` gradient of a `(B,)` input
+becomes `(B, B)` and is summed to something else. A gradient of the broadcast shape of an input that forward did
+broadcast is PB115.
+
+## Why it hurts
+Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
+
+## Limits
+Sees the example and its variants of size 1.
+
+## Bad
+```python
+class Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum(dim=1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.columns = x.shape[1]
+        return x.sum(dim=1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.unsqueeze(1).expand(-1, ctx.columns)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check import variants
+from pullback.check.case import Case
+from pullback.check.raw import misshapen
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for case in (audit.base, *_ones(audit.base)):
+        for bad in misshapen(audit.subject, case):
+            if bad.is_broadcast:
+                continue
+            raises = not bad.summed
+            yield audit.finding(
+                "PB104",
+                "error",
+                "wrong",
+                f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
+                + ("; the engine refuses it" if raises else "; the engine sums it without a word"),
+                case=case,
+                tail=["out.sum().backward()", f"print([x.grad.shape for x in inputs], 'for {bad.expected}')"],
+                hint="return a gradient of the input's own shape; no squeeze() without a dim",
+            )
+            return
+
+
+def _ones(base: Case) -> Iterator[Case]:
+    return (case for case in variants.uniform_sizes(base) if case.label.endswith("-> 1"))
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

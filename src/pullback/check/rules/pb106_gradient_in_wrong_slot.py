@@ -1,0 +1,77 @@
+"""gradient-in-wrong-slot (PB106): a gradient is returned in the place of another input's.
+
+## What it finds
+A wrong gradient (as in PB101) that becomes right when it is exchanged with the gradient of another input of the
+same shape.
+
+## Why it hurts
+Both inputs train on each other's gradient; where the shapes agree nothing raises.
+
+## Limits
+Only inputs of equal shape can be exchanged unnoticed; other mix-ups raise, or are PB104.
+
+## Bad
+```python
+class ScaledDecay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * torch.exp(-y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return -g * x * torch.exp(-y), g * torch.exp(-y)
+```
+
+## Good
+```python
+class ScaledDecay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * torch.exp(-y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * torch.exp(-y), -g * x * torch.exp(-y)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.diagnosis import cause, swapped_with
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    result = audit.base_result
+    if result is None or audit.intent is not None:
+        return
+    for comparison in result.wrong:
+        if cause(audit, result, comparison) != "PB106":
+            continue
+        other = swapped_with(audit, result, comparison)
+        name = audit.names[comparison.order]
+        yield audit.finding(
+            "PB106",
+            "error",
+            "wrong",
+            f"the gradient of {name} is returned in the place of {audit.names[other or 0]}",
+            case=result.case,
+            evidence=audit.evidence(result, comparison),
+            tail=["out.sum().backward()", "print([x.grad for x in inputs])"],
+            hint="return the gradients in the order of forward's arguments",
+        )
+        return
+
+
+RULE = rule(__doc__, runtime=_run)

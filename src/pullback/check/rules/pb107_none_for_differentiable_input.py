@@ -1,0 +1,79 @@
+"""none-for-differentiable-input (PB107): an input that the output depends on gets no gradient.
+
+## What it finds
+`None` (or no graph at all) where the numeric derivative is not zero.
+
+## Why it hurts
+The parameter never learns, and nothing raises: optimizers skip parameters whose gradient is `None`.
+
+## Limits
+Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen.
+
+## Bad
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        (weight,) = ctx.saved_tensors
+        return g * weight, None
+```
+
+## Good
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g * weight, g * x
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.agreement import show
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    result = audit.base_result
+    if result is None:
+        return
+    for comparison in result.wrong:
+        if result.gradients[comparison.order] is not None:
+            continue
+        name = audit.names[comparison.order]
+        meant = audit.intent is not None
+        yield audit.finding(
+            "PB107",
+            "info" if meant else "error",
+            "intended" if meant else "wrong",
+            f"{name} gets no gradient (None), yet the output depends on it: "
+            f"the derivative is {show(comparison.expected)}",
+            case=result.case,
+            evidence=audit.evidence(result, comparison),
+            tail=[
+                "out.sum().backward()  # out[0] if there are several outputs",
+                "print([x.grad for x in inputs])",
+            ],
+            hint=f"return the gradient of {name}; where None is meant, detach {name} before the call",
+        )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,123 @@
+"""nonlinear-in-cotangent (PB109): the backward is not linear in the cotangent.
+
+## What it finds
+A derivative is linear: b(4 g) = 4 b(g), b(-g) = -b(g) and b(g + h) = b(g) + b(h). The three are tested directly
+on the backward, without finite differences, so exactly: in every dtype, however noisy the forward.
+
+## Why it hurts
+Loss weights, gradient accumulation, mixed-precision loss scaling and sums over branches all rely on linearity;
+each then changes the direction of the gradient, not just its length.
+
+## Limits
+Gradient clipping and sign gradients are non-linear on purpose: `intended` where that shows (see PB101).
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g.abs()
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.agreement import Difference, difference, gradients, standard_cotangents
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+Gradients = Sequence[Tensor | None]
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    found = _nonlinearity(audit)
+    if found is None:
+        return
+    law, where = found
+    intent = audit.intent
+    if intent is None and audit.base_result is not None and audit.base_result.wrong:
+        intent = audit.intent_of(audit.base_result)
+    yield audit.finding(
+        "PB109",
+        "info" if intent else "error",
+        "intended" if intent else "wrong",
+        f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
+        + (f" (on purpose it seems: {intent.reason})" if intent else ""),
+        case=audit.base,
+        tail=[
+            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+            "g = [torch.ones_like(o) for o in outs]",
+            "one = torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True)",
+            "minus = torch.autograd.grad(outs, inputs, [-h for h in g], allow_unused=True)",
+            "print(one, minus)",
+        ],
+        hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",
+    )
+
+
+def _nonlinearity(audit: Audit) -> tuple[str, Difference] | None:
+    roots = audit.base_run.roots
+    g, h = standard_cotangents(roots), [_zero_sum(root) for root in roots]
+
+    def backward(cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        audit.events.beat()
+        return gradients(audit.subject, audit.base, cotangents)
+
+    of_g, of_h = backward(g), backward(h)
+    laws = (
+        ("b(4 g) = 4 b(g)", _combine(4, of_g, 0, of_g), backward([4 * a for a in g])),
+        ("b(-g) = -b(g)", _combine(-1, of_g, 0, of_g), backward([-a for a in g])),
+        ("b(g + h) = b(g) + b(h)", _combine(1, of_g, 1, of_h), backward([a + b for a, b in zip(g, h, strict=True)])),
+        ("b(0) = 0", _combine(0, of_g, 0, of_g), backward([0 * a for a in g])),
+    )  # fmt: skip
+    for law, expected, got in laws:
+        where = difference(expected, got)
+        if where is not None:
+            return law, where
+    return None
+
+
+def _zero_sum(root: Tensor) -> Tensor:
+    """Return a cotangent of alternating signs whose sum is exactly 0: not to be taken for no cotangent."""
+    signs = 1 - 2 * (torch.arange(root.numel()) % 2)
+    if root.numel() % 2:
+        signs[-1] = 0
+    return signs.reshape(root.shape).to(root.dtype)
+
+
+def _combine(a: float, first: Gradients, b: float, second: Gradients) -> list[Tensor | None]:
+    return [
+        None if x is None or y is None else (a * x + b * y if b else a * x) for x, y in zip(first, second, strict=True)
+    ]
+
+
+RULE = rule(__doc__, runtime=_run)

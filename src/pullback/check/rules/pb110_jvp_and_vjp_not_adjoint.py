@@ -1,0 +1,130 @@
+'''jvp-and-vjp-not-adjoint (PB110): forward mode and reverse mode belong to two different derivatives.
+
+## What it finds
+<g, jvp(t)> = <vjp(g), t> must hold for every tangent t and cotangent g. It is tested on the two rules alone,
+without finite differences, so exactly; also where the forward is too noisy for a numeric derivative.
+
+## Why it hurts
+`hessian` is forward over reverse: it mixes the two and is the derivative of nothing.
+
+## Limits
+Does not say which of the two is wrong: PB101 and PB102 do, and where they do this rule is silent.
+
+## Bad
+```python
+class NoisyCube(torch.autograd.Function):
+    """x ** 3, a surrogate gradient."""
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3 * ctx.saved_tensors[0] ** 2
+
+    @staticmethod
+    def jvp(ctx, tx):
+        return 2 * ctx.saved_tensors[0] ** 2 * tx
+```
+
+## Good
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3 * ctx.saved_tensors[0] ** 2
+
+    @staticmethod
+    def jvp(ctx, tx):
+        return 3 * ctx.saved_tensors[0] ** 2 * tx
+```
+'''
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.agreement import gradients, show
+from pullback.check.case import is_differentiable
+from pullback.check.first_order import random_like
+from pullback.check.forward_mode import has_jvp, jvp_disagreement, tangents
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, as_real
+from pullback.report.model import Evidence, Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_ROUNDING = 1e-7
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not has_jvp(audit.subject) or _settled(audit):
+        return
+    for order, name in enumerate(audit.names):
+        direction = random_like(audit.base.tensors[order], audit.generator)
+        cotangents = [random_like(root, audit.generator) for root in audit.base_run.roots]
+        try:
+            found = tangents(audit.subject, audit.base, {order: direction})
+        except Raised:
+            return
+        gradient = gradients(audit.subject, audit.base, cotangents)[order]
+        forward = _forward_product(audit, found, cotangents)
+        reverse_terms = torch.zeros(1) if gradient is None else as_real(gradient) * as_real(direction)
+        reverse, size = float(reverse_terms.sum()), float(reverse_terms.abs().sum()) + abs(forward)
+        precision = max(_ROUNDING, 1e3 * torch.finfo(direction.dtype).eps)
+        if abs(forward - reverse) > precision * (size + 1e-300):
+            yield audit.finding(
+                "PB110",
+                "error",
+                "wrong",
+                f"<g, jvp(t)> is {show(forward)} and <vjp(g), t> is {show(reverse)}, moving {name}",
+                case=audit.base,
+                evidence=Evidence(expected=reverse, got=forward, where=f"inner product, moving {name}"),
+                hint="derive jvp and backward from one formula: each is the transpose of the other",
+            )
+            return
+
+
+def _settled(audit: Audit) -> bool:
+    """Whether PB101 or PB102 already says which of the two is wrong."""
+    if audit.intent is not None:
+        return False
+    first = audit.base_result
+    if first is not None and first.wrong:
+        return True
+    return any(jvp_disagreement(audit, order) for order in range(len(audit.names)))
+
+
+def _forward_product(
+    audit: Audit, found: list[tuple[torch.Tensor, torch.Tensor | None]], cotangents: list[torch.Tensor]
+) -> float:
+    floating = [p for p, out in enumerate(audit.base_run.outputs) if is_differentiable(out)]
+    ranks = [floating.index(p) for p in audit.base_run.differentiable]
+    total = 0.0
+    for rank, g in zip(ranks, cotangents, strict=True):
+        tangent = found[rank][1]
+        if tangent is not None:
+            total += float((as_real(tangent) * as_real(g)).sum())
+    return total
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,102 @@
+"""ignored-cotangent (PB111): the backward does not depend on a cotangent that it is given.
+
+## What it finds
+Each output's cotangent is multiplied by -3 while the others stay: if no gradient changes although that output
+does change with an input, the cotangent is ignored. The source shows the plainest case: a parameter of
+`backward` that is never read.
+
+## Why it hurts
+The gradient is right only where the upstream gradient is 1: loss weights, accumulation and auxiliary losses are
+silently lost.
+
+## Limits
+An output marked non-differentiable may ignore its cotangent.
+
+## Bad
+```python
+class SumAndProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x + y, x * y
+
+    @staticmethod
+    def backward(ctx, g_sum, g_product):
+        return g_sum, g_sum
+```
+
+## Good
+```python
+class SumAndProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x + y, x * y
+
+    @staticmethod
+    def backward(ctx, g_sum, g_product):
+        x, y = ctx.saved_tensors
+        return g_sum + y * g_product, g_sum + x * g_product
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.diagnosis import ignored_cotangents
+from pullback.check.first_order import moves_output
+from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.source import FunctionSource
+from pullback.check.syntax import ast_text, names_read, positional_arguments, returns_a_value
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_HINT = "multiply the local derivative by the cotangent of every differentiable output"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    result = audit.base_result
+    if result is None or result.error or not result.run.differentiable:
+        return
+    for output in ignored_cotangents(audit, result):
+        if not any(
+            moves_output(audit.subject, result, order, output, audit.generator) for order in range(len(audit.names))
+        ):
+            continue
+        yield audit.finding(
+            "PB111",
+            "error",
+            "wrong",
+            f"no gradient depends on the cotangent of output {result.run.differentiable[output]}",
+            case=result.case,
+            tail=[
+                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                "for scale in (1.0, -3.0):",
+                "    g = [torch.ones_like(o) for o in outs]",
+                f"    g[{output}] = g[{output}] * scale",
+                "    print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+            ],
+            hint=_HINT,
+        )
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    """Find parameters of backward that are never read, where no output is marked non-differentiable."""
+    backward, forward = source.methods.get("backward"), source.methods.get("forward")
+    if backward is None or forward is None:
+        return
+    marked = any("mark_non_differentiable" in ast_text(m) for m in source.methods.values())
+    arguments = positional_arguments(backward)[1:]
+    read = names_read(backward)
+    unread = [argument for argument in arguments if argument.arg not in read]
+    if not arguments or marked or (len(arguments) > 1 and len(unread) < len(arguments)):
+        return  # one of several may belong to an output that does not depend on any input
+    if unread and "NotImplementedError" not in ast_text(backward) and returns_a_value(backward):
+        yield SourceMatch(backward.lineno, f"backward never reads its cotangent {unread[0].arg}", _HINT)
+
+
+RULE = rule(__doc__, runtime=_run, static=_static)

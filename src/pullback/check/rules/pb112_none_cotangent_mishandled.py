@@ -1,0 +1,118 @@
+"""none-cotangent-mishandled (PB112): the backward breaks when a cotangent is undefined.
+
+## What it finds
+Cotangents that PyTorch leaves undefined: of an output that is not used, and of one whose own consumer has no
+gradient to give. After `ctx.set_materialize_grads(False)` they arrive as `None` and the backward must expect
+it.
+
+## Why it hurts
+`TypeError: unsupported operand type(s) for *: 'NoneType' …` in somebody's training run, whenever one output of
+several is not part of the loss.
+
+## Limits
+Judged on the example.
+
+## Bad
+```python
+class SumAndProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y)
+        return x + y, x * y
+
+    @staticmethod
+    def backward(ctx, g_sum, g_product):
+        x, y = ctx.saved_tensors
+        return g_sum + y * g_product, g_sum + x * g_product
+```
+
+## Good
+```python
+class SumAndProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x + y, x * y
+
+    @staticmethod
+    def backward(ctx, g_sum, g_product):
+        x, y = ctx.saved_tensors
+        return g_sum + y * g_product, g_sum + x * g_product
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward, guarded, vjp
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_HINT = "test each cotangent for None, or leave set_materialize_grads alone: zeros are then given instead"
+
+
+class _NoGradient(torch.autograd.Function):
+    """The identity whose backward has nothing to give: its input's cotangent is undefined."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> None:
+        return None
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works:
+        return
+    for undefined in _patterns(len(audit.base_run.roots)):
+        run = forward(audit.subject, audit.base)
+        try:
+            _backward_with(run, undefined)
+        except Raised as error:
+            which = ", ".join(str(run.differentiable[p]) for p in sorted(undefined))
+            plural = "s" if len(undefined) > 1 else ""
+            yield audit.finding(
+                "PB112",
+                "error",
+                "wrong",
+                f"with an undefined cotangent of output{plural} {which}, {error}",
+                case=audit.base,
+                tail=[
+                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    f"used = [o for k, o in enumerate(outs) if k not in {sorted(undefined)}]",
+                    "sum(o.sum() for o in used).backward()",
+                ],
+                hint=_HINT,
+            )
+            return
+
+
+def _patterns(outputs: int) -> Iterator[set[int]]:
+    """Yield which outputs get an undefined cotangent: all, then all but one, then each alone."""
+    yield set(range(outputs))
+    if outputs > 1:
+        yield from ({*range(outputs)} - {k} for k in range(outputs))
+    if outputs > 2:
+        yield from ({k} for k in range(outputs))
+
+
+def _backward_with(run: Run, undefined: set[int]) -> None:
+    roots = run.roots
+    with guarded("backward"):
+        apply = cast(Callable[[Tensor], Tensor], _NoGradient.apply)
+        passed = [apply(root) if k in undefined else root for k, root in enumerate(roots)]
+    vjp(Run(run.inputs, passed, list(range(len(passed))), passed), [torch.ones_like(root) for root in roots])
+
+
+RULE = rule(__doc__, runtime=_run)

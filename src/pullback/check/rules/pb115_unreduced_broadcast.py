@@ -1,0 +1,82 @@
+"""unreduced-broadcast (PB115): the gradient of a broadcast input is not summed back to its shape.
+
+## What it finds
+An input that the forward broadcasts, whose gradient `backward` returns in the output's shape.
+
+## Why it hurts
+PyTorch's eager engine sums such a gradient without a word, so it goes unnoticed; but the full-size gradient is
+materialised first, `torch.func` and forward-over-reverse see the wrong shape, and a backward that multiplies by
+the unbroadcast input may broadcast once more and be summed to a wrong number (then it is PB101 too).
+
+## Limits
+A warning where the sum is right. Where the forward accepts a broadcast that nobody meant it to, refuse it
+there.
+
+## Bad
+```python
+class Shift(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+def inputs():
+    return (torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True))
+```
+
+## Good
+```python
+class Shift(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.shapes = x.shape, bias.shape
+        return x + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        x_shape, bias_shape = ctx.shapes
+        return g.sum_to_size(x_shape), g.sum_to_size(bias_shape)
+
+def inputs():
+    return (torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True))
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check import variants
+from pullback.check.raw import misshapen
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for case in (audit.base, *variants.broadcasts(audit.base)):
+        for bad in misshapen(audit.subject, case):
+            if not bad.is_broadcast:
+                continue
+            meant = case is audit.base
+            yield audit.finding(
+                "PB115",
+                "warning" if meant else "info",
+                "wrong" if meant else "unsupported",
+                f"{bad.name} of shape {bad.expected} is broadcast; its gradient is returned with shape {bad.returned}, "
+                "and only eager PyTorch sums it",
+                case=case,
+                tail=["out.sum().backward()"],
+                hint=f"return g.sum_to_size({bad.name}.shape)"
+                + ("" if meant else ", or refuse inputs of different shapes"),
+            )
+            return
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -1,0 +1,111 @@
+"""missing-conjugate (PB116): the gradient of a complex input lacks a conjugate.
+
+## What it finds
+PyTorch's gradient of a complex input is the conjugate Wirtinger derivative: the backward of a holomorphic f is
+`g * f'(x).conj()`. A gradient that is wrong, and right once conjugated, or that is wrong only for complex
+inputs.
+
+## Why it hurts
+Every step goes off at an angle that depends on the phase of the data.
+
+## Limits
+A function whose source never speaks of complex numbers, but takes them, is told so as an info: refusing complex
+inputs is as right as supporting them.
+
+## Bad
+```python
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+def inputs():
+    return tuple(torch.randn(4, dtype=torch.complex128, requires_grad=True) for _ in range(2))
+```
+
+## Good
+```python
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y.conj(), g * x.conj()
+
+def inputs():
+    return tuple(torch.randn(4, dtype=torch.complex128, requires_grad=True) for _ in range(2))
+```
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check import variants
+from pullback.check.diagnosis import cause
+from pullback.check.first_order import FirstOrder
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+_COMPLEX = re.compile(r"\.conj\(|is_complex|complex\d|view_as_complex|\.mH\b|torch\.complex")
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.intent is not None or audit.subject.kind == "callable":
+        return
+    given = any(t.is_complex() for t in audit.base.tensors)
+    real = audit.base_result
+    if not given and (real is None or real.error or real.wrong):
+        return
+    result = real if given else audit.compare(variants.made_complex(audit.base))
+    if result is None or not result.wrong or result.error:
+        return
+    if given and not _only_phase(audit, result):
+        return
+    comparison = result.wrong[0]
+    claims = given or _speaks_of_complex(audit)
+    name = result.case.names[result.case.wrt[comparison.order]]
+    yield audit.finding(
+        "PB116",
+        "error" if claims else "info",
+        "wrong" if claims else "unsupported",
+        f"for complex inputs the gradient of {name} is not the conjugate derivative",
+        case=result.case,
+        evidence=audit.evidence(result, comparison),
+        tail=[
+            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+            f"got = torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs])[{comparison.order}]",
+            "print(got, 'its conjugate would be', got.conj())",
+        ],
+        hint="multiply the cotangent by the conjugate of the derivative, or refuse complex inputs in forward",
+    )
+
+
+def _only_phase(audit: Audit, result: FirstOrder) -> bool:
+    """Whether conjugating the gradient would make it right."""
+    return all(cause(audit, result, c) == "PB116" for c in result.wrong)
+
+
+def _speaks_of_complex(audit: Audit) -> bool:
+    source = audit.subject.source
+    return source is not None and _COMPLEX.search(ast.unparse(source.node)) is not None
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,109 @@
+"""value-changes-under-grad (PB117): the forward's value depends on whether gradients are asked for.
+
+## What it finds
+The outputs under `no_grad`, with all inputs requiring grad, and with each alone, compared bit for bit.
+
+## Why it hurts
+The model that is evaluated is not the model that was trained, and freezing a parameter changes the output.
+
+## Limits
+Random functions are run from the same random state; one that draws from a generator of its own looks as if it
+changed.
+
+## Bad
+```python
+class Shrink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.tanh(x) if x.requires_grad else x / (1 + x.abs())
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (1 - torch.tanh(x) ** 2)
+```
+
+## Good
+```python
+class Shrink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (1 - torch.tanh(x) ** 2)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.agreement import Difference, difference
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if _differs(audit.base_run, forward(audit.subject, audit.base)):
+        return  # not even the same run twice: determinism is another property
+    for how, run in _ways(audit):
+        where = _differs(audit.base_run, run)
+        if where is None:
+            continue
+        yield audit.finding(
+            "PB117",
+            "error",
+            "wrong",
+            f"the value of output {where.order} changes {how}: {where}",
+            case=audit.base,
+            tail=[
+                "with torch.no_grad():",
+                "    plain = fn(*[x.detach() for x in inputs])  # and the other arguments as above",
+                "print(out, plain)",
+            ],
+            hint="compute the same value whatever requires grad; read ctx.needs_input_grad only to decide what to save",
+        )
+        return
+
+
+def _ways(audit: Audit) -> Iterator[tuple[str, Run]]:
+    count = len(audit.names)
+    ways: list[tuple[str, dict[str, object]]] = [
+        ("under no_grad", {"moved": [t.clone() for t in audit.base.tensors]}),
+        ("when no input requires grad", {"mask": [False] * count}),
+    ]
+    if count > 1:
+        ways += [
+            (f"when only {audit.names[k]} requires grad", {"mask": [k == only for only in range(count)]})
+            for k in range(count)
+        ]
+    for how, options in ways:
+        try:
+            yield how, forward(audit.subject, audit.base, **options)  # type: ignore[arg-type]
+        except Raised:
+            continue
+
+
+def _differs(first: Run, second: Run) -> Difference | None:
+    floats = [
+        (a.detach(), b.detach())
+        for a, b in zip(first.outputs, second.outputs, strict=False)
+        if a.is_floating_point() or a.is_complex()
+    ]
+    with torch.no_grad():
+        return difference([a for a, _ in floats], [b for _, b in floats], rounding=0.0)
+
+
+RULE = rule(__doc__, runtime=_run)

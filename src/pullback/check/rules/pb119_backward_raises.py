@@ -1,0 +1,163 @@
+"""backward-raises (PB119): the backward fails on an input that the forward takes.
+
+## What it finds
+Whatever the backward raises on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
+expanded tensors, float32 and half precision, one tensor passed twice; and with a transposed or an expanded
+cotangent, as `.sum()` and `.t()` hand in. Failures with a rule of their own (PB103, PB104, PB108, PB112, PB113)
+are told there.
+
+## Why it hurts
+It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
+
+## Limits
+A warning for empty batches, for other sizes than 1 and for half precision; an info where the forward may take
+an input without meaning to: a shape that happens to broadcast, a size that no longer fits a whole-number
+argument.
+
+## Bad
+```python
+class Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return 2 * x.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g.t().view(-1).view(ctx.shape)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g.t()
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check import variants
+from pullback.check.agreement import difference, gradients, standard_cotangents
+from pullback.check.case import Case
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised
+from pullback.report.model import Finding, Severity
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different from None")
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    told: set[Severity] = set()
+    for result in audit.results():
+        error = result.error
+        if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
+            continue
+        severity = _severity(result.case, audit.guessed and result.case.is_variant)
+        if severity in told:
+            continue
+        told.add(severity)
+        smallest = audit.shrink(result.case, lambda case: _fails(audit, case)) if severity == "error" else result.case
+        yield audit.finding(
+            "PB119",
+            severity,
+            "wrong" if severity == "error" else "unsupported",
+            f"{error}" + (f" (with {result.case.label})" if result.case.is_variant else ""),
+            case=smallest,
+            tail=["out.sum().backward()  # out[0] if there are several outputs"],
+            hint=_hint(result.case),
+        )
+        if result.case is audit.base:
+            return
+    if audit.backward_works:
+        yield from _odd_cotangents(audit)
+
+
+def _fails(audit: Audit, case: Case) -> bool:
+    result = audit.compare(case)
+    return result is not None and result.error is not None
+
+
+def _severity(case: Case, guessed: bool) -> Severity:
+    tensors = [v for v in case.values if isinstance(v, Tensor)]
+    empty = any(not v.numel() for v in tensors)
+    if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
+        return "info"
+    strange = guessed and not (case.layout_only or case.label.startswith(("size", "float")))
+    unpromised = strange or case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
+    return "warning" if empty or (unpromised and not case.label.endswith("-> 1")) else "error"
+
+
+def _hint(case: Case) -> str:
+    if case.layout_only:
+        return "use reshape, or .contiguous(), where a view is taken"
+    if case.doubtful:
+        return "make the backward take what the forward takes, or refuse such shapes in the forward"
+    return "make the backward take what the forward takes, or refuse it in the forward"
+
+
+def _odd_cotangents(audit: Audit) -> Iterator[Finding]:
+    """Hand in the same cotangents in other strides: the gradient must not change."""
+    plain = standard_cotangents(audit.base_run.roots)
+    for how, change in (("a transposed", _transposed), ("an expanded", _expanded), ("a sliced", _sliced)):
+        odd = [change(g) for g in plain]
+        if all(a.stride() == b.stride() for a, b in zip(odd, plain, strict=True)):
+            continue
+        dense = [g.clone().contiguous() for g in odd]
+        expected = gradients(audit.subject, audit.base, dense)
+        try:
+            where = difference(expected, gradients(audit.subject, audit.base, odd))
+            what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
+        except Raised as error:
+            what = str(error)
+        if what:
+            yield audit.finding(
+                "PB119",
+                "error",
+                "wrong",
+                f"with {how} cotangent, {what}",
+                case=audit.base,
+                tail=[
+                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    "g = [torch.ones((), dtype=o.dtype).expand_as(o) if o.ndim < 2 else "
+                    "torch.ones_like(o.transpose(-1, -2).contiguous()).transpose(-1, -2) for o in outs]",
+                    "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+                ],
+                hint="cotangents come in any strides: use reshape instead of view, and .contiguous() before a kernel",
+            )
+            return
+
+
+def _transposed(g: Tensor) -> Tensor:
+    return g.transpose(-1, -2).contiguous().transpose(-1, -2) if g.ndim >= 2 else g
+
+
+def _expanded(g: Tensor) -> Tensor:
+    return g.flatten()[:1].reshape((1,) * g.ndim).expand(g.shape) if g.numel() and g.ndim else g
+
+
+def _sliced(g: Tensor) -> Tensor:
+    return variants.sliced(g) if g.ndim else g
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,73 @@
+"""wrong-double-backward (PB401): second derivatives are silently wrong.
+
+## What it finds
+The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`,
+against finite differences of its first-order gradients; and a first-order gradient that changes when
+`create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
+causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates).
+
+## Why it hurts
+Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
+derivative.
+
+## Limits
+For a backward that is no derivative on purpose, the derivative of the backward itself is tested instead.
+
+## Bad
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x.detach() ** 2
+```
+
+## Good
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x**2
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._rule import rule
+from pullback.check.rules._second import is_once_differentiable, silently_wrong
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    second = audit.second
+    if second is None or second.status != "wrong":
+        return
+    others = [("PB402", is_once_differentiable(audit)), ("PB404", second.hidden > 0 and not second.changed)]
+    if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
+        return
+    yield silently_wrong(
+        audit,
+        "PB401",
+        "write the backward in differentiable torch operations on saved inputs and outputs, without detach, no_grad "
+        "or .data; or raise an error in double backward",
+    )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,74 @@
+"""unclear-double-backward-error (PB403): double backward fails without saying that it is not supported.
+
+## What it finds
+Double backward that raises in every way it can be asked for. A clear refusal ("not supported", "differentiate
+twice", "not implemented") is an info; anything else, such as an in-place error or a `TypeError` inside the
+backward, is a warning.
+
+## Why it hurts
+The user of a gradient penalty gets a crash that does not name its cause.
+
+## Limits
+What a clear message is, is decided by a list of words.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(2 * (x * g).numpy())
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    second = audit.second
+    if second is None or second.status != "raised":
+        return
+    yield audit.finding(
+        "PB403",
+        "info" if second.is_clear else "warning",
+        "unsupported",
+        f"double backward is not supported: {second.error}",
+        case=audit.base,
+        tail=[
+            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+            "first = torch.autograd.grad(sum((o * o).sum() for o in outs), inputs, create_graph=True)",
+            "sum(g.sum() for g in first).backward()",
+        ],
+        hint="write the backward in differentiable torch operations, or refuse with an error that says so",
+    )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,72 @@
+"""lost-saved-intermediate (PB404): the backward uses an intermediate of the forward, so its second derivative is wrong.
+
+## What it finds
+A silently wrong second derivative (as in PB401) of a Function that keeps for its backward a tensor that is
+neither an input nor an output. Inside `forward` no graph is built, so to double backward that tensor is a
+constant.
+
+## Why it hurts
+gradcheck passes. The Hessian is wrong.
+
+## Limits
+Tensors kept in lists or objects on `ctx` are not recognised; the finding is then PB401.
+
+## Bad
+```python
+class ScaledDecay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        decay = torch.exp(-y)
+        ctx.save_for_backward(x, decay)
+        return x * decay
+
+    @staticmethod
+    def backward(ctx, g):
+        x, decay = ctx.saved_tensors
+        return g * decay, -g * x * decay
+```
+
+## Good
+```python
+class ScaledDecay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * torch.exp(-y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        decay = torch.exp(-y)
+        return g * decay, -g * x * decay
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._rule import rule
+from pullback.check.rules._second import is_once_differentiable, silently_wrong
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    second = audit.second
+    if second is None or second.status != "wrong" or not second.hidden or second.changed:
+        return
+    if is_once_differentiable(audit) and audit.running(("PB402",)):
+        return
+    yield silently_wrong(
+        audit,
+        "PB404",
+        "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
+        because=f"; {second.hidden} saved tensor(s) are neither inputs nor outputs, constants to double backward",
+    )
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -1,0 +1,217 @@
+"""func-jvp-differs (PB407): forward mode is silently zero, differs between its two interfaces, or raises.
+
+## What it finds
+Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and
+with one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent
+whose own gradient (reverse over forward) is not its numeric derivative. A tangent that is zero or missing
+although the gradient says that the output moves is a warning for what defines no jvp of its own: every
+`torch.library` custom op does that, the fault is PyTorch's. A Function without `jvp` is refused clearly:
+information. Any other exception is a warning.
+
+## Why it hurts
+`jacfwd`, `hessian` and `linearize` are forward mode. A zero tangent makes a Hessian-vector product zero,
+and a `jvp` that computes with detached tensors loses the second derivative; nothing says so.
+
+## Limits
+Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110.
+
+## Bad
+```python
+@torch.library.custom_op("pullback_pages::cube", mutates_args=())
+def example(x: torch.Tensor) -> torch.Tensor:
+    return x**3
+
+
+def setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx, g):
+    (x,) = ctx.saved_tensors
+    return 3 * x * x * g
+
+
+example.register_autograd(backward, setup_context=setup_context)
+```
+
+## Good
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * g
+
+    @staticmethod
+    def jvp(ctx, tx):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * tx
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.autograd.forward_ad as fwad
+from torch import Tensor
+
+from pullback.check.agreement import show
+from pullback.check.contexts import Refused, Told, differing, preamble, refusing
+from pullback.check.first_order import random_like
+from pullback.check.repro import literal
+from pullback.check.rules._rule import rule
+from pullback.check.tangent_graph import tangent_graph_mismatch
+from pullback.check.transforms import Setting, base_setting, parts
+from pullback.check.trial import Raised, as_real, guarded, reseed
+from pullback.report.model import Evidence, Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+Tangents = Sequence[Tensor | None]
+
+_SEED = 5
+_SIGNIFICANT = 1e-6
+"""Of the sum of the magnitudes: a product of gradient and tangent below it may be zero."""
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    setting = base_setting(audit)
+    if setting is None:
+        return
+    generator = torch.Generator().manual_seed(_SEED)
+    tangents = [random_like(x, generator) for x in setting.inputs]
+    code = [*preamble(setting), f"tangents = ({', '.join(literal(t) for t in tangents)},)"]
+    by_func = [*code, "print(torch.func.jvp(call, tuple(points), tangents)[1])"]
+    audit.events.beat()
+    try:
+        dual = _dual(setting, tangents)
+        if _is_zero(dual):
+            if not _defines_jvp(audit) and _moves(setting, tangents):
+                yield _zero(audit, setting, [*code, *_DUAL_CODE])
+            return
+        for order, tangent in enumerate(tangents if len(tangents) > 1 else ()):
+            _dual(setting, [tangent if o == order else None for o in range(len(tangents))])
+        functional = _functional(setting, tangents)
+    except Raised as error:
+        shown = by_func if error.stage == _FUNC else [*code, *_DUAL_CODE]
+        yield refusing(audit, "PB407", setting, error, Refused(error.stage, shown))
+        return
+    different = parts(dual, functional)
+    if different is None:
+        yield from _second_order(audit, setting, tangents, code)
+    else:
+        labels = [f"tangent of output {order}" for order in range(len(dual))]
+        told = Told(_FUNC, [*by_func, *_DUAL_CODE], _HINT, labels=labels, yardstick="by dual numbers")
+        yield differing(audit, "PB407", setting, different, told)
+
+
+def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], code: Sequence[str]) -> Iterator[Finding]:
+    audit.events.beat()
+    try:
+        mismatch = tangent_graph_mismatch(setting, tangents)
+    except Raised:
+        return  # no second derivative, and it says so
+    if mismatch is None:
+        return
+    expected, got = show(mismatch.expected), show(mismatch.got)
+    yield audit.finding(
+        "PB407",
+        "error",
+        "wrong",
+        f"the gradient of a tangent (reverse over forward) is {got} along a direction, its derivative {expected}",
+        case=setting.case,
+        evidence=Evidence(
+            expected=mismatch.expected,
+            got=mismatch.got,
+            error_bar=mismatch.bar,
+            where="derivative of a tangent along a random direction",
+        ),
+        tail=[*code, *_SECOND_CODE],
+        hint="jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",
+    )
+
+
+def _dual(setting: Setting, tangents: Tangents) -> list[Tensor | None]:
+    """Return the tangent of each output by dual numbers; inputs whose tangent is `None` are ordinary."""
+    reseed()
+    with guarded(_DUAL), fwad.dual_level():
+        duals = [
+            x.clone() if t is None else fwad.make_dual(x.clone(), t)
+            for x, t in zip(setting.inputs, tangents, strict=True)
+        ]
+        unpacked = [fwad.unpack_dual(out) for out in setting.function()(*duals)]
+        return [None if u.tangent is None else u.tangent.clone() for u in unpacked]
+
+
+def _functional(setting: Setting, tangents: Sequence[Tensor]) -> list[Tensor | None]:
+    reseed()
+    with guarded(_FUNC):
+        return list(torch.func.jvp(setting.function(), setting.inputs, tuple(tangents))[1])
+
+
+def _is_zero(tangents: Tangents) -> bool:
+    return all(t is None or not bool(t.any()) for t in tangents)
+
+
+def _moves(setting: Setting, tangents: Sequence[Tensor]) -> bool:
+    """Whether the outputs move along the tangents, by the eager gradient."""
+    terms = torch.cat(
+        [as_real(g) * as_real(t) for g, t in zip(setting.gradients, tangents, strict=True) if g is not None]
+        or [torch.zeros(1)]
+    )
+    return abs(float(terms.sum())) > _SIGNIFICANT * float(terms.abs().sum())
+
+
+def _defines_jvp(audit: Audit) -> bool:
+    subject = audit.subject
+    return subject.kind == "function" and subject.target.jvp is not torch.autograd.Function.jvp
+
+
+def _zero(audit: Audit, setting: Setting, code: Sequence[str]) -> Finding:
+    whose = (
+        "PyTorch drops the derivative of every custom op in forward mode"
+        if audit.subject.kind == "op"
+        else "a custom op in it, or a detach, drops the derivative"
+    )
+    return audit.finding(
+        "PB407",
+        "warning",
+        "wrong",
+        f"{_DUAL} and torch.func.jvp give a zero tangent where the gradient is not zero: {whose}",
+        case=setting.case,
+        tail=code,
+        hint="use reverse mode: jacrev by is_grads_batched, Hessians by double backward",
+    )
+
+
+_DUAL, _FUNC = "forward_ad", "torch.func.jvp"
+_DUAL_CODE = (
+    "import torch.autograd.forward_ad as fwad",
+    "with fwad.dual_level():",
+    "    outs = call(*[fwad.make_dual(x, t) for x, t in zip(points, tangents)])",
+    "    print([fwad.unpack_dual(out).tangent for out in outs])",
+)
+_SECOND_CODE = (
+    "import torch.autograd.forward_ad as fwad",
+    "with fwad.dual_level():",
+    "    outs = call(*[fwad.make_dual(x, t) for x, t in zip(inputs, tangents)])",
+    "    tangent = fwad.unpack_dual(outs[0]).tangent",
+    "print('tangent:', tangent, 'its gradient:', end=' ')",
+    "print(torch.autograd.grad(tangent, inputs, cotangents[0], allow_unused=True))",
+)
+_HINT = "the jvp branches on what it is given: it must not"
+
+RULE = rule(__doc__, runtime=_run)

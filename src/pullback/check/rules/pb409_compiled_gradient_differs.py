@@ -1,0 +1,171 @@
+"""compiled-gradient-differs (PB409): compiling the function changes its gradient, or fails.
+
+## What it finds
+The function is compiled by `torch.compile` with the backend `aot_eager` (which traces forward and backward but
+generates no code), run and differentiated, then called again with another size, which makes it dynamic; and
+with one tensor passed as two arguments, where there are two of equal shape. A gradient that differs from the
+eager one is an error. A function that `fullgraph=True` refuses is information, with the first line of PyTorch's
+reason; one that does not run compiled even with graph breaks is a warning. With `--deep` it is compiled by
+Inductor too.
+
+## Why it hurts
+Under the compiler the backward runs on traced tensors: a branch on `torch.compiler.is_compiling()`, on the type
+of a tensor, or on state kept outside the context is decided when tracing, once.
+
+## Limits
+Three calls. `aot_eager` runs the same kernels as eager mode: what code generation changes shows only with
+`--deep`.
+
+## Bad
+```python
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.softmax(x, -1)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        if torch.compiler.is_compiling():
+            return g * out * (1 - out)
+        return out * (g - (g * out).sum(-1, keepdim=True))
+```
+
+## Good
+```python
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.softmax(x, -1)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return out * (g - (g * out).sum(-1, keepdim=True))
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback._torch import compile_in_this_process
+from pullback.check import variants
+from pullback.check.case import copy_tensor
+from pullback.check.contexts import PRINT, Way, compare_one
+from pullback.check.pure import called, pure
+from pullback.check.rules._rule import rule
+from pullback.check.transforms import Setting, base_setting, setting_of, tensor_slots
+from pullback.check.trial import reseed
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_NEW_SIZE = 7
+_HINT = "something in it is decided when it is traced: is_compiling(), the type of a tensor, global state"
+_BREAK = "it runs, in pieces: TORCH_LOGS=graph_breaks shows where"
+_BROKEN = "put torch.compiler.disable on the function that calls it"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    base = base_setting(audit)
+    if base is None:
+        return
+    torch.compiler.reset()
+    try:
+        yield from _compare(audit, base)
+    finally:
+        torch.compiler.reset()
+
+
+def _compare(audit: Audit, base: Setting) -> Iterator[Finding]:
+    compiled = _Compiled(base, fullgraph=True)
+    found = compare_one(audit, "PB409", base, compiled.way())
+    if found is not None and found.verdict == "unsupported":
+        yield found
+        torch.compiler.reset()
+        compiled = _Compiled(base, fullgraph=False)
+        found = compare_one(audit, "PB409", base, compiled.way())
+    if found is None and (resized := _resized(audit, base)) is not None:
+        found = compare_one(audit, "PB409", resized, compiled.way(", called with another size"))
+    if found is None and (shared := _shared(audit)) is not None:
+        torch.compiler.reset()
+        twice = _Compiled(shared, fullgraph=False)
+        found = compare_one(audit, "PB409", shared, twice.way(", given one tensor twice"))
+    if found is None and audit.options.deep:
+        found = _by_inductor(audit, base, compiled.fullgraph)
+    if found is not None:
+        yield found
+
+
+def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None:
+    audit.events.beat()
+    torch.compiler.reset()
+    with compile_in_this_process():
+        try:
+            torch.compile(torch.sin)(torch.ones(2))
+        except Exception:  # no C++ compiler here, say: nothing that the function could help
+            return None
+        return compare_one(audit, "PB409", base, _Compiled(base, fullgraph, "inductor").way())
+
+
+class _Compiled:
+    """The function of a setting, compiled: its tensors are arguments, what else it takes is constant."""
+
+    def __init__(self, setting: Setting, fullgraph: bool, backend: str = "aot_eager") -> None:
+        self.fullgraph = fullgraph
+        self.text = f'torch.compile(backend="{backend}", fullgraph={fullgraph})'
+        function = pure(called(setting.subject), setting.case, tensor_slots(setting), setting.outputs)
+        self.function = torch.compile(function, backend=backend, fullgraph=fullgraph)
+
+    def gradient(self, setting: Setting) -> list[Tensor | None]:
+        """Return the gradient that the compiled function gives."""
+        leaves = setting.leaves()
+        rest = [copy_tensor(setting.case.values[slot[0]]) for slot in tensor_slots(setting)[len(leaves) :]]
+        reseed()
+        return setting.gradient_from(self.function(*leaves, *rest), leaves)
+
+    def way(self, circumstance: str = "") -> Way:
+        """Return the comparison of the compiled function with eager mode."""
+        dynamic = "dynamic=True, " if "size" in circumstance else ""
+        options = self.text.removeprefix("torch.compile(")
+        return Way(
+            self.text + circumstance,
+            self.gradient,
+            [
+                f"compiled = torch.compile(call, {dynamic}{options}",
+                "got = torch.autograd.grad(compiled(*inputs), inputs, cotangents, allow_unused=True)",
+                *PRINT,
+            ],
+            hint=_HINT,
+            raising=_BREAK if self.fullgraph else _BROKEN,
+            refused_as="info" if self.fullgraph and not circumstance else "warning",
+        )
+
+
+def _resized(audit: Audit, base: Setting) -> Setting | None:
+    """Return the example with one size changed, if the forward takes that."""
+    sizes = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
+    for size in sorted(sizes - {0, 1}, reverse=True):
+        found = setting_of(audit.subject, variants.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)}))
+        if found is not None and (found.slots, found.outputs) == (base.slots, base.outputs):
+            return found
+    return None
+
+
+def _shared(audit: Audit) -> Setting | None:
+    """Return the example with one tensor in the place of two, if there are two of equal shape."""
+    case = next(variants.shared(audit.base), None)
+    return setting_of(audit.subject, case) if case is not None else None
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,113 @@
+"""export-drops-rule (PB410): torch.export keeps the forward and replaces the backward by another one.
+
+## What it finds
+A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too),
+and the gradient of the exported module is compared with the eager one. A difference is a warning, whatever the
+function is: PyTorch's exporter inlines the forward of every `autograd.Function` and differentiates what it
+finds there. An export that fails for a reason that PyTorch states is information, any other failure a warning.
+
+## Why it hurts
+A straight-through estimator, a surrogate or a clipped gradient is gone after the export: training the exported
+module goes on with gradient zero. So is the gradient of a forward that computes on detached tensors, in place,
+or by an iteration.
+
+## Limits
+Silent where the eager gradient itself is wrong by mistake (PB101 speaks of that), and at a kink.
+
+## Bad
+```python
+class RoundStraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+```
+
+## Good
+```python
+class Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.tanh(x)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * (1 - out * out)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.contexts import PRINT, Way, compare
+from pullback.check.dropped import may_drop
+from pullback.check.pure import Pure
+from pullback.check.rules._rule import rule
+from pullback.check.transforms import Setting, base_setting
+from pullback.check.trial import reseed
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    setting = base_setting(audit)
+    if setting is not None and may_drop(audit):
+        yield from compare(audit, "PB410", [setting], _WAYS if audit.options.deep else _WAYS[:1])
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Pure) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        return self.function(*xs)
+
+
+def _exported(strict: bool) -> Callable[[Setting], Sequence[Tensor | None]]:
+    def run(setting: Setting) -> Sequence[Tensor | None]:
+        leaves = setting.leaves()
+        reseed()
+        program = torch.export.export(_Module(setting.function()), tuple(leaves), strict=strict)
+        module = program.module()
+        reseed()
+        return setting.gradient_from(module(*leaves), leaves)
+
+    return run
+
+
+def _way(strict: bool) -> Way:
+    return Way(
+        "torch.export.export(strict=True)" if strict else "torch.export.export",
+        _exported(strict),
+        [
+            "class Module(torch.nn.Module):",
+            "    def forward(self, *xs):",
+            "        return call(*xs)",
+            f"module = torch.export.export(Module(), tuple(inputs), strict={strict}).module()",
+            "got = torch.autograd.grad(module(*inputs), inputs, cotangents, allow_unused=True)",
+            *PRINT,
+        ],
+        hint="train before exporting, or make it a torch.library custom op, whose rule is kept",
+        severity="warning",
+        cause="PyTorch's exporter drops the backward of every autograd.Function",
+        context="traced",
+    )
+
+
+_WAYS = (_way(strict=False), _way(strict=True))
+
+RULE = rule(__doc__, runtime=_run)

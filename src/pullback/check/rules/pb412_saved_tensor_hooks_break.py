@@ -1,0 +1,107 @@
+"""saved-tensor-hooks-break (PB412): packing the saved tensors changes the gradient, or makes it raise.
+
+## What it finds
+The gradient of a call under `torch.autograd.graph.saved_tensors_hooks` that keep a detached copy of each saved
+tensor, and under `save_on_cpu`, against the plain one. A different gradient is an error; an exception is a
+warning.
+
+## Why it hurts
+Offloading, compression and checkpointing of activations are such hooks. The backward then gets equal tensors
+that are not the same ones: at another address, and without the Python attributes that the forward may have hung
+on them.
+
+## Limits
+A tensor kept as an attribute of `ctx` is not seen by hooks at all: the gradient is right and the memory is not
+saved.
+
+## Bad
+```python
+class LeakyRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.slope = torch.where(x > 0, 1, 0.1)
+        ctx.save_for_backward(x)
+        return x * x.slope
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.slope
+```
+
+## Good
+```python
+class LeakyRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        slope = torch.where(x > 0, 1, 0.1)
+        ctx.save_for_backward(slope)
+        return x * slope
+
+    @staticmethod
+    def backward(ctx, g):
+        (slope,) = ctx.saved_tensors
+        return g * slope
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+from pullback.check.contexts import PRINT, Way, compare
+from pullback.check.rules._rule import rule
+from pullback.check.transforms import Setting, settings
+from pullback.check.trial import reseed
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    yield from compare(audit, "PB412", settings(audit), _WAYS)
+
+
+def _under(hooks: Callable[[], AbstractContextManager[Any]]) -> Callable[[Setting], Sequence[Tensor | None]]:
+    def run(setting: Setting) -> Sequence[Tensor | None]:
+        leaves = setting.leaves()
+        reseed()
+        with hooks():
+            outs = setting.function()(*leaves)
+        return setting.gradient_from(outs, leaves)
+
+    return run
+
+
+def _copying() -> AbstractContextManager[Any]:
+    return saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)
+
+
+def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str) -> Way:
+    return Way(
+        name,
+        _under(hooks),
+        [
+            f"with torch.autograd.graph.{text}:",
+            "    outs = call(*inputs)",
+            "got = torch.autograd.grad(outs, inputs, cotangents, allow_unused=True)",
+            *PRINT,
+        ],
+        hint="the backward relies on which tensor was saved (its address, an attribute), not on its values",
+        raising="the backward must do with equal tensors in the place of the saved ones",
+        refused_as="warning",
+    )
+
+
+_WAYS = (
+    _way("saved_tensors_hooks", _copying, "saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)"),
+    _way("save_on_cpu", save_on_cpu, "save_on_cpu()"),
+)
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,129 @@
+"""autocast-breaks (PB413): under autocast the backward raises, or the gradient is grossly off.
+
+## What it finds
+Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in
+training. An exception is a warning. A gradient that is not finite, or off by more than a tenth of its largest
+element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as far.
+
+## Why it hurts
+Autocast hands matrix products bfloat16 results: the backward then meets a bfloat16 cotangent and float32
+tensors, and `g @ w` raises, in the first step of mixed-precision training.
+
+## Limits
+The CPU and bfloat16. The dtype of the gradient is not looked at: the engine casts it to that of the input.
+
+## Bad
+```python
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w, g.t() @ x
+
+
+def inputs():
+    return torch.randn(3, 5), torch.randn(4, 5)
+```
+
+## Good
+```python
+class Linear(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w, g.t() @ x
+
+
+def inputs():
+    return torch.randn(3, 5), torch.randn(4, 5)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.agreement import difference
+from pullback.check.contexts import PRINT, Refused, Told, differing, preamble, refusing
+from pullback.check.rules._rule import rule
+from pullback.check.transforms import Setting, setting_of, settings
+from pullback.check.trial import Raised, guarded, reseed
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_GROSS = 0.1
+_SPREAD = 4.0
+_NAME = 'torch.autocast("cpu", dtype=torch.bfloat16)'
+_CODE = (
+    f"with {_NAME}:",
+    "    outs = call(*inputs)",
+    "gs = [g.to(out.dtype) for g, out in zip(cotangents, outs)]",
+    "got = torch.autograd.grad(outs, inputs, gs, allow_unused=True)",
+    *PRINT,
+)
+_HINT = "decorate forward and backward with torch.amp.custom_fwd and custom_bwd, or cast in both"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    single = next((s for s in settings(audit) if all(x.dtype == torch.float32 for x in s.inputs)), None)
+    if single is None:
+        return
+    audit.events.beat()
+    code = [*preamble(single), *_CODE]
+    try:
+        got = _under_autocast(single)
+    except Raised as error:
+        yield refusing(audit, "PB413", single, error, Refused(_NAME, code, _HINT, severity="warning"))
+        return
+    if difference(single.gradients, got, _GROSS) is None:
+        return
+    sensitivity = _sensitivity(audit, single)
+    if sensitivity is None:
+        return
+    different = difference(single.gradients, got, _SPREAD * sensitivity + _GROSS)
+    if different is not None:
+        yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT))
+
+
+def _under_autocast(single: Setting) -> list[Tensor | None]:
+    leaves = single.leaves()
+    reseed()
+    with guarded(_NAME), torch.autocast("cpu", dtype=torch.bfloat16):
+        outs = single.function()(*leaves)
+    with guarded(f"the backward after {_NAME}"):
+        return single.gradient_from(outs, leaves)
+
+
+def _sensitivity(audit: Audit, single: Setting) -> float | None:
+    """Return how far rounding the inputs to bfloat16 moves the gradient, relative to its largest element."""
+    rounded = setting_of(audit.subject, single.case.map_inputs(lambda t: t.bfloat16().float(), "rounded"))
+    if rounded is None:
+        return None
+    return max(map(_distance, single.gradients, rounded.gradients))
+
+
+def _distance(exact: Tensor | None, rounded: Tensor | None) -> float:
+    if exact is None or rounded is None or not exact.numel() or exact.shape != rounded.shape:
+        return 0.0
+    return float((exact - rounded).abs().max() / exact.abs().max().clamp(min=1e-30))
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,102 @@
+"""compiled-transform-drops-rule (PB415): torch.compile of torch.func.grad replaces the custom backward.
+
+## What it finds
+`torch.compile(torch.func.grad(…), backend="aot_eager")` is compared with the eager gradient. A difference is a
+warning, whatever the function is: under a `torch.func` transform Dynamo inlines the forward of every
+`autograd.Function` and differentiates what it finds there, without a word.
+
+## Why it hurts
+The surrogate or straight-through gradient becomes zero and the gradient modifier one, only when compiled. The
+same holds for `torch.func.jvp`, `jacrev` and a backward through `vmap` under the compiler.
+
+## Limits
+Silent where the eager gradient itself is wrong by mistake (PB101 speaks of that), at a kink, and where the
+compiler refuses.
+
+## Bad
+```python
+class ReverseGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+```
+
+## Good
+```python
+class Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return torch.tanh(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * (1 - out * out)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.contexts import PRINT, Way, compare_one
+from pullback.check.dropped import may_drop
+from pullback.check.rules._rule import rule
+from pullback.check.transforms import Setting, base_setting
+from pullback.check.trial import reseed
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    setting = base_setting(audit)
+    if setting is None or not may_drop(audit):
+        return
+    torch.compiler.reset()
+    try:
+        found = compare_one(audit, "PB415", setting, _WAY)
+    finally:
+        torch.compiler.reset()
+    if found is not None and found.verdict == "wrong":
+        yield found
+
+
+def _gradient(setting: Setting) -> Sequence[Tensor]:
+    everything = tuple(range(len(setting.inputs)))
+    compiled = torch.compile(torch.func.grad(setting.loss(), argnums=everything), backend="aot_eager")
+    reseed()
+    gradients: Sequence[Tensor] = compiled(*setting.inputs)
+    return gradients
+
+
+_WAY = Way(
+    "torch.compile(torch.func.grad(…))",
+    _gradient,
+    [
+        "def loss(*xs):",
+        "    return sum((g.conj() * out).real.sum() for g, out in zip(cotangents, call(*xs)))",
+        "everything = tuple(range(len(points)))",
+        "got = torch.compile(torch.func.grad(loss, argnums=everything), backend='aot_eager')(*points)",
+        *PRINT,
+    ],
+    hint="compile the function without torch.func, or use torch.func without torch.compile",
+    severity="warning",
+    cause="PyTorch drops the backward of every autograd.Function here",
+    context="traced",
+)
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,0 +1,63 @@
+"""What is audited: one custom function, where it stands in the source, and how to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pullback.check.source import FunctionSource
+from pullback.report.model import Location
+
+Kind = Literal["function", "op", "callable"]
+"""An `autograd.Function` class, a `torch.library` custom op, or any other callable."""
+
+Inputs = Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
+"""Examples of a call: `(args, kwargs)` pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to audit.
+
+    Attributes:
+        select: rule id prefixes to run; empty for all.
+        ignore: rule id prefixes to leave out.
+        seed: of every random choice.
+        budget: seconds for each subject; contract rules run whatever it is.
+        deep: also run what takes long (Inductor).
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    seed: int = 0
+    budget: float = 10.0
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One thing to audit.
+
+    Attributes:
+        name: as the user would write it.
+        kind: see `Kind`.
+        target: the object; `None` where only its source could be had.
+        location: where it is defined.
+        source: its parsed source; `None` where there is none.
+        load: Python lines that bind `fn` to what is called, for reproductions.
+        why_unaudited: why there is no target, in one sentence; empty otherwise.
+    """
+
+    name: str
+    kind: Kind
+    target: Any
+    location: Location
+    source: FunctionSource | None = None
+    load: str = ""
+    why_unaudited: str = ""
+    inputs: Callable[[Any], Any] | None = field(default=None, compare=False)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the subject as its users do."""
+        return self.target.apply(*args, **kwargs) if self.kind == "function" else self.target(*args, **kwargs)

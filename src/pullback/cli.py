@@ -1,0 +1,193 @@
+"""The command line. Thin: what it does is in `pullback.check` and `pullback.report`.
+
+torch is imported by the commands that need it, so that help and version answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from pullback.errors import PullbackError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pullback.report.model import Report
+
+_CLEAN, _FOUND, _COULD_NOT_RUN, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
+
+_EPILOG = """\b
+Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run.
+Shell completion: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"  (or zsh_source, fish_source)
+"""
+
+
+def main() -> None:
+    """Run the program: whatever is wrong with its use is one line on standard error and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    # As Ctrl-C does, a polite request to end leaves time to end what the audited code has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        status = program.main(prog_name="pullback", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return _COULD_NOT_RUN
+    except click.ClickException as error:
+        return _refuse(error.format_message())
+    except PullbackError as error:
+        return _refuse(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone, as `| head` does; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FOUND
+    except Exception:  # a bug of ours is not to be taken for findings, which is what Python's own status 1 says
+        traceback.print_exc()
+        return _COULD_NOT_RUN
+    return status if isinstance(status, int) else _CLEAN
+
+
+def _refuse(message: str) -> int:
+    from pullback.report.clean import clean_line
+
+    click.echo(f"pullback: {clean_line(message)}", err=True)
+    return _COULD_NOT_RUN
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    from pullback.report.model import versions
+
+    found = versions()
+    click.echo(f"pullback {found['pullback']} (torch {found['torch']}, python {found['python']})")
+    context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EPILOG)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the versions.",
+)
+def program() -> None:
+    """Audit custom autograd functions on PyTorch."""
+
+
+@program.command(epilog=_EPILOG)
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--select", multiple=True, metavar="PB1,…", help="Run only rules whose id starts so.")
+@click.option("--ignore", multiple=True, metavar="PB4,…", help="Leave out rules whose id starts so.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of every random choice.")
+@click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For each function.")
+@click.option("--inputs", metavar="FILE:FUNCTION", help="Gives example calls: FUNCTION(fn) -> [(args, kwargs), …].")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info", "never"]),
+    default="error",
+    show_default=True,
+    help="Exit with status 1 from this severity on.",
+)
+@click.option("--deep", is_flag=True, help="Also run what takes long, such as Inductor.")
+def check(
+    targets: tuple[str, ...],
+    form: Literal["text", "json"],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    seed: int,
+    budget: float,
+    inputs: str | None,
+    fail_on: Literal["error", "warning", "info", "never"],
+    deep: bool,
+) -> int:
+    """Audit every custom autograd function of each TARGET.
+
+    TARGET is a file, a module or a package, or one with the name of a function in it: ops.py, package.ops,
+    ops.py:Square. It is imported and run, as by a test runner.
+    """
+    from pullback.check.given import loader
+    from pullback.check.importer import run_targets
+    from pullback.check.options import make_options
+
+    options = make_options(select, ignore, seed, budget, deep)
+    with _progress() as on_progress:
+        report = run_targets(targets, options, loader(inputs), on_progress=on_progress)
+    _show(report, form)
+    return _FOUND if fail_on != "never" and report.at_least(fail_on) else _CLEAN
+
+
+@program.command()
+@click.argument("rule", required=False)
+def rules(rule: str | None) -> None:
+    """List the rules, or show the page of one, by id or name."""
+    from pullback.check.options import unknown_rule
+    from pullback.check.rules import all_rules, rule_named
+    from pullback.report.catalogue import render_catalogue, render_page
+
+    if rule is None:
+        render_catalogue(all_rules(), _console())
+        return
+    found = rule_named(rule)
+    if found is None:
+        raise click.UsageError(unknown_rule(rule))
+    render_page(found, _console())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _show(report: Report, form: Literal["text", "json"]) -> None:
+    if form == "json":
+        click.echo(report.to_json())
+        return
+    from pullback.report.terminal import render, render_text
+
+    console = _console()
+    if console.is_terminal:
+        render(report, console)
+    else:
+        click.echo(render_text(report), nl=False)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while it lasts, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns: list[Any] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    ]
+    console = Console(stderr=True)
+    # Without a thread of its own: this process forks.
+    with Progress(
+        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("auditing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None, refresh=True)

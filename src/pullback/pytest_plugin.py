@@ -1,0 +1,118 @@
+"""`pytest --pullback=TARGET`: one test for each custom autograd function of a package, module or file.
+
+Nothing but pytest is imported until the option is used, and the audited code never in the tests' process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pullback.check.importer import Listed
+    from pullback.check.outcome import Outcome
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.getgroup("pullback").addoption(
+        "--pullback",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="audit each custom autograd function of a package, module or file, one test each (repeatable)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Add the audits, before `-k` and `--deselect` choose among the items."""
+    for target in dict.fromkeys(session.config.getoption("--pullback")):
+        collector = AuditedTarget.from_parent(
+            session, name=f"pullback:{target}", nodeid=f"pullback:{target}", target=target
+        )
+        report = session.ihook.pytest_make_collect_report(collector=collector)
+        session.ihook.pytest_collectreport(report=report)
+        items.extend(report.result)
+
+
+class AuditedTarget(pytest.Collector):
+    """A target. Its chosen subjects are audited together, when the first of them is run."""
+
+    def __init__(self, *, target: str, **node: Any) -> None:
+        super().__init__(**node)
+        self.target = target
+        self._outcomes: dict[int, Outcome] = {}
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield one item for each subject."""
+        from pullback.check.importer import list_subjects
+        from pullback.errors import PullbackError
+
+        try:
+            listed = list_subjects(self.target)
+        except PullbackError as error:
+            raise self.CollectError(str(error)) from None
+        for position, subject in enumerate(listed):
+            yield AuditItem.from_parent(self, name=subject.name, subject=subject, position=position)
+
+    def outcome(self, position: int) -> Outcome:
+        """Return what came of a subject.
+
+        Raises:
+            PullbackError: if the audit could not be run.
+        """
+        if not self._outcomes:
+            from pullback.check.given import loader
+            from pullback.check.importer import audit_targets
+            from pullback.check.subject import Options
+
+            chosen = [
+                item.position for item in self.session.items if isinstance(item, AuditItem) and item.parent is self
+            ]
+            found = audit_targets([self.target], Options(), loader(None), only=chosen)
+            self._outcomes = dict(zip(sorted(chosen), found, strict=True))
+        return self._outcomes[position]
+
+
+class AuditItem(pytest.Item):
+    """The audit of one subject."""
+
+    def __init__(self, *, subject: Listed, position: int, **node: Any) -> None:
+        super().__init__(**node)
+        self.position = position
+        self._location = subject.location
+
+    def runtest(self) -> None:
+        """Fail unless nothing is wrong with the subject.
+
+        Raises:
+            NotSoundError: with the findings.
+        """
+        from pullback.check.outcome import report_of
+        from pullback.report.terminal import render_failure
+
+        assert isinstance(self.parent, AuditedTarget)
+        report = report_of([self.parent.outcome(self.position)])
+        if not report.ok:
+            raise NotSoundError(render_failure(report))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
+        """Return the findings alone: no line of the plugin tells the user anything."""
+        from pullback.errors import PullbackError
+
+        if isinstance(excinfo.value, NotSoundError | PullbackError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **options)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return where the subject is defined."""
+        line = self._location.line
+        return Path(self._location.file or self.path), None if line is None else line - 1, self.name
+
+
+class NotSoundError(AssertionError):
+    """An audit found an error, or could not be done."""

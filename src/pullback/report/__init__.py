@@ -1,0 +1,1 @@
+"""What an audit returns, and how it is shown."""

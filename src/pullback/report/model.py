@@ -1,0 +1,221 @@
+"""What an audit returns: a `Report` of `SubjectResult`s and `Finding`s, and their JSON form.
+
+A finding crosses from the process that audits to the one that reports as JSON, never as a pickle: the
+audited code ran in the former.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any, Literal, cast
+
+Severity = Literal["error", "warning", "info"]
+Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+"""Least severe first."""
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "wrong",
+    "unstable",
+    "unaudited",
+    "inconclusive",
+    "intended",
+    "unsupported",
+    "ok",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a subject or a finding lies in the audited source; `file` is as the user would write it."""
+
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return "<unknown>"
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The numbers behind a finding; a field that does not apply is `None`.
+
+    Attributes:
+        expected: the value that the oracle gives at `worst_index`.
+        got: the value that the subject gives there.
+        error_bar: absolute uncertainty of `expected`, truncation plus measured noise; `None` if exact.
+        worst_index: position of the worst element in the tensor named by `where`.
+        where: what `worst_index` indexes, e.g. "gradient of input 0 (x)".
+        dtype: dtype of that tensor.
+        failing: how many of `directions` disagree.
+        directions: how many directions or elements were compared.
+    """
+
+    expected: float | str | None = None
+    got: float | str | None = None
+    error_bar: float | None = None
+    worst_index: tuple[int, ...] | None = None
+    where: str | None = None
+    dtype: str | None = None
+    failing: int | None = None
+    directions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One property of one subject that does not hold, with its evidence and a reproduction.
+
+    Attributes:
+        subject: name of the audited function.
+        rule: stable id, e.g. "PB101".
+        name: name of the rule, what `# pullback: allow[NAME] reason` takes.
+        severity: "error", "warning" or "info".
+        verdict: see DESIGN: "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited".
+        message: what is wrong, with the numbers, in one or two sentences.
+        location: file and line of the subject or of the offending line.
+        evidence: the numbers, where there are any.
+        reproduce: runnable code with the smallest failing input; empty if there is no input to show.
+        hint: what to do.
+    """
+
+    subject: str
+    rule: str
+    name: str
+    severity: Severity
+    verdict: Verdict
+    message: str
+    location: Location = field(default_factory=Location)
+    evidence: Evidence | None = None
+    reproduce: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectResult:
+    """How the audit of one subject went: `status` is the worst verdict among its findings."""
+
+    name: str
+    location: Location
+    status: Verdict
+    cases: int
+    seconds: float
+
+
+def worst_verdict(findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict that sums up a subject: the worst of its findings, or "ok".
+
+    What is merely unsupported, and told as an info, does not stain a right function.
+    """
+    verdicts = {f.verdict for f in findings if f.severity != "info" or f.verdict != "unsupported"}
+    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts or verdict == "ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of an audit.
+
+    Attributes:
+        subjects: every subject, in source order.
+        findings: every finding, the most severe first within a subject.
+        allowed: how many findings an inline `# pullback: allow[NAME] reason` silenced.
+    """
+
+    subjects: tuple[SubjectResult, ...]
+    findings: tuple[Finding, ...]
+    allowed: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if every subject was audited and no finding is an error."""
+        return not any(f.severity == "error" or f.verdict == "unaudited" for f in self.findings)
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Counts of subjects, of findings by severity, and of subjects that could not be audited."""
+        by_severity = Counter(finding.severity for finding in self.findings)
+        return {
+            "subjects": len(self.subjects),
+            "errors": by_severity["error"],
+            "warnings": by_severity["warning"],
+            "infos": by_severity["info"],
+            "unaudited": sum(subject.status == "unaudited" for subject in self.subjects),
+            "allowed": self.allowed,
+        }
+
+    def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        """Return the findings whose severity is `severity` or worse."""
+        floor = SEVERITIES.index(severity)
+        return tuple(f for f in self.findings if SEVERITIES.index(f.severity) >= floor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data, the form that `to_json` writes."""
+        return {
+            "version": versions(),
+            "subjects": [_plain(asdict(subject)) for subject in self.subjects],
+            "findings": [finding_to_dict(finding) for finding in self.findings],
+            "summary": self.summary,
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the report as one strict JSON object; NaN and infinities are written as strings."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def __str__(self) -> str:
+        from pullback.report.terminal import render_text
+
+        return render_text(self)
+
+    def __repr__(self) -> str:
+        s = self.summary
+        return (
+            f"<pullback.Report {'ok' if self.ok else 'not ok'}: {s['subjects']} subjects, {s['errors']} errors, "
+            f"{s['warnings']} warnings, {s['infos']} infos, {s['unaudited']} unaudited>"
+        )
+
+
+def merge(reports: Sequence[Report]) -> Report:
+    """Return one report with the subjects and findings of several, in order."""
+    return Report(
+        subjects=tuple(subject for report in reports for subject in report.subjects),
+        findings=tuple(finding for report in reports for finding in report.findings),
+        allowed=sum(report.allowed for report in reports),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a report depends on."""
+    return {"pullback": version("pullback"), "torch": version("torch"), "python": platform.python_version()}
+
+
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """Return a finding as plain data that strict JSON can hold."""
+    return cast(dict[str, Any], _plain(asdict(finding)))
+
+
+def finding_from_dict(data: dict[str, Any]) -> Finding:
+    """Rebuild a finding from `finding_to_dict`'s data."""
+    evidence = data["evidence"]
+    if evidence is not None:
+        index = evidence["worst_index"]
+        evidence = Evidence(**{**evidence, "worst_index": None if index is None else tuple(index)})
+    return Finding(**{**data, "location": Location(**data["location"]), "evidence": evidence})
+
+
+def _plain(value: Any) -> Any:
+    """Replace what strict JSON lacks: NaN, infinities, tuples."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,218 @@
+"""The report for people: a table of subjects, then what was found, subject by subject.
+
+Names, messages and values come from audited code: they are shown as text, never as markup, and their control
+characters never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from pullback.report.clean import clean, clean_line
+from pullback.report.model import Evidence, Finding, Report, Severity, SubjectResult, Verdict
+
+SEVERITY_STYLE: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+
+_STATUS_STYLE: dict[Verdict, str] = {
+    "ok": "green",
+    "wrong": "bold red",
+    "unstable": "bold red",
+    "unaudited": "bold yellow",
+    "inconclusive": "yellow",
+    "unsupported": "yellow",
+    "intended": "cyan",
+}
+_TEXT_WIDTH = 80
+_INDENT = 4
+_LONG_VALUE = 60
+_BLOCK_LINES = 12
+_NARROWEST = 20
+
+
+def render_text(report: Report) -> str:
+    """Return the report as plain text."""
+    console = _plain_console()
+    render(report, console)
+    return _text_of(console)
+
+
+def render_failure(report: Report) -> str:
+    """Return as plain text what a failing test has to tell: a line that sums up, then errors and warnings."""
+    findings = report.at_least("warning")
+    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+    first = findings[0]
+    console = _plain_console()
+    _print_findings(findings, console)
+    return f"{clean_line(first.subject)}: {first.rule} {first.name}{more}\n\n{_text_of(console).rstrip()}"
+
+
+def render(report: Report, console: Console) -> None:
+    """Print a report.
+
+    Args:
+        report: what to print.
+        console: where to; it decides on width and colour.
+    """
+    if report.subjects:
+        console.print(_table(report.subjects))
+        console.print()
+    _print_findings(report.findings, console)
+    console.print(_summary(report))
+
+
+def _plain_console() -> Console:
+    return Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False)
+
+
+def _text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n"))
+
+
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    for name, members in groupby(findings, key=lambda finding: finding.subject):
+        console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
+        for finding in members:
+            _print(finding, console)
+        console.print()
+
+
+def _table(subjects: tuple[SubjectResult, ...]) -> Table:
+    """Return one row for each subject, under the file that it is in."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    table.add_column("status", no_wrap=True)
+    table.add_column("function", overflow="fold")
+    for heading in ("line", "cases", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for file, members in groupby(subjects, key=lambda subject: subject.location.file):
+        table.add_row("", Text(clean_line(file or "no file"), style="bold"))
+        for subject in members:
+            table.add_row(
+                Text(subject.status, style=_STATUS_STYLE[subject.status]),
+                Text(f"  {clean_line(subject.name)}"),
+                str(subject.location.line or ""),
+                str(subject.cases),
+                f"{subject.seconds:.1f}",
+            )
+    return table
+
+
+def _print(finding: Finding, console: Console) -> None:
+    if finding.severity == "info":
+        line = _heading(finding, location=False).append(f"  {clean_line(finding.message)}")
+        line.truncate(max(_NARROWEST, console.width), overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+        return
+    console.print(_heading(finding, location=True), soft_wrap=True)
+    _print_wrapped(Text(clean(finding.message)), console)
+    numbers = _numbers(finding.evidence)
+    if numbers:
+        _print_wrapped(Text(numbers, style="italic"), console)
+    for heading, value in _blocks(finding.evidence):
+        _print_wrapped(Text(f"{heading}:", style="italic"), console)
+        _print_end(value, console)
+    if finding.hint:
+        _print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
+    if finding.reproduce:
+        console.print(_indented(Text("reproduce:", style="dim")))
+        for line in _highlighted(finding.reproduce):
+            # Not wrapped: a line that is cut in two can no longer be pasted into Python.
+            console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
+
+
+def _print_wrapped(text: Text, console: Console) -> None:
+    for line in text.wrap(console, max(_NARROWEST, console.width - _INDENT)):
+        line.rstrip()
+        console.print(_indented(line), soft_wrap=True)
+
+
+def _print_end(value: str, console: Console) -> None:
+    """Print the last lines of a long text, each cut to the width."""
+    for line in clean(value).split("\n")[-_BLOCK_LINES:]:
+        shown = Text(line, style="dim")
+        shown.truncate(max(_NARROWEST, console.width - 2 * _INDENT), overflow="ellipsis")
+        console.print(_indented(shown, 2 * _INDENT), soft_wrap=True)
+
+
+def _heading(finding: Finding, location: bool) -> Text:
+    style = SEVERITY_STYLE[finding.severity]
+    heading = Text.assemble("  ", (finding.severity, style), " ", (finding.rule, "bold"), f" {finding.name}")
+    return heading.append(f"  {clean_line(str(finding.location))}", style="dim") if location else heading
+
+
+def _indented(line: Text, by: int = _INDENT) -> Text:
+    return Text(" " * by).append_text(line)
+
+
+def _numbers(evidence: Evidence | None) -> str:
+    """Return on one line what was expected, what came and where; empty if there is nothing so short."""
+    if evidence is None:
+        return ""
+    labelled = (("expected", evidence.expected), ("got", evidence.got))
+    parts = [f"{name} {_value(value)}" for name, value in labelled if value is not None and not _is_long(value)]
+    if evidence.error_bar is not None:
+        parts.append(f"± {evidence.error_bar:.2g}")
+    place = _place(evidence)
+    return "  ".join([*parts, place] if parts and place else parts)
+
+
+def _blocks(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+    """Yield a heading and the text for each value that needs lines of its own."""
+    if evidence is None:
+        return
+    for name, value in (("expected", evidence.expected), ("got", evidence.got)):
+        if isinstance(value, str) and _is_long(value):
+            yield (name if _numbers(evidence) else _place(evidence) or name), value
+
+
+def _is_long(value: float | str) -> bool:
+    return isinstance(value, str) and (len(value) > _LONG_VALUE or "\n" in value)
+
+
+def _place(evidence: Evidence) -> str:
+    """Return where the worst element is and how often the two disagree, as far as known."""
+    index = "" if evidence.worst_index is None else f"at {list(evidence.worst_index)} of "
+    where = clean_line(evidence.where or "") or ("the tensor" if index else "")
+    dtype = f", {clean_line(evidence.dtype)}" if evidence.dtype and where else evidence.dtype or ""
+    share = f"({evidence.failing} of {evidence.directions} fail)" if evidence.failing is not None else ""
+    return " ".join(part for part in (f"{index}{where}{dtype}", share) if part)
+
+
+def _value(value: float | str) -> str:
+    return clean_line(value) if isinstance(value, str) else f"{value:.10g}"
+
+
+def _highlighted(code: str) -> list[Text]:
+    syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
+    highlighted = syntax.highlight(clean(code).strip("\n"))
+    highlighted.rstrip()
+    return list(highlighted.split("\n"))
+
+
+def _summary(report: Report) -> Text:
+    summary = report.summary
+    counts = [
+        (_count(summary["errors"], "error"), "bold red"),
+        (_count(summary["warnings"], "warning"), "bold yellow"),
+        (_count(summary["infos"], "info"), "cyan"),
+    ]
+    found = [(text, style) for text, style in counts if not text.startswith("0 ")]
+    line = Text(f"{_count(summary['subjects'], 'function')}: ", style="bold")
+    line.append_text(Text(", ").join(Text(text, style=style) for text, style in found))
+    if not found:
+        line.append("nothing found", style="green")
+    for label in ("unaudited", "allowed"):
+        if summary[label]:
+            line.append(f"; {label.replace('unaudited', 'not audited')}: {summary[label]}")
+    return line
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,26 @@
+"""For test suites: an assertion that a custom function is sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.check.api import check
+from pullback.report.terminal import render_failure
+
+
+def assert_sound(fn: Any, *inputs: Any, **options: Any) -> None:
+    """Audit a custom function and fail the test unless nothing is wrong with it.
+
+    Args:
+        fn: what `pullback.check` takes.
+        inputs: the positional arguments of one example call.
+        options: the options of `pullback.check`.
+
+    Raises:
+        AssertionError: if the audit found an error or could not be done; its text is the report.
+        PullbackError: as `pullback.check` does.
+    """
+    __tracebackhide__ = True
+    report = check(fn, *inputs, **options)
+    if not report.ok:
+        raise AssertionError(render_failure(report))

@@ -1,0 +1,104 @@
+"""Targets whose process does not live to tell."""
+
+import os
+
+import pytest
+
+from pullback.check import importer
+from pullback.check.given import loader
+from pullback.check.importer import TargetTask, audit_targets, list_subjects
+from pullback.check.process import Death
+from pullback.check.subject import Options
+from pullback.errors import RunnerError, TargetError
+from pullback.report.model import Location
+
+FUNCTION = """
+from torch.autograd import Function
+
+
+class Shift(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
+"""
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    def write(more="", name="ops.py"):
+        (tmp_path / name).write_text(FUNCTION + more)
+        monkeypatch.chdir(tmp_path)
+        return name
+
+    return write
+
+
+def why(target):
+    (outcome,) = audit_targets([target], Options(select=("PB1",)), loader(None))
+    assert outcome.result.status == "unaudited"
+    return next(finding.message for finding in outcome.findings if finding.rule == "PB001")
+
+
+def test_subjects_are_listed_without_being_audited(target):
+    (listed,) = list_subjects(target())
+    assert (listed.name, listed.kind, listed.location) == ("Shift", "function", Location("ops.py", 5))
+
+
+def test_an_import_that_exits_leaves_the_source(target):
+    assert "exit status 3: bye" in why(target("import os\nprint('bye', flush=True)\nos._exit(3)"))
+
+
+def test_an_import_that_never_ends_is_cut_short(target, monkeypatch):
+    monkeypatch.setattr(TargetTask, "silence", 0.5)
+    monkeypatch.setattr(importer, "_IMPORT_SILENCE", 0.5)
+    assert "importing it did not get on for 0.5 s" in why(target("while True: pass"))
+
+
+def test_an_import_that_dies_and_leaves_nothing_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "dies.py").write_text("import os\nos._exit(3)")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TargetError, match="exit status 3"):
+        audit_targets(["dies.py"], Options(), loader(None))
+
+
+def test_what_was_not_audited_when_the_process_died_is_told(target):
+    task = TargetTask(target(), Options(), loader(None))
+    task.message({"event": "subjects", "subjects": [
+        {"name": "Shift", "kind": "function", "location": {"file": "ops.py", "line": 5}}
+    ]})  # fmt: skip
+    assert task.over(Death("signal", 9, "", 1.0)) is False
+    (finding,) = task.outcomes[0].findings
+    assert "auditing it ended with SIGKILL (Killed)" in finding.message
+
+
+def test_a_bug_of_ours_is_told_in_one_line(target, monkeypatch):
+    def discover(target):
+        raise KeyError("oops")
+
+    monkeypatch.setattr(importer.discover, "discover", discover)
+    with pytest.raises(RunnerError, match=r"ops.py: .* a bug of Pullback: KeyError: 'oops' \(test_importer.py"):
+        audit_targets([target()], Options(), loader(None))
+
+
+def test_only_the_chosen_are_audited_and_progress_is_told(target):
+    name = target(FUNCTION.replace("Shift", "Other"))
+    seen = []
+    outcomes = audit_targets(
+        [name],
+        Options(select=("PB102",)),
+        loader(None),
+        only=[1],
+        on_progress=lambda *news: seen.append(news),
+    )
+    assert [outcome.result.name for outcome in outcomes] == ["Other"]
+    assert seen[-1] == (1, 1)
+
+
+def test_user_code_never_runs_here(target):
+    name = target(f"import os\nassert os.getpid() != {os.getpid()}")
+    (outcome,) = audit_targets([name], Options(select=("PB102",)), loader(None))
+    assert outcome.result.status == "ok"

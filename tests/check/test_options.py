@@ -1,0 +1,39 @@
+import pytest
+
+from pullback.check.options import make_options, unknown_rule
+from pullback.check.subject import Options
+from pullback.errors import OptionError
+
+
+def test_defaults():
+    assert make_options() == Options()
+
+
+@pytest.mark.parametrize("select", ["PB1,pb101", ["PB1", "pb101"], ("PB1, PB101,",)])
+def test_prefixes_come_in_many_forms(select):
+    assert make_options(select=select).select == ("PB1", "PB101")
+
+
+BAD = [
+    ({"select": "PB999"}, "select: there is no rule 'PB999'"),
+    ({"ignore": ["XY"]}, "ignore: there is no rule 'XY'; `pullback rules` lists them"),
+    ({"select": "wrong-vjp"}, "select takes rule ids: wrong-vjp is PB101"),
+    ({"select": [101]}, "select takes rule id prefixes"),
+    ({"seed": 1.5}, "seed must be an integer"),
+    ({"seed": -1}, "seed must be an integer"),
+    ({"seed": True}, "seed must be an integer"),
+    ({"budget": 0}, "budget must be a positive number"),
+    ({"budget": float("inf")}, "budget must be a positive number"),
+    ({"budget": float("nan")}, "budget must be a positive number"),
+    ({"budget": "10"}, "budget must be a positive number"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(OptionError, match=message):
+        make_options(**given)
+
+
+def test_a_near_miss_is_told():
+    assert unknown_rule("wrong_vjp").endswith("did you mean wrong-vjp?")

@@ -1,0 +1,530 @@
+"""The composition rules PB405 to PB415 and what they are made of."""
+
+import contextlib
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function
+
+from pullback.check import audit, variants
+from pullback.check.case import make_case
+from pullback.check.discover import subject_of
+from pullback.check.probe import positional_names
+from pullback.check.pure import called, pure, slots_of
+from pullback.check.refusals import refusal
+from pullback.check.rules import rule_named
+from pullback.check.subject import Options
+from pullback.check.transforms import base_setting, setting_of, settings, tensor_slots
+from pullback.check.trial import Raised
+
+RULES = tuple(f"PB{number}" for number in range(405, 416))
+X = torch.tensor([[0.3, -1.2, 2.1], [0.7, 1.4, -0.4]], dtype=torch.float64)
+pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it is made to do here
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """As in the process of an audit; threads that wait for each other cost more than these tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Silent:
+    def step(self, rule, what, reproduce):
+        pass
+
+    def beat(self):
+        pass
+
+    def finding(self, finding):
+        pass
+
+
+def audited(target, *args, **kwargs):
+    subject = subject_of(target)
+    case = make_case(args, kwargs, positional_names(subject), "given")
+    return audit.Audit(subject, Options(), case, [], Silent())
+
+
+def found(target, *args, rules=RULES, **kwargs):
+    state = audited(target, *args, **kwargs)
+    return [finding for rule in rules for finding in rule_named(rule).runtime(state)]
+
+
+def told(findings):
+    return [(finding.rule, finding.severity, finding.verdict) for finding in findings]
+
+
+def loud(findings):
+    return [entry for entry in told(findings) if entry[1] != "info"]
+
+
+class Cube(Function):
+    """Everything that PyTorch lets a Function define."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * g
+
+    @staticmethod
+    def jvp(ctx, tx):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * tx
+
+
+class OldCube(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * g
+
+
+class WrongCube(OldCube):
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * x * g
+
+
+class RoundStraightThrough(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class NumpyCube(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(x.detach().numpy() ** 3)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(3 * x.numpy() ** 2 * g.numpy())
+
+
+@torch.library.custom_op("pullback_test_transforms::cube", mutates_args=())
+def op_cube(x: torch.Tensor) -> torch.Tensor:
+    return x**3
+
+
+@op_cube.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+op_cube.register_autograd(lambda ctx, g: 3 * ctx.saved_tensors[0] ** 2 * g, setup_context=_save)
+
+
+def test_a_function_with_every_method_is_only_told_that_a_jvp_breaks_the_graph():
+    assert told(found(Cube, X)) == [("PB409", "info", "unsupported")]
+
+
+def test_an_old_style_function_is_told_what_it_lacks_and_no_more():
+    expected = [(rule, "info", "unsupported") for rule in ("PB405", "PB406", "PB407", "PB408")]
+    assert told(found(OldCube, X)) == expected
+
+
+def test_an_estimator_that_pytorch_drops_is_a_warning():
+    dropped = found(RoundStraightThrough, X)
+    assert loud(dropped) == [("PB410", "warning", "wrong"), ("PB415", "warning", "wrong")]
+    assert all("PyTorch" in finding.message for finding in dropped if finding.severity == "warning")
+
+
+def test_of_a_wrong_backward_nobody_says_that_it_is_dropped():
+    assert loud(found(WrongCube, X)) == []
+
+
+def test_a_forward_outside_pytorch_is_warned_of_where_its_gradient_vanishes():
+    assert loud(found(NumpyCube, X)) == [("PB415", "warning", "wrong")]
+
+
+def test_a_custom_op_is_warned_of_its_zero_tangent():
+    findings = found(op_cube, X)
+    assert loud(findings) == [("PB407", "warning", "wrong")]
+    assert "custom op" in next(f.message for f in findings if f.rule == "PB407")
+    assert ("PB414", "info", "unsupported") in told(findings)
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [
+        (OldCube, "PB405"),
+        (op_cube, "PB407"),
+        (RoundStraightThrough, "PB410"),
+        (RoundStraightThrough, "PB415"),
+    ],
+)
+def test_a_reproduction_runs(target, rule, capsys):
+    for finding in found(target, X, rules=[rule]):
+        raised = contextlib.nullcontext() if finding.verdict == "wrong" else pytest.raises(RuntimeError)
+        with raised:
+            exec(finding.reproduce, {})
+        assert finding.verdict != "wrong" or capsys.readouterr().out
+
+
+def test_func_grad_sees_a_branch_on_grad_mode():
+    class Branching(Cube):
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return (1 if torch.is_grad_enabled() else 3) * x * x * g
+
+    assert told(found(Branching, X, rules=["PB405"])) == [("PB405", "error", "wrong")]
+
+
+class ScaleRows(Function):
+    """rows[i] * scale[index[i]]"""
+
+    @staticmethod
+    def forward(rows, scale, index):
+        return rows * scale[index][:, None]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        rows, scale, index = ctx.saved_tensors
+        gscale = torch.zeros_like(scale).index_add(0, index, (g * rows).sum(1))
+        return g * scale[index][:, None], gscale, None
+
+    @staticmethod
+    def vmap(info, in_dims, rows, scale, index):
+        def row(t, dim, k):
+            return t if dim is None else t.select(dim, k)
+
+        tensors = (rows, scale, index)
+        outs = [
+            ScaleRows.apply(*(row(t, d, k) for t, d in zip(tensors, in_dims, strict=True)))
+            for k in range(info.batch_size)
+        ]
+        return torch.stack(outs), 0
+
+
+class ScaleRowsSharedIndex(ScaleRows):
+    @staticmethod
+    def vmap(info, in_dims, rows, scale, index):
+        if in_dims[2] is not None:
+            index, in_dims = index.select(in_dims[2], 0), (*in_dims[:2], None)
+        return ScaleRows.vmap(info, in_dims, rows, scale, index)
+
+
+def rows():
+    return X, torch.tensor([0.5, 2.0, -1.5], dtype=torch.float64), torch.tensor([2, 0])
+
+
+def test_vmap_batches_integer_arguments_too():
+    assert found(ScaleRows, *rows(), rules=["PB406"]) == []
+    assert told(found(ScaleRowsSharedIndex, *rows(), rules=["PB406"])) == [("PB406", "error", "wrong")]
+
+
+def test_vmap_tries_one_tensor_alone():
+    class AllBatched(ScaleRows):
+        @staticmethod
+        def vmap(info, in_dims, rows, scale, index):
+            if None in in_dims:
+                scale = torch.zeros_like(scale)
+            return ScaleRows.vmap(info, in_dims, rows, scale, index)
+
+    assert told(found(AllBatched, *rows(), rules=["PB406"])) == [("PB406", "error", "wrong")]
+
+
+def test_a_broken_vmap_promise_is_a_warning():
+    class Branching(Cube):
+        @staticmethod
+        def forward(x):
+            return x**3 if x.sum() > -100 else x
+
+    assert told(found(Branching, X, rules=["PB406"])) == [("PB406", "warning", "unsupported")]
+
+
+def test_the_two_interfaces_of_forward_mode_must_agree():
+    class Branching(Cube):
+        @staticmethod
+        def jvp(ctx, tx):
+            (x,) = ctx.saved_tensors
+            return (2 if torch._C._are_functorch_transforms_active() else 3) * x * x * tx
+
+    assert told(found(Branching, X, rules=["PB407"])) == [("PB407", "error", "wrong")]
+
+
+def test_a_jvp_that_fails_is_a_warning():
+    class Failing(Cube):
+        @staticmethod
+        def jvp(ctx, tx):
+            return ctx.slope * tx
+
+    assert told(found(Failing, X, rules=["PB407"])) == [("PB407", "warning", "unsupported")]
+
+
+def test_a_backward_that_mixes_the_rows_differs_under_jacrev():
+    class Normalised(Cube):
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            many = torch._C._are_functorch_transforms_active()
+            return 3 * x * x * g * (2 if many else 1)
+
+    assert told(found(Normalised, X, rules=["PB408"])) == [("PB408", "error", "wrong")]
+
+
+@pytest.mark.parametrize("when", ["always", "another size", "same tensor"])
+def test_compile_is_compared_at_once_with_another_size_and_with_one_tensor_twice(when):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            wrong = {"always": True, "another size": x.shape[1] == 7, "same tensor": x is y}[when]
+            ctx.factor = 2 if torch.compiler.is_compiling() and wrong else 1
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return ctx.factor * g * y, g * x
+
+    assert told(found(Product, X, X + 1, rules=["PB409"])) == [("PB409", "error", "wrong")]
+
+
+def test_a_function_that_compiles_in_no_way_is_a_warning():
+    class Refusing(OldCube):
+        @staticmethod
+        def forward(ctx, x):
+            if torch.compiler.is_compiling():
+                raise ValueError("not here")
+            return OldCube.forward(ctx, x)
+
+    severities = [severity for _, severity, _ in told(found(Refusing, X, rules=["PB409"]))]
+    assert severities in (["info"], ["info", "warning"])
+
+
+def test_checkpoint_forbids_a_second_read_of_saved_tensors():
+    class Twice(OldCube):
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * ctx.saved_tensors[0] * ctx.saved_tensors[0] * g
+
+    (finding,) = found(Twice, X, rules=["PB411"])
+    assert (finding.severity, finding.verdict) == ("warning", "unsupported")
+    assert "saved_tensors once" in finding.hint
+
+
+def test_checkpoint_shows_state_outside_the_context():
+    class Counting(OldCube):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            Counting.calls += 1
+            ctx.first = Counting.calls
+            return OldCube.forward(ctx, x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * x * x * g * (1 if ctx.first == Counting.calls else 2)
+
+    assert told(found(Counting, X, rules=["PB411"])) == [("PB411", "error", "wrong")]
+
+
+def test_saved_tensor_hooks_show_a_backward_that_wants_the_very_tensor():
+    class Attribute(OldCube):
+        @staticmethod
+        def forward(ctx, x):
+            x.known = True
+            return OldCube.forward(ctx, x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * x * x * g if hasattr(x, "known") else g
+
+    assert told(found(Attribute, X, rules=["PB412"])) == [("PB412", "error", "wrong")]
+
+
+class Matmul(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.mT, x.mT @ g
+
+
+def test_autocast_shows_a_backward_that_mixes_dtypes():
+    x, w = X.float(), X.float().mT.contiguous()
+    (finding,) = found(Matmul, x, w, rules=["PB413"])
+    assert (finding.severity, finding.verdict) == ("warning", "unsupported")
+    assert "custom_bwd" in finding.hint
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1, []), (2, [("PB413", "error", "wrong")])])
+def test_autocast_forgives_rounding_but_no_factor(factor, expected):
+    class Casting(Matmul):
+        @staticmethod
+        def backward(ctx, g):
+            by = factor if g.dtype == torch.bfloat16 else 1
+            return Matmul.backward(ctx, by * g.to(ctx.saved_tensors[0].dtype))
+
+    x, w = X.float(), X.float().mT.contiguous()
+    assert told(found(Casting, x, w, rules=["PB413"])) == expected
+
+
+class Scale:
+    def __init__(self, factor=2.0):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+class LockedScale(Scale):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class ForgetfulScale(Scale):
+    def __deepcopy__(self, memo):
+        return ForgetfulScale(3.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Scale(), []),
+        (LockedScale(), [("PB414", "warning", "unsupported")]),
+        (ForgetfulScale(), [("PB414", "error", "wrong")]),
+        (lambda x: 2 * x, [("PB414", "info", "unsupported")]),
+        (torch.ops.pullback_test_transforms.cube, [("PB414", "info", "unsupported")]),
+    ],
+)
+def test_copies(target, expected):
+    assert told(found(target, X, rules=["PB414"])) == expected
+
+
+def test_a_setting_needs_a_backward_that_runs_and_repeats():
+    class Raising(OldCube):
+        @staticmethod
+        def backward(ctx, g):
+            raise ValueError
+
+    class Random(OldCube):
+        @staticmethod
+        def backward(ctx, g):
+            return g * np.random.default_rng().random()
+
+    for target in (Raising, Random):
+        assert base_setting(audited(target, X)) is None
+        assert found(target, X) == []
+
+
+def test_settings_are_the_example_and_its_float32_twin():
+    dtypes = [setting.inputs[0].dtype for setting in settings(audited(OldCube, X))]
+    assert dtypes == [torch.float64, torch.float32]
+
+
+def nested(options, *, scale):
+    x, mask = options["x"], options["mask"]
+    return {"out": [x * scale, mask.sum()], "note": "text"}
+
+
+def test_a_setting_follows_nested_arguments_and_outputs():
+    mask = X > 0
+    setting = base_setting(audited(nested, {"x": X, "mask": mask}, scale=3.0))
+    assert setting.form == "tree"
+    assert len(tensor_slots(setting)) == 2
+    (out,) = setting.function()(X)
+    assert torch.equal(out, 3 * X)
+    assert found(nested, {"x": X, "mask": mask}, scale=3.0, rules=RULES[:4]) == []
+
+
+def test_a_tensor_passed_twice_is_one_input():
+    subject = subject_of(torch.mul)
+    case = next(variants.shared(make_case((X, X + 1), {}, [])))
+    assert slots_of(case, case.wrt) == ((0, 1),)
+    setting = setting_of(subject, case)
+    assert len(setting.gradients) == 1
+    assert torch.equal(setting.function()(X + 1)[0], (X + 1) ** 2)
+
+
+def test_a_pure_function_leaves_what_it_is_given():
+    def counting(x, count):
+        count += 1
+        return x * count
+
+    count = torch.ones(())
+    case = make_case((X, count.clone()), {}, [])
+    function = pure(called(subject_of(counting)), case, ((0,),), [0])
+    assert torch.equal(function(X)[0], function(X)[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "context", "clear"),
+    [
+        (
+            RuntimeError("... must override the setup_context staticmethod. For more"),
+            "function",
+            "other",
+            True,
+        ),
+        (NotImplementedError("no second derivative"), "function", "other", True),
+        (
+            RuntimeError("vmap: It looks like you're calling .item() on a Tensor."),
+            "function",
+            "vectorised",
+            False,
+        ),
+        (RuntimeError("vmap: It looks like you're calling .item() on a Tensor."), "function", "traced", True),
+        (TypeError("unsupported operand"), "function", "traced", False),
+    ],
+)
+def test_what_counts_as_a_clear_refusal(error, kind, context, clear):
+    assert refusal(Raised("there", error), kind, context).clear is clear
+
+
+def test_a_reason_is_one_short_sentence():
+    error = RuntimeError("It is not supported. For more details see there.\nTraceback …")
+    assert refusal(Raised("there", error), "function").reason == "RuntimeError: It is not supported"
+
+
+def test_an_audit_with_all_composition_rules_raises_nothing():
+    with warnings.catch_warnings():  # an audit silences them, in a process of its own
+        end = audit.audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
+    assert end.cases >= 0

@@ -1,0 +1,1 @@
+"""Seeded bugs that the auditor must catch: right Functions in `bases`, patches of them in `catalogue`."""

@@ -1,0 +1,15 @@
+"""All mutants, by family."""
+
+from ..model import Mutant
+from . import cotangents, derivatives, forward_mode, hidden_inputs, second_order, slots, transforms
+
+FAMILIES: dict[str, tuple[Mutant, ...]] = {
+    "derivatives": derivatives.MUTANTS,
+    "hidden inputs": hidden_inputs.MUTANTS,
+    "cotangents": cotangents.MUTANTS,
+    "slots": slots.MUTANTS,
+    "second order": second_order.MUTANTS,
+    "forward mode": forward_mode.MUTANTS,
+    "transforms": transforms.MUTANTS,
+}
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

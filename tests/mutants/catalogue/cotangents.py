@@ -1,0 +1,178 @@
+"""What backward does with the cotangents: ignores them, collapses them, bends them, or reads them wrongly."""
+
+from ..model import Mutant
+
+MUTANTS = (
+    Mutant(
+        id="x-sin/ignores-cotangent",
+        base="x_sin",
+        old="return g * slope",
+        new="return slope",
+        mode=2,
+        expects=("PB101", "PB109", "PB111"),
+        note="The local derivative alone.",
+    ),
+    Mutant(
+        id="cross-entropy/ignores-cotangent",
+        base="cross_entropy",
+        old="g[:, None] * slope",
+        new="slope",
+        mode=2,
+        expects=("PB101", "PB109", "PB111"),
+        note="Right under loss.sum(), the usual way to call it.",
+    ),
+    Mutant(
+        id="pair/ignores-second-cotangent",
+        base="pair",
+        old="def backward(ctx, g_total, g_product):\n",
+        new="def backward(ctx, g_total, g_product):\n        g_product = torch.zeros_like(g_product)\n",
+        mode=3,
+        expects=("PB101", "PB111"),
+        note="The second output trains nothing.",
+    ),
+    Mutant(
+        id="x-sin/mean-cotangent",
+        base="x_sin",
+        old="return g * slope",
+        new="return g.mean() * slope",
+        mode=4,
+        expects=("PB101",),
+        note="Right for a uniform cotangent.",
+    ),
+    Mutant(
+        id="cross-entropy/first-cotangent-for-all",
+        base="cross_entropy",
+        old="g[:, None] * slope",
+        new="g[0] * slope",
+        mode=4,
+        expects=("PB101", "PB119"),
+        note="Reads one upstream gradient for the whole batch.",
+    ),
+    Mutant(
+        id="x-sin/squared-cotangent",
+        base="x_sin",
+        old="return g * slope",
+        new="return g * g * slope",
+        mode=2,
+        expects=("PB101", "PB109"),
+        note="Right for a cotangent of ones and zeros, and gradcheck in its default mode uses no other.",
+    ),
+    Mutant(
+        id="tanh/absolute-cotangent",
+        base="tanh",
+        old="return g * (1 - out * out)",
+        new="return g.abs() * (1 - out * out)",
+        mode=2,
+        expects=("PB101", "PB109"),
+        note="Right for cotangents that are not negative.",
+    ),
+    Mutant(
+        id="x-sin/constant-added",
+        base="x_sin",
+        old="return g * slope",
+        new="return g * slope + 1e-3",
+        mode=2,
+        expects=("PB101", "PB109"),
+        note="A zero cotangent gives 1e-3.",
+    ),
+    Mutant(
+        id="decay/clipped-cotangent",
+        base="decay",
+        old="x, y = ctx.saved_tensors\n",
+        new="x, y = ctx.saved_tensors\n        g = g.clamp(-1, 1)\n",
+        mode=2,
+        expects=("PB101", "PB109"),
+        note="Gradient clipping in a function that does not say so: right for |g| <= 1.",
+    ),
+    Mutant(
+        id="affine/zero-sum-taken-for-zero",
+        base="affine",
+        old="        x, scale, shift = ctx.saved_tensors\n",
+        new="        x, scale, shift = ctx.saved_tensors\n"
+        "        g = torch.where(g.sum() == 0, torch.zeros_like(g), g)\n",
+        mode=2,
+        expects=("PB101", "PB109"),
+        note="g.sum() == 0 for `no gradient`: a cotangent (1, -1) is lost.",
+    ),
+    Mutant(
+        id="pair/none-not-expected",
+        base="pair",
+        old="ctx.save_for_backward(x, y)",
+        new="ctx.save_for_backward(x, y)\n        ctx.set_materialize_grads(False)",
+        mode=25,
+        expects=("PB112",),
+        note="Arithmetic on None where one output is not used.",
+    ),
+    Mutant(
+        id="pair/none-ends-it-all",
+        base="pair",
+        old="ctx.save_for_backward(x, y)",
+        new="ctx.save_for_backward(x, y)\n        ctx.set_materialize_grads(False)",
+        also=(
+            (
+                "def backward(ctx, g_total, g_product):\n",
+                "def backward(ctx, g_total, g_product):\n"
+                "        if g_total is None or g_product is None:\n"
+                "            return None, None\n",
+            ),
+        ),
+        mode=25,
+        expects=("PB101", "PB112", "PB114"),
+        note="`or` for `and`: no gradient unless both outputs are used.",
+    ),
+    Mutant(
+        id="pair/none-replaced-by-the-other",
+        base="pair",
+        old="ctx.save_for_backward(x, y)",
+        new="ctx.save_for_backward(x, y)\n        ctx.set_materialize_grads(False)",
+        also=(
+            (
+                "def backward(ctx, g_total, g_product):\n",
+                "def backward(ctx, g_total, g_product):\n"
+                "        g_total = g_product if g_total is None else g_total\n"
+                "        g_product = g_total if g_product is None else g_product\n",
+            ),
+        ),
+        mode=25,
+        expects=("PB101", "PB112", "PB114"),
+        note="An unused output borrows the cotangent of the other.",
+    ),
+    Mutant(
+        id="pair/product-marked-non-differentiable",
+        base="pair",
+        old="        return x * x + y * y, x * y\n",
+        new="        product = x * y\n"
+        "        ctx.mark_non_differentiable(product)\n"
+        "        return x * x + y * y, product\n",
+        mode=28,
+        expects=("PB101", "PB107", "PB111"),
+        note="A differentiable output is cut off.",
+    ),
+    Mutant(
+        id="x-sin/reads-cotangent-with-forward-strides",
+        base="x_sin",
+        old="return g * slope",
+        new="return g.as_strided(x.shape, x.stride(), g.storage_offset()) * slope",
+        mode=14,
+        expects=("PB101", "PB119"),
+        note="A kernel that indexes g as it indexed x: wrong for transposed g, out of bounds for expanded g.",
+    ),
+    Mutant(
+        id="rms-norm/views-cotangent",
+        base="rms_norm",
+        old="unit = x * inverse\n",
+        new="unit = x * inverse\n        g = g.view(-1).view(x.shape)\n",
+        mode=15,
+        expects=("PB119",),
+        note="`view` fails on a cotangent whose strides do not allow it.",
+    ),
+    Mutant(
+        id="affine/doubled-for-expanded-cotangent",
+        base="affine",
+        old="gshift = fit(g, shift)",
+        new="gshift = fit(g if all(g.stride()) else 2 * g, shift)",
+        mode=14,
+        expects=("PB101",),
+        note="Wrong only when g is expanded, as out.sum() makes it.",
+    ),
+)

@@ -1,0 +1,136 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from pullback.report.clean import clean, clean_line
+from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult
+from pullback.report.terminal import render, render_failure, render_text
+
+WRONG = Finding(
+    subject="MaskedSum",
+    rule="PB101",
+    name="wrong-vjp",
+    severity="error",
+    verdict="wrong",
+    message="The gradient of x is not the derivative of the forward: it differs at one element in three.",
+    location=Location("examples/tutorial_functions.py", 31),
+    evidence=Evidence(1.0005, 1.0, 2.5e-10, (0, 2), "gradient of x", "float64", 5, 8),
+    reproduce="import torch\nx = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)  # " + "y" * 60,
+    hint="Multiply the cotangent by the mask.",
+)
+INFO = replace(WRONG, rule="PB413", name="no-vmap", severity="info", verdict="unsupported", message="No\nvmap.")
+CRASH = replace(
+    WRONG,
+    rule="PB002",
+    name="crashes-the-process",
+    message="Killed.",
+    evidence=Evidence(got="line one\nline two", where="end of what it printed"),
+)
+
+
+def report(*findings, status="wrong", subjects=1, allowed=0):
+    result = SubjectResult("MaskedSum", Location("examples/tutorial_functions.py", 31), status, 214, 2.14)
+    return Report((result,) * subjects, findings, allowed)
+
+
+def rendered(what, **console):
+    out = io.StringIO()
+    render(what, Console(file=out, **console))
+    return out.getvalue()
+
+
+def test_a_finding_is_told_in_full():
+    text = render_text(report(WRONG))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[:3] == [
+        "status  function                        line  cases  seconds",
+        "        examples/tutorial_functions.py",
+        "wrong     MaskedSum                       31    214      2.1",
+    ]
+    assert "  error PB101 wrong-vjp  examples/tutorial_functions.py:31" in lines
+    numbers = "expected 1.0005 got 1 ± 2.5e-10 at [0, 2] of gradient of x, float64 (5 of 8 fail)"
+    assert numbers in " ".join(text.split())
+    assert "    help: Multiply the cotangent by the mask." in lines
+    assert "        import torch" in lines
+    assert lines[-1] == "1 function: 1 error"
+
+
+def test_code_is_never_broken_and_prose_fits():
+    text = rendered(report(WRONG), width=40, no_color=True)
+    assert f"# {'y' * 60}\n" in text
+    prose = text[text.index("The gradient of x") : text.index("expected")]
+    assert all(len(line) <= 40 for line in prose.splitlines())
+
+
+def test_an_info_takes_one_line():
+    text = render_text(report(INFO, status="unsupported"))
+    assert "  info PB413 no-vmap  No vmap.\n\n1 function: 1 info\n" in text
+    assert "help" not in text
+    long = render_text(report(replace(INFO, message="No vmap. " * 20)))
+    assert max(map(len, long.splitlines())) == 80
+    assert "…" in long
+
+
+def test_long_values_get_lines_of_their_own():
+    text = render_text(report(CRASH))
+    assert "    end of what it printed:\n        line one\n        line two\n" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"worst_index": None, "failing": None}, "gradient of x, float64"),
+        ({"where": None, "worst_index": None}, "float64 (5 of 8 fail)"),
+        ({"where": None, "dtype": None}, "at [0, 2] of the tensor (5 of 8 fail)"),
+        ({"where": None, "dtype": None, "worst_index": None, "failing": None}, "± 2.5e-10\n"),
+    ],
+)
+def test_evidence_that_lacks_something(changed, place):
+    finding = replace(WRONG, evidence=replace(WRONG.evidence, **changed))
+    assert place in render_text(report(finding))
+
+
+def test_the_last_line():
+    unaudited = replace(WRONG, severity="warning", verdict="unaudited")
+    last = render_text(report(WRONG, WRONG, unaudited, INFO, status="unaudited", subjects=2, allowed=3))
+    assert last.splitlines()[-1] == "2 functions: 2 errors, 1 warning, 1 info; not audited: 2; allowed: 3"
+    assert render_text(report(status="ok")).splitlines()[-1] == "1 function: nothing found"
+    assert render_text(Report((), ())) == "0 functions: nothing found\n"
+
+
+def test_markup_and_control_characters_of_audited_code_are_shown_as_text():
+    evil = "[red]\x1b[2J[link=x]\r\x07\u202egnp.exe[/red]"
+    finding = replace(
+        WRONG,
+        subject=evil,
+        message=evil,
+        location=Location(evil, 1),
+        hint=evil,
+        reproduce=evil,
+        evidence=Evidence(evil, evil, where=evil),
+    )
+    subject = SubjectResult(evil, Location(evil, 1), "wrong", 1, 0.0)
+    for options in ({"no_color": True}, {"force_terminal": True, "color_system": "truecolor"}):
+        text = rendered(Report((subject,), (finding, replace(finding, severity="info"))), width=200, **options)
+        assert not {"\r", "\x07", "\u202e"} & set(text)
+        assert "\x1b[2J" not in text
+        assert "[link=x]" in text.replace("\x1b[0m", "")
+        assert "\\u202egnp.exe" in text
+
+
+def test_colour_only_on_a_terminal():
+    assert "\x1b[" in rendered(report(WRONG), force_terminal=True, color_system="standard")
+    assert "\x1b[" not in rendered(report(WRONG))
+
+
+def test_a_failing_test_is_told_no_infos():
+    text = render_failure(report(WRONG, CRASH, INFO))
+    assert text.startswith("MaskedSum: PB101 wrong-vjp and 1 more\n\nMaskedSum\n  error PB101")
+    assert "PB413" not in text
+
+
+def test_clean():
+    assert clean("a\tb\nc\x00\ud800é∂") == "a   b\nc\\x00\\ud800é∂"
+    assert clean_line(" a\n\tb\x85c ") == "a b c"

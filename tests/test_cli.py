@@ -1,0 +1,257 @@
+"""The command line as a program: what it prints where, and its exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from pullback.cli import main
+
+HEADER = """
+import os, sys
+import torch
+from torch.autograd import Function
+
+"""
+
+NOISY = (
+    HEADER
+    + """
+print("import noise")
+os.write(1, b"import noise\\n")
+os.system("echo import noise")
+print("import noise", file=sys.stderr)
+
+
+class Sine(Function):
+    @staticmethod
+    def forward(ctx, x):
+        print("forward noise")
+        os.write(1, b"forward noise\\n")
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        print("backward noise")
+        (x,) = ctx.saved_tensors
+        return g * x.sin()
+"""
+)
+
+QUIET = (
+    HEADER
+    + """
+class Shift(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone()
+
+
+def inputs(fn):
+    yield (torch.ones(3, dtype=torch.float64),), {}
+
+
+def not_pairs(fn):
+    return [torch.ones(3)]
+
+
+def raising(fn):
+    raise LookupError("nothing\\nfor you")
+"""
+)
+
+
+SLEEP = f"sleep 1000.{os.getpid()}"
+
+HANGS = (
+    HEADER
+    + f"""
+class Hangs(Function):
+    @staticmethod
+    def forward(ctx, x):
+        os.system("{SLEEP} &")
+        while True:
+            pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+"""
+)
+
+
+def run(*arguments, cwd=None):
+    command = [sys.executable, "-m", "pullback", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture
+def call(folder, monkeypatch, capfd):
+    """Run the program in this process, which has torch loaded."""
+
+    def call(*arguments):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["pullback", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        return exit.value.code, *capfd.readouterr()
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    files = {
+        "noisy.py": NOISY,
+        "quiet.py": QUIET,
+        "empty.py": "x = 1\n",
+        "not_python.py": "class (:\n",
+        "broken.py": "import there_is_no_such_module\n",
+        "dies.py": HEADER + "os._exit(7)\n",
+        "dies_with_function.py": QUIET + "\nimport ctypes; ctypes.string_at(0)\n",
+        "hangs.py": HANGS,
+    }
+    for name, content in files.items():
+        (folder / name).write_text(textwrap.dedent(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def noisy(folder):
+    return run("check", "noisy.py", "--format", "json", "--budget", "1", "--select", "PB1", cwd=folder)
+
+
+def test_json_is_alone_on_standard_output(noisy):
+    report = json.loads(noisy.stdout)
+    assert [subject["name"] for subject in report["subjects"]] == ["Sine"]
+    assert "PB101" in {finding["rule"] for finding in report["findings"]}
+    assert noisy.stderr == ""
+
+
+def test_findings_give_status_1(noisy):
+    assert noisy.returncode == 1
+
+
+def test_several_targets_make_one_report(folder):
+    both = run(
+        "check", "quiet.py", "dies_with_function.py", "--select", "PB101,PB102",
+        "--inputs", "quiet.py:inputs", cwd=folder,
+    )  # fmt: skip
+    assert both.stderr == ""
+    assert re.search(r"^ok +Shift ", both.stdout, re.MULTILINE)
+    assert re.search(r"^unaudited +Shift ", both.stdout, re.MULTILINE)
+    assert "importing it ended with SIGSEGV (Segmentation fault)" in " ".join(both.stdout.split())
+    assert both.stdout.endswith("2 functions: 1 warning; not audited: 1\n")
+    assert both.returncode == 0
+    assert "\x1b" not in both.stdout
+
+
+@pytest.mark.parametrize(("fail_on", "status"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
+def test_fail_on(fail_on, status, call):
+    arguments = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
+    assert call(*arguments, "--fail-on", fail_on)[0] == status
+
+
+BAD = {
+    "no such file": (["check", "nosuch.py"], "no such file"),
+    "no such file after one that is there": (["check", "quiet.py", "nosuch.py"], "no such file"),
+    "no such module": (["check", "no_such_module_at_all"], "no_such_module_at_all"),
+    "not Python": (["check", "not_python.py"], "not valid Python"),
+    "does not import and holds nothing": (["check", "broken.py"], "there_is_no_such_module"),
+    "dies at import and holds nothing": (["check", "dies.py"], "no"),
+    "nothing in it": (["check", "empty.py"], "no custom function in empty.py"),
+    "no such name": (["check", "quiet.py:Shft"], "did you mean"),
+    "unknown rule": (["check", "quiet.py", "--select", "PB999"], "there is no rule 'PB999'"),
+    "rule by name": (["check", "quiet.py", "--ignore", "wrong-vjp"], "wrong-vjp is PB101"),
+    "misspelt rule": (["rules", "wrong-vpj"], "did you mean wrong-vjp?"),
+    "budget": (["check", "quiet.py", "--budget", "0"], "positive number of seconds"),
+    "budget is no number": (["check", "quiet.py", "--budget", "much"], "not a valid float"),
+    "seed": (["check", "quiet.py", "--seed", "-1"], "seed must be"),
+    "format": (["check", "quiet.py", "--format", "xml"], "'xml'"),
+    "fail-on": (["check", "quiet.py", "--fail-on", "dawn"], "'dawn'"),
+    "inputs without name": (["check", "quiet.py", "--inputs", "quiet.py"], "--inputs quiet.py"),
+    "inputs of no file": (
+        ["check", "quiet.py", "--inputs", "nosuch.py:f"],
+        "--inputs nosuch.py:f: no such file",
+    ),
+    "inputs of no function": (["check", "quiet.py", "--inputs", "quiet.py:inptus"], "did you mean inputs"),
+    "inputs that are no pairs": (["check", "quiet.py", "--inputs", "quiet.py:not_pairs"], "type Tensor"),
+    "inputs that raise": (
+        ["check", "quiet.py", "--inputs", "quiet.py:raising"],
+        "for Shift, it raised LookupError: nothing for you",
+    ),
+    "no target": (["check"], "Missing argument"),
+    "no such command": (["chek"], "No such command"),
+    "no such option": (["check", "--fast", "quiet.py"], "No such option"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_status_2(case, call):
+    arguments, expected = BAD[case]
+    status, out, err = call(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("pullback: ")
+    assert err.count("\n") == 1
+    assert expected in err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_leaves_no_process(number, status, folder):
+    command = [sys.executable, "-m", "pullback", "check", "hangs.py"]
+    program = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert eventually(lambda: SLEEP in processes())
+    program.send_signal(number)
+    out, err = program.communicate(timeout=10)
+    assert (program.returncode, out, err.strip()) == (status, b"", b"")
+    assert "check hangs.py" not in processes()
+    assert eventually(lambda: SLEEP not in processes())
+
+
+def processes():
+    return subprocess.check_output(["ps", "-eo", "args"], text=True)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 20
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return met
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    program = subprocess.run([sys.executable, "-m", "pullback", "rules"], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert program.stderr == b""
+
+
+def test_help_and_version_do_not_load_torch():
+    code = "import sys\nfrom pullback.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    for arguments in (["--help"], ["check", "--help"], ["--version"]):
+        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert len(result.stdout.splitlines()) <= 24
+
+
+def test_rules_lists_and_explains(call):
+    assert re.search(r"^PB101 +wrong-vjp +the gradient", call("rules")[1], re.MULTILINE)
+    page = call("rules", "pb101")[1]
+    assert page.startswith("wrong-vjp (PB101)")
+    assert call("rules", "wrong-vjp")[1] == page

@@ -1,0 +1,55 @@
+"""What `import pullback` gives, in whatever order its parts are imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+import pullback
+from pullback.report.model import Report
+
+
+def test_names():
+    for name in (
+        "Report",
+        "Finding",
+        "SubjectResult",
+        "Evidence",
+        "Location",
+        "PullbackError",
+        "TargetError",
+    ):
+        assert name in dir(pullback)
+        assert getattr(pullback, name).__name__ == name
+    assert pullback.__version__[0].isdigit()
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = pullback.chekc
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import pullback", "import pullback.check.api as api", "from pullback.testing import assert_sound"],
+)
+def test_check_can_be_called_whatever_was_imported_first(first):
+    use = "import pullback\ntry: pullback.check('nosuch.py')\nexcept pullback.TargetError: print('ok')"
+    code = f"{first}\n{use}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "ok\n"
+
+
+def test_check_is_the_function_and_the_package():
+    from pullback import check
+    from pullback.check import api
+
+    assert check is pullback.check
+    with pytest.raises(pullback.OptionError, match="there is no rule"):
+        check(abs, select="PB99")
+    with pytest.raises(pullback.OptionError, match="there is no rule"):
+        api.check(abs, select="PB99")
+
+
+def test_importing_the_package_is_light():
+    code = "import pullback, sys; print('torch' in sys.modules, 'rich' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "False False\n"
+    assert Report is pullback.Report

@@ -1,0 +1,101 @@
+"""The plugin, in a pytest of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+OPS = """
+import torch
+from torch.autograd import Function
+
+assert "pytest_session_of" not in globals()
+
+
+class Cube(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * g * x**2
+
+
+class WrongCube(Cube):
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x**2
+
+
+class Dies(Cube):
+    @staticmethod
+    def forward(ctx, x):
+        import os
+
+        os._exit(9)
+"""
+
+CONFTEST = """
+import sys
+
+
+def pytest_unconfigure(config):
+    print("ops imported:", "ops" in sys.modules)
+"""
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    pytester.makepyfile(ops=OPS, test_other="def test_other(): pass", conftest=CONFTEST)
+    pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --import-mode=importlib")
+    return pytester
+
+
+def test_one_test_for_each_function(project):
+    result = project.runpytest_inprocess("--pullback=ops.py", "-v")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*collected 4 items",
+            "*pullback:ops.py::Cube PASSED*",
+            "*pullback:ops.py::WrongCube*FAILED*",
+            "*pullback:ops.py::Dies*FAILED*",
+            "*error PB101 wrong-vjp*",
+            "*error PB004 exits-the-process*",
+            "FAILED pullback:ops.py::WrongCube - WrongCube: PB101 wrong-vjp*",
+            "ops imported: False",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_only_what_is_chosen_is_audited(project):
+    result = project.runpytest_inprocess(
+        "--pullback=ops.py", "-k", "Cube", "--deselect", "pullback:ops.py::WrongCube", "-v"
+    )
+    result.assert_outcomes(passed=1, deselected=3)
+
+
+def test_a_target_that_is_not_there_is_a_collection_error(project):
+    result = project.runpytest_inprocess("--pullback=nosuch.py")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*no such file: nosuch.py*"])
+
+
+def test_nothing_is_added_without_the_option(project):
+    project.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_the_plugin_loads_nothing_until_it_is_used():
+    code = (
+        "import pytest, sys; before = set(sys.modules); import pullback.pytest_plugin; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "pullback pullback.pytest_plugin\n"

@@ -1,0 +1,77 @@
+"""What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
+
+import pytest
+import torch
+
+from pullback import _torch
+
+
+@torch.library.custom_op("pullback_test_private::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def test_custom_op_def_is_the_class_of_custom_ops():
+    assert _torch.is_custom_op(twice)
+    assert not _torch.is_custom_op(torch.ops.pullback_test_private.twice)
+
+
+def test_opdefs_lists_the_custom_ops():
+    assert any(op is twice for op in _torch.custom_ops())
+
+
+def test_init_fn_is_the_decorated_function():
+    function = _torch.custom_op_function(twice)
+    assert function.__name__ == "twice"
+    assert function.__module__ == __name__
+
+
+def test_overloads_and_packets_are_known_by_class():
+    assert _torch.is_dispatched_op(torch.ops.aten.sin)
+    assert _torch.is_dispatched_op(torch.ops.aten.add.Tensor)
+    assert not _torch.is_dispatched_op(torch.sin)
+    assert not _torch.is_dispatched_op(twice)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        (twice, "pullback_test_private::twice"),
+        (torch.ops.pullback_test_private.twice, "pullback_test_private::twice"),
+        (torch.ops.pullback_test_private.twice.default, "pullback_test_private::twice"),
+        (torch.ops.aten.add.Tensor, "aten::add.Tensor"),
+    ],
+)
+def test_qualnames_of_ops(op, name):
+    assert _torch.op_name(op) == name
+
+
+def test_stubs_of_function_live_in_torch_autograd_function():
+    class Base(torch.autograd.function.InplaceFunction):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+    class Derived(Base):
+        pass
+
+    stubs = ("forward", "backward", "vjp", "jvp", "vmap", "setup_context")
+    assert not any(_torch.given_by(torch.autograd.Function, name) for name in stubs)
+    assert [name for name in stubs if _torch.given_by(Derived, name)] == ["forward"]
+
+
+def test_pytree_gives_the_path_of_each_leaf():
+    tree = ((1, [2, {"a": 3}]), {"b": 4})
+    leaves, spec, paths = _torch.tree_flatten(tree)
+    assert leaves == [1, 2, 3, 4]
+    assert paths == [(0, 0), (0, 1, 0), (0, 1, 1, "a"), (1, "b")]
+    assert _torch.tree_unflatten([5, 6, 7, 8], spec) == ((5, [6, {"a": 7}]), {"b": 8})
+
+
+def test_inductor_can_do_without_worker_processes():
+    from torch._inductor import config
+
+    before = config.compile_threads
+    with _torch.compile_in_this_process():
+        assert config.compile_threads == 1
+    assert config.compile_threads == before

@@ -281,6 +281,21 @@ def test_the_two_interfaces_of_forward_mode_must_agree():
     assert told(found(Branching, X, rules=["PB407"])) == [("PB407", "error", "wrong")]
 
 
+def test_a_tangent_made_of_a_value_of_the_forward_has_a_wrong_gradient():
+    class Kept(OldCube):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.slope = 3 * x * x
+            return OldCube.forward(ctx, x)
+
+        @staticmethod
+        def jvp(ctx, tx):
+            return ctx.slope * tx
+
+    assert loud(found(Kept, X, rules=["PB407"])) == [("PB407", "error", "wrong")]
+    assert loud(found(Cube, X, rules=["PB407"])) == []
+
+
 def test_a_jvp_that_fails_is_a_warning():
     class Failing(Cube):
         @staticmethod

@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,11 +94,13 @@ class Audit:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
 
-    def compare(self, case: Case, directions: int = 1, numeric: Case | None = None) -> FirstOrder | None:
+    def compare(
+        self, case: Case, directions: int = 1, numeric: Case | None = None, settled: Collection[int] = ()
+    ) -> FirstOrder | None:
         """Compare gradient and numeric derivative on a case; `None` if it is no valid input."""
         self.events.beat()
         self.cases += 1
-        return first_order(self.subject, case, self.generator, directions, numeric)
+        return first_order(self.subject, case, self.generator, directions, numeric, settled)
 
     @functools.cached_property
     def draws(self) -> bool:
@@ -124,13 +126,18 @@ class Audit:
         return second_order(self) if self.backward_works else None
 
     def results(self) -> list[FirstOrder]:
-        """Return the comparison on every variant, within the contract's share of the budget."""
+        """Return the comparison on every variant, within the contract's share of the budget.
+
+        An input whose gradient is wrong on one ordinary case is not compared on those that follow.
+        """
         if not self._results:
             self._results = list(self._compare_all())
         return self._results
 
     def _compare_all(self) -> Iterator[FirstOrder]:
+        settled: set[int] = set()
         if self.base_result is not None:
+            settled.update(c.order for c in self.base_result.wrong)
             yield self.base_result
         for case, numeric in self._variants():
             if not self.has_time(_CONTRACT_SHARE):
@@ -138,8 +145,10 @@ class Audit:
             if case.describe() in self.skip:
                 continue
             self.events.step("PB1", case.describe(), script(self.subject, case))
-            result = self.compare(case, numeric=numeric)
+            result = self.compare(case, numeric=numeric, settled=settled)
             if result is not None:
+                if not case.extreme and not case.doubtful:
+                    settled.update(c.order for c in result.wrong)
                 yield result
 
     def _variants(self) -> Iterator[tuple[Case, Case | None]]:

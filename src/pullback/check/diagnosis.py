@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,9 +23,7 @@ def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
         return "PB107"
     if swapped_with(audit, result, comparison) is not None:
         return "PB106"
-    if gradient.is_complex() and agrees(
-        audit.subject, result, comparison.order, gradient.conj().resolve_conj(), audit.generator
-    ):
+    if gradient.is_complex() and _right_once_conjugated(audit, result, comparison):
         return "PB116"
     if ignored_cotangents(audit, result):
         return "PB111"
@@ -42,6 +41,19 @@ def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> in
         if agrees(audit.subject, result, comparison.order, gradient, audit.generator):
             return other
     return None
+
+
+def _right_once_conjugated(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether g f'(x) should have been g conj(f'(x)): for real g, the one is the conjugate of the other."""
+    real = [torch.complex(g.real, torch.zeros_like(g.real)) if g.is_complex() else g for g in result.cotangents]
+    try:
+        gradient = _vjp_afresh(audit, result, real)[comparison.order]
+    except Raised:
+        return False
+    if gradient is None:
+        return False
+    conjugated = gradient.conj().resolve_conj()
+    return agrees(audit.subject, replace(result, cotangents=real), comparison.order, conjugated, audit.generator)
 
 
 def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:

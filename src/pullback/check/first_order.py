@@ -8,7 +8,7 @@ each element of the gradient, which random directions cannot (several kinks at o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -105,7 +105,12 @@ class FirstOrder:
 
 
 def first_order(
-    subject: Subject, case: Case, generator: torch.Generator, directions: int, numeric: Case | None = None
+    subject: Subject,
+    case: Case,
+    generator: torch.Generator,
+    directions: int,
+    numeric: Case | None = None,
+    settled: Collection[int] = (),
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
@@ -115,6 +120,7 @@ def first_order(
         generator: of directions and cotangents.
         directions: random directions for each input.
         numeric: the same values in the form the forward is sampled on (contiguous, say); `case` by default.
+        settled: inputs, by order, that need no comparison.
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
@@ -142,7 +148,7 @@ def first_order(
     comparisons = [
         _compare_input(oracle, order, gradients[order], generator, directions)
         for order in range(len(case.wrt))
-        if case.wrt[order] == _twins(case, order)[0]
+        if case.wrt[order] == _twins(case, order)[0] and order not in settled
     ]
     return FirstOrder(case, run, cotangents, gradients, comparisons)
 

@@ -90,7 +90,7 @@ def probe(subject: Subject, generator: torch.Generator, events: Events) -> Probe
 _RUNS, _FINITE, _RUNS_BACK, _PERFECT = 1, 2, 3, 4
 _BUGS = (NameError, AttributeError, ImportError, RecursionError, NotImplementedError, AssertionError)
 # What the engine says of a backward that is wrong whatever the example: looking on would find a stranger one.
-_BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different from None")
+_BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
 
 
 def _score(subject: Subject, case: Case) -> tuple[int, str]:

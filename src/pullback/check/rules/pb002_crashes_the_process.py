@@ -18,21 +18,15 @@ abort for want of memory, are PB005.
 ```python
 import ctypes
 
-class Negate(torch.autograd.Function):
+class Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        out = torch.empty_like(x)
-        n = x.numel()
-        source = (ctypes.c_double * n).from_address(x.data_ptr())  # an empty tensor has address 0
-        target = (ctypes.c_double * n).from_address(out.data_ptr())
-        target[0] = -source[0]
-        for i in range(1, n):
-            target[i] = -source[i]
-        return out
+        first = ctypes.c_double.from_address(x.data_ptr()).value  # an empty tensor has address 0
+        return x + 0 * first
 
     @staticmethod
     def backward(ctx, g):
-        return -g
+        return g
 
 def inputs():
     return (torch.randn(3, dtype=torch.float64, requires_grad=True),)
@@ -40,14 +34,15 @@ def inputs():
 
 ## Good
 ```python
-class Negate(torch.autograd.Function):
+class Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        return -x
+        first = x.flatten()[0].item() if x.numel() else 0.0
+        return x + 0 * first
 
     @staticmethod
     def backward(ctx, g):
-        return -g
+        return g
 ```
 """
 

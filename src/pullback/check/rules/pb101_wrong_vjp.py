@@ -77,8 +77,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
             if comparison.order in reported:
                 continue
             found = _disagreement(audit, result, comparison)
+            reported.add(comparison.order)
             if found is not None:
-                reported.add(comparison.order)
                 yield found
                 if found.verdict == "intended":
                     return

@@ -4,7 +4,7 @@
 Anything but `None` returned in the place of a number, a string, a flag or `None`.
 
 ## Why it hurts
-The engine raises at the first backward ("returned a gradient different from None at position …").
+The engine raises at the first backward ("returned a gradient different than None at position …").
 
 ## Limits
 Judged on the example: an argument may be a number in one call and a tensor in another.

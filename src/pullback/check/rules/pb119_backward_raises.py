@@ -64,7 +64,7 @@ from pullback.report.model import Finding, Severity
 if TYPE_CHECKING:
     from pullback.check.audit import Audit
 
-_ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different from None")
+_ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

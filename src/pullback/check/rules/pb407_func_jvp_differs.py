@@ -94,27 +94,33 @@ def _run(audit: Audit) -> Iterator[Finding]:
     generator = torch.Generator().manual_seed(_SEED)
     tangents = [random_like(x, generator) for x in setting.inputs]
     code = [*preamble(setting), f"tangents = ({', '.join(literal(t) for t in tangents)},)"]
-    by_func = [*code, "print(torch.func.jvp(call, tuple(points), tangents)[1])"]
     audit.events.beat()
     try:
         dual = _dual(setting, tangents)
-        if _is_zero(dual):
-            if not _defines_jvp(audit) and _moves(setting, tangents):
-                yield _zero(audit, setting, [*code, *_DUAL_CODE])
-            return
         for order, tangent in enumerate(tangents if len(tangents) > 1 else ()):
             _dual(setting, [tangent if o == order else None for o in range(len(tangents))])
-        functional = _functional(setting, tangents)
     except Raised as error:
-        shown = by_func if error.stage == _FUNC else [*code, *_DUAL_CODE]
-        yield refusing(audit, "PB407", setting, error, Refused(error.stage, shown))
+        yield refusing(audit, "PB407", setting, error, Refused(_DUAL, [*code, *_DUAL_CODE]))
         return
-    different = parts(dual, functional)
-    if different is None:
+    if not _is_zero(dual):
+        yield from _functional_differs(audit, setting, tangents, dual, code)
         yield from _second_order(audit, setting, tangents, code)
-    else:
+    elif not _defines_jvp(audit) and _moves(setting, tangents):
+        yield _zero(audit, setting, [*code, *_DUAL_CODE])
+
+
+def _functional_differs(
+    audit: Audit, setting: Setting, tangents: Sequence[Tensor], dual: Tangents, code: Sequence[str]
+) -> Iterator[Finding]:
+    code = [*code, *_DUAL_CODE, "print(torch.func.jvp(call, tuple(points), tangents)[1])"]
+    try:
+        different = parts(dual, _functional(setting, tangents))
+    except Raised as error:
+        yield refusing(audit, "PB407", setting, error, Refused(_FUNC, code))
+        return
+    if different is not None:
         labels = [f"tangent of output {order}" for order in range(len(dual))]
-        told = Told(_FUNC, [*by_func, *_DUAL_CODE], _HINT, labels=labels, yardstick="by dual numbers")
+        told = Told(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
         yield differing(audit, "PB407", setting, different, told)
 
 

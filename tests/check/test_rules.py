@@ -1,0 +1,59 @@
+"""Every rule's page is a test: its bad example must be found by that rule, its good example must not."""
+
+import re
+
+import pytest
+import torch
+
+import pullback
+from pullback.check.rules import all_rules, rule_named
+
+from .modules import import_source
+
+SECTIONS = ("## What it finds", "## Why it hurts", "## Limits", "## Bad", "## Good")
+OPTIONS = {"PB006": {"budget": 0.01}}
+
+
+def example(rule, heading, folder):
+    """Import the code block under a heading of a rule's page."""
+    block = re.search(rf"^## {heading}\n```python\n(.*?)^```", rule.page, re.DOTALL | re.MULTILINE)
+    assert block, f"{rule.id} has no code under '## {heading}'"
+    return import_source("import torch\n" + block.group(1), folder, f"{rule.id.lower()}_{heading.lower()}")
+
+
+def findings(rule, module):
+    classes = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, torch.autograd.Function)]
+    target = module.example if hasattr(module, "example") else classes[-1]
+    inputs = module.inputs() if hasattr(module, "inputs") else ()
+    report = pullback.check(target, *inputs, **OPTIONS.get(rule.id, {}))
+    return [finding for finding in report.findings if finding.rule == rule.id]
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_the_bad_example_is_found(rule, tmp_path):
+    found = findings(rule, example(rule, "Bad", tmp_path))
+    assert found
+    assert {finding.name for finding in found} == {rule.name}
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_the_good_example_is_not_accused(rule, tmp_path):
+    found = findings(rule, example(rule, "Good", tmp_path))
+    assert [f.message for f in found if f.severity != "info"] == []
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_the_page_has_its_sections_in_order(rule):
+    places = [rule.page.find(section) for section in SECTIONS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_ids_and_names_are_unique():
+    rules = all_rules()
+    assert len({rule.id for rule in rules}) == len({rule.name for rule in rules}) == len(rules)
+
+
+def test_a_rule_is_found_by_id_and_by_name():
+    assert rule_named("pb101") is rule_named("wrong-vjp")
+    assert rule_named("PB999") is None

@@ -125,9 +125,9 @@ def check(
     TARGET is a file, a module or a package, or one with the name of a function in it: ops.py, package.ops,
     ops.py:Square. It is imported and run, as by a test runner.
     """
-    from pullback.check.given import loader
-    from pullback.check.importer import run_targets
+    from pullback.check.cases.given import loader
     from pullback.check.options import make_options
+    from pullback.check.runner.importer import run_targets
 
     options = make_options(select, ignore, seed, budget, deep)
     with _progress() as on_progress:

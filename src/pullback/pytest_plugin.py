@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pullback.check.importer import Listed
-    from pullback.check.outcome import Outcome
+    from pullback.check.runner.importer import Listed
+    from pullback.check.runner.outcome import Outcome
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +49,7 @@ class AuditedTarget(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one item for each subject."""
-        from pullback.check.importer import list_subjects
+        from pullback.check.runner.importer import list_subjects
         from pullback.errors import PullbackError
 
         try:
@@ -66,8 +66,8 @@ class AuditedTarget(pytest.Collector):
             PullbackError: if the audit could not be run.
         """
         if not self._outcomes:
-            from pullback.check.given import loader
-            from pullback.check.importer import audit_targets
+            from pullback.check.cases.given import loader
+            from pullback.check.runner.importer import audit_targets
             from pullback.check.subject import Options
 
             chosen = [
@@ -92,7 +92,7 @@ class AuditItem(pytest.Item):
         Raises:
             NotSoundError: with the findings.
         """
-        from pullback.check.outcome import report_of
+        from pullback.check.runner.outcome import report_of
         from pullback.report.terminal import render_failure
 
         assert isinstance(self.parent, AuditedTarget)

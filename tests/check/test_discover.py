@@ -7,8 +7,8 @@ import textwrap
 import pytest
 import torch
 
-from pullback.check import target as target_module
-from pullback.check.discover import discover, load_inputs, static_subjects, subject_of, subjects_of_module
+from pullback.check.find import target as target_module
+from pullback.check.find.discover import discover, load_inputs, static_subjects, subject_of, subjects_of_module
 from pullback.errors import TargetError
 
 BODY = """

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from pullback.check import importer
-from pullback.check.given import loader
-from pullback.check.importer import TargetTask, audit_targets, list_subjects
-from pullback.check.process import Death
+from pullback.check.cases.given import loader
+from pullback.check.runner import importer
+from pullback.check.runner.importer import TargetTask, audit_targets, list_subjects
+from pullback.check.runner.process import Death
 from pullback.check.subject import Options
 from pullback.errors import RunnerError, TargetError
 from pullback.report.model import Location

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from pullback.check import audit as audit_module
-from pullback.check.events import AuditEnd
-from pullback.check.process import Process
-from pullback.check.runner import run_subjects
+from pullback.check.runner.events import AuditEnd
+from pullback.check.runner.process import Process
+from pullback.check.runner.subjects import run_subjects
+from pullback.check.runner.task import Limits
 from pullback.check.subject import Options, Subject
-from pullback.check.task import Limits
 from pullback.errors import OptionError, RunnerError
 from pullback.report.model import Finding, Location
 
@@ -302,7 +302,7 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import time\n"
-        "from pullback.check.process import Process\n"
+        "from pullback.check.runner.process import Process\n"
         "child = Process(lambda channel: time.sleep(1000))\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(1000)\n"

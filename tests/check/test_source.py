@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import torch
 
-from pullback.check.source import FunctionSource, parse_file, source_of
+from pullback.check.find.source import FunctionSource, parse_file, source_of
 from pullback.errors import TargetError
 
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Never
 
-from pullback.check import discover
-from pullback.check.given import same_for_all
-from pullback.check.importer import run_targets
+from pullback.check.cases.given import same_for_all
+from pullback.check.find import discover
 from pullback.check.options import make_options
-from pullback.check.outcome import report_of
-from pullback.check.process import ensure_can_fork
-from pullback.check.runner import preload, run_subjects
+from pullback.check.runner.importer import run_targets
+from pullback.check.runner.outcome import report_of
+from pullback.check.runner.process import ensure_can_fork
+from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.runner.task import Given
 from pullback.check.subject import Options, Subject
-from pullback.check.task import Given
 from pullback.errors import OptionError
 from pullback.report.model import Report
 

@@ -17,18 +17,19 @@ from typing import Any
 
 import torch
 
-from pullback.check import intent, variants
-from pullback.check.case import Case, make_case
-from pullback.check.events import AuditEnd, Events
-from pullback.check.first_order import Comparison, FirstOrder, first_order
-from pullback.check.intent import Intent
-from pullback.check.probe import Probe, parameters, positional_names, probe
-from pullback.check.repro import script
+from pullback.check.cases import variants
+from pullback.check.cases.case import Case, make_case
+from pullback.check.cases.probe import Probe, parameters, positional_names, probe
+from pullback.check.cases.repro import script
+from pullback.check.cases.shrink import shrink
+from pullback.check.derivative import intent
+from pullback.check.derivative.first_order import Comparison, FirstOrder, first_order
+from pullback.check.derivative.intent import Intent
+from pullback.check.derivative.second_order import SecondOrder, second_order
+from pullback.check.derivative.trial import Raised, Run, forward, reseed, take_incidents
 from pullback.check.rules import Rule, all_rules, rule_named
-from pullback.check.second_order import SecondOrder, second_order
-from pullback.check.shrink import shrink
+from pullback.check.runner.events import AuditEnd, Events
 from pullback.check.subject import Inputs, Options, Subject
-from pullback.check.trial import Raised, Run, forward, reseed, take_incidents
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _CONTRACT_SHARE = 0.6

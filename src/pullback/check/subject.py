@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pullback.check.source import FunctionSource
+from pullback.check.find.source import FunctionSource
 from pullback.report.model import Location
 
 Kind = Literal["function", "op", "callable"]

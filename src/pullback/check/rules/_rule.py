@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pullback.check.source import FunctionSource
+from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Kind
 
 if TYPE_CHECKING:

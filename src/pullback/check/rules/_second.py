@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pullback.check.agreement import show, standard_cotangents
-from pullback.check.repro import literal
-from pullback.check.syntax import decorator_names
+from pullback.check.cases.repro import literal
+from pullback.check.derivative.agreement import show, standard_cotangents
+from pullback.check.find.syntax import decorator_names
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:

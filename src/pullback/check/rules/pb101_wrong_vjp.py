@@ -54,11 +54,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.agreement import show
-from pullback.check.case import Case
-from pullback.check.diagnosis import cause
-from pullback.check.first_order import Comparison, FirstOrder
-from pullback.check.repro import literal
+from pullback.check.cases.case import Case
+from pullback.check.cases.repro import literal
+from pullback.check.derivative.agreement import show
+from pullback.check.derivative.diagnosis import cause
+from pullback.check.derivative.first_order import Comparison, FirstOrder
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

@@ -60,8 +60,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.agreement import show
-from pullback.check.forward_mode import jvp_disagreement
+from pullback.check.derivative.agreement import show
+from pullback.check.derivative.forward_mode import jvp_disagreement
 from pullback.check.rules._rule import rule
 from pullback.report.model import Evidence, Finding
 

@@ -46,10 +46,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.recorder import record_base
+from pullback.check.derivative.recorder import record_base
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import own_nodes, positional_arguments
 from pullback.check.rules._rule import SourceMatch, rule
-from pullback.check.source import FunctionSource
-from pullback.check.syntax import own_nodes, positional_arguments
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check import variants
-from pullback.check.raw import returned_gradients
+from pullback.check.cases import variants
+from pullback.check.derivative.raw import returned_gradients
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.diagnosis import cause, swapped_with
+from pullback.check.derivative.diagnosis import cause, swapped_with
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.recorder import record_base
+from pullback.check.derivative.recorder import record_base
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.agreement import Difference, difference, gradients, standard_cotangents
+from pullback.check.derivative.agreement import Difference, difference, gradients, standard_cotangents
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

@@ -45,11 +45,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.diagnosis import ignored_cotangents
-from pullback.check.first_order import moves_output
+from pullback.check.derivative.diagnosis import ignored_cotangents
+from pullback.check.derivative.first_order import moves_output
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import ast_text, names_read, positional_arguments, returns_a_value
 from pullback.check.rules._rule import SourceMatch, rule
-from pullback.check.source import FunctionSource
-from pullback.check.syntax import ast_text, names_read, positional_arguments, returns_a_value
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

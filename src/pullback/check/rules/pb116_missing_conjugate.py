@@ -54,9 +54,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check import variants
-from pullback.check.diagnosis import cause
-from pullback.check.first_order import FirstOrder
+from pullback.check.cases import variants
+from pullback.check.derivative.diagnosis import cause
+from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 

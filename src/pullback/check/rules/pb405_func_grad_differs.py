@@ -58,10 +58,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts import PRINT, Way, compare
+from pullback.check.contexts.compare import PRINT, Way, compare
+from pullback.check.contexts.transforms import Setting, settings
+from pullback.check.derivative.trial import reseed
 from pullback.check.rules._rule import rule
-from pullback.check.transforms import Setting, settings
-from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

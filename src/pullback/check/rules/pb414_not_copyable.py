@@ -54,11 +54,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback.check.contexts import PRINT, Way, compare_one
-from pullback.check.pure import called, pure
+from pullback.check.contexts.compare import PRINT, Way, compare_one
+from pullback.check.contexts.pure import called, pure
+from pullback.check.contexts.transforms import Setting, base_setting
 from pullback.check.rules._rule import rule
 from pullback.check.subject import Subject
-from pullback.check.transforms import Setting, base_setting
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

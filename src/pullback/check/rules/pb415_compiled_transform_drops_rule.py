@@ -51,11 +51,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts import PRINT, Way, compare_one
-from pullback.check.dropped import may_drop
+from pullback.check.contexts.compare import PRINT, Way, compare_one
+from pullback.check.contexts.dropped import may_drop
+from pullback.check.contexts.transforms import Setting, base_setting
+from pullback.check.derivative.trial import reseed
 from pullback.check.rules._rule import rule
-from pullback.check.transforms import Setting, base_setting
-from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

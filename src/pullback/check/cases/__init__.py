@@ -1,0 +1,1 @@
+"""Examples of a call: found, varied, shrunk and written down."""

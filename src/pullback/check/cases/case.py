@@ -1,0 +1,154 @@
+"""One example of a call: its arguments, which of them are differentiated, and fresh copies of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback._torch import tree_flatten, tree_unflatten
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of a call.
+
+    Attributes:
+        values: every leaf of `(args, kwargs)`, tensors detached.
+        spec: how to put `values` back together.
+        wrt: positions in `values` of the tensors that are differentiated.
+        names: name of each leaf of `values`, for messages.
+        paths: where each leaf stands in `(args, kwargs)`.
+        label: what is special about it, e.g. "float64, (3, 5), transposed".
+        layout_only: differs from an ordinary case only in strides, so that its contiguous copy is a reference.
+        doubtful: the forward may take it without meaning to: one input has a smaller shape that broadcasts, or
+            a size changed while a whole-number argument that may depend on it did not.
+        extreme: holds values far outside the ordinary range.
+        non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
+
+    Two positions that hold the very same tensor object are one input passed twice.
+    """
+
+    values: tuple[Any, ...]
+    spec: Any
+    wrt: tuple[int, ...]
+    names: tuple[str, ...]
+    paths: tuple[tuple[Any, ...], ...] = ()
+    label: str = ""
+    layout_only: bool = False
+    extreme: bool = False
+    doubtful: bool = False
+    non_leaf: bool = False
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it was made from the example, rather than being it."""
+        return self.label not in ("", "example", "given")
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The differentiated tensors, detached."""
+        return [self.values[position] for position in self.wrt]
+
+    def describe(self) -> str:
+        """Return the shapes and dtypes of the tensors and what is special, in one short line."""
+        shapes = ", ".join(
+            f"{name}: {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
+            for name, value in zip(self.names, self.values, strict=True)
+            if isinstance(value, Tensor)
+        )
+        return f"{shapes} [{self.label}]" if self.label else shapes
+
+    def with_values(self, values: Mapping[int, Any], label: str | None = None, **changes: Any) -> Case:
+        """Return a case in which the leaves at the given positions are replaced."""
+        new = tuple(values.get(position, value) for position, value in enumerate(self.values))
+        return replace(self, values=new, label=self.label if label is None else label, **changes)
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor], label: str, **changes: Any) -> Case:
+        """Return a case in which every tensor, integer and mask tensors too, is replaced."""
+        new = {p: change(value) for p, value in enumerate(self.values) if isinstance(value, Tensor)}
+        return self.with_values(new, label, **changes)
+
+    def map_inputs(self, change: Callable[[Tensor], Tensor], label: str, **changes: Any) -> Case:
+        """Return a case in which every differentiated tensor is replaced."""
+        return self.with_values({p: change(self.values[p]) for p in self.wrt}, label, **changes)
+
+    def top_level(self, count: int) -> list[int | None]:
+        """Return, for each of the `count` positional arguments, its position in `values` if it is one leaf."""
+        found: list[int | None] = [None] * count
+        for position, path in enumerate(self.paths):
+            if len(path) == 2 and path[0] == 0:
+                found[path[1]] = position
+        return found
+
+    def arguments(
+        self, mask: Sequence[bool] | None = None, moved: Sequence[Tensor] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
+        """Return fresh `(args, kwargs, inputs)`.
+
+        Args:
+            mask: which of the differentiated inputs require grad; all by default.
+            moved: tensors to use in place of the differentiated inputs; they do not require grad then.
+        """
+        leaves: list[Any] = [copy_tensor(v) if isinstance(v, Tensor) else v for v in self.values]
+        inputs: list[Tensor] = []
+        for order, position in enumerate(self.wrt):
+            twin = next(p for p in self.wrt if self.values[p] is self.values[position])
+            if moved is not None:
+                leaves[position] = moved[order]
+                inputs.append(moved[order])
+            elif twin != position:
+                leaves[position] = leaves[twin]
+                inputs.append(inputs[self.wrt.index(twin)])
+            else:
+                leaf = leaves[position].requires_grad_(mask is None or mask[order])
+                leaves[position] = pass_through(leaf) if self.non_leaf else leaf
+                inputs.append(leaf)
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return args, kwargs, inputs
+
+
+def make_case(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], label: str = "") -> Case:
+    """Build a case from a call.
+
+    The differentiated tensors are the floating and complex ones that require grad, or all of them if none
+    does. `names` are those of the positional parameters.
+    """
+    leaves, spec, paths = tree_flatten((tuple(args), dict(kwargs)))
+    named = tuple(_leaf_name(path, names) for path in paths)
+    differentiable = [p for p, leaf in enumerate(leaves) if is_differentiable(leaf)]
+    asked = [p for p in differentiable if leaves[p].requires_grad]
+    copies = {id(leaf): copy_tensor(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+    values = tuple(copies[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return Case(values, spec, tuple(asked or differentiable), named, tuple(paths), label)
+
+
+def is_differentiable(value: object) -> bool:
+    """True for a floating or complex tensor."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def copy_tensor(t: Tensor) -> Tensor:
+    """Return a detached copy with the same sizes, strides and storage offset, on storage of its own."""
+    t = t.detach()
+    if t.layout != torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
+        return t.clone()
+    storage = t.untyped_storage().clone()
+    return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())
+
+
+def pass_through(leaf: Tensor) -> Tensor:
+    """Return a differentiable copy of `leaf` with the same layout, which an in-place function may change."""
+    return leaf.clone(memory_format=torch.preserve_format)
+
+
+def _leaf_name(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    """Name a leaf of `(args, kwargs)` as the user would: `x`, `weights[1]`, `options['eps']`."""
+    root, first, *rest = path
+    base = str(first) if root == 1 or first >= len(names) else names[first]
+    if root == 0 and first >= len(names):
+        base = f"args[{first}]"
+    return base + "".join(f"[{key!r}]" for key in rest)

@@ -1,0 +1,75 @@
+"""Example inputs that the user gives: with the call of `check`, or by the function that `--inputs` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from pullback.check.find import discover
+from pullback.check.find.target import parse_target
+from pullback.check.runner.task import Given
+from pullback.check.subject import Inputs, Subject
+from pullback.errors import OptionError, TargetError
+
+
+def same_for_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+    """Return what gives every subject one example call; where that is empty, none."""
+    inputs = [(args, dict(kwargs))] if args or kwargs else None
+    return lambda subject: inputs
+
+
+def loader(spec: str | None) -> Callable[[], Given]:
+    """Return what loads the function named by "FILE:function"; without one, no subject is given examples.
+
+    Raises:
+        OptionError: if there is no such file.
+    """
+    if spec is None:
+        return partial(same_for_all, (), {})
+    try:
+        parse_target(spec)
+    except TargetError as error:
+        raise OptionError(f"--inputs {spec}: {error}") from None
+    return partial(from_function, spec)
+
+
+def from_function(spec: str) -> Given:
+    """Load the function named by "FILE:function", which runs the file, and return what calls it.
+
+    Raises:
+        OptionError: if it cannot be loaded.
+    """
+    try:
+        function = discover.load_inputs(spec)
+    except TargetError as error:
+        raise OptionError(f"--inputs {spec}: {error}") from None
+
+    def given(subject: Subject) -> Inputs | None:
+        try:
+            values = function(subject.target)
+            return None if values is None else _pairs(values)
+        except _NotPairsError as error:
+            raise OptionError(f"--inputs {spec}: for {subject.name}, {error}") from None
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise OptionError(f"--inputs {spec}: for {subject.name}, it raised {said}") from None
+
+    return given
+
+
+class _NotPairsError(Exception):
+    """The function returned something other than (args, kwargs) pairs."""
+
+
+def _pairs(values: Any) -> Inputs:
+    if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
+        raise _NotPairsError(f"expected an iterable of (args, kwargs) pairs, got {type(values).__name__}")
+    pairs = list(values)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise _NotPairsError(f"expected (args, kwargs) pairs, got an item of type {type(pair).__name__}")
+        if not isinstance(pair[0], tuple | list) or not isinstance(pair[1], Mapping):
+            got = f"({type(pair[0]).__name__}, {type(pair[1]).__name__})"
+            raise _NotPairsError(f"expected each item to be a tuple of arguments and a dict of keywords, got {got}")
+    return [(tuple(args), dict(kwargs)) for args, kwargs in pairs]

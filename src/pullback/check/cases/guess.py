@@ -1,0 +1,144 @@
+"""What values a parameter may take, guessed from its default, its annotation, its call sites and its name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from pullback.check.find.source import CallSite, FunctionSource
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOf:
+    """Stands for a tensor, made once the shapes of a trial are chosen."""
+
+    kind: Literal["float", "positive", "binary", "index", "mask"] = "float"
+
+
+Candidates = Sequence[Any]
+
+_FLOAT, _INDEX, _MASK = TensorOf(), TensorOf("index"), TensorOf("mask")
+
+_BY_NAME: tuple[tuple[str, Candidates], ...] = (
+    (r"(is|use|has|with|do|return|requires)_\w+|train\w*|inplace|keep_?dims?|reverse|causal|flag|\w*_flag|hard"
+     r"|symmetric|signed|unsigned|verbose|debug|transposed?|normali[sz]ed?|ensure\w*|largest|sorted", (True, False)),
+    (r"dims?|axis|axes", (-1, 0, 1, (0, 1), None)),
+    (r"k|topk|top_k", (2, None, 0.5)),
+    (r"(idx|index|indices|ids?|labels?|targets?|y_true|tgt|batch|ptr|segment\w*|offsets?)|\w+_(idx|index|indices|ids?)",
+     (_INDEX, _FLOAT, 1)),
+    (r"\w*mask\w*", (_MASK, _FLOAT, None)),
+    (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),
+    (r"n|num|bits?|k|n_?bits?|num_\w+|n_\w+|\w+_bits?|iters?|max_iters?|max_iterations?|iterations?|steps?|levels?|order|depth|width"
+     r"|height|length|groups?|\w+_iters?|num", (3, 2, 10, 50)),
+    (r"stride|padding|dilation|kernel_size|groups|size|scale_factor|upscale|block_size|chunk\w*", (1, 2, 3, (1, 1))),
+    (r"(eps|epsilon|tol|atol|rtol)\w*|\w+_(eps|tol)", (1e-6,)),
+    (r"alpha|beta|gamma|lambda_?\w*|lambd|lam|slope|scale|temp\w*|tau|sigma|thresh\w*|lr|momentum|p|prob|rate|delta|margin"
+     r"|factor|coeff?\w*|power|exponent|bound|clip\w*|max_norm|low|high|min\w*|max\w*|weight_decay|dampening|kappa|theta"
+     r"|vth|v_th|decay|window|lens|hight|width|zeta|omega|amplitude|const\w*|constant",
+     (0.5, _FLOAT, 2.0, 1.0, 2, None)),
+    (r"fn|func|f|function|run_function|\w+_fn|act\w*|callback|module", (torch.tanh, None)),
+    (r"shape|size|out\w*_size|\w+_shape", ((3, 5), 5, (5,))),
+    (r"reduction", ("mean", "sum", "none")),
+    (r"mode|method|kind|type|name", ("mean", "linear", None)),
+    (r"dtype", (torch.float32,)),
+    (r"device", ("cpu",)),
+    (r"bias|b", (_FLOAT, None)),
+    (r"ctx2?|state|config|cfg|options?|kwargs|meta", (None, _FLOAT)),
+)  # fmt: skip
+_BY_TYPE: dict[str, Candidates] = {
+    "Tensor": (_FLOAT, _INDEX),
+    "int": (2, 1, 3, 0, -1),
+    "float": (0.5, 2.0, 1.0),
+    "bool": (True, False),
+    "str": ("mean", "sum", "linear"),
+    "None": (None,),
+    "Callable": (torch.tanh,),
+    "Size": (torch.Size((3, 5)),),
+}
+_FALLBACK: Candidates = (
+    _FLOAT,
+    2,
+    0.5,
+    None,
+    True,
+    _INDEX,
+    TensorOf("positive"),
+    _MASK,
+    torch.tanh,
+    (1, 1),
+    "mean",
+)
+
+
+def candidates(parameter: inspect.Parameter, hints: Candidates) -> list[Any]:
+    """Return the values to try for a parameter, the likeliest first; `TensorOf` stands for tensors."""
+    ranked: list[Any] = list(hints)
+    if parameter.default is not inspect.Parameter.empty:
+        ranked.append(parameter.default)
+    by_name = _from_name(parameter.name)
+    by_type = _from_annotation(parameter.annotation)
+    if _FLOAT in by_type:  # a tensor; the name says of what kind
+        ranked += [value for value in by_name if isinstance(value, TensorOf)]
+    ranked += [*by_type, *by_name, *_FALLBACK]
+    unique: list[Any] = []
+    for value in ranked:
+        if not any(type(value) is type(seen) and value == seen for seen in unique):
+            unique.append(value)
+    return unique
+
+
+def _from_name(name: str) -> list[Any]:
+    plain = name.lower().strip("_")
+    return [*next((values for pattern, values in _BY_NAME if re.fullmatch(pattern, plain)), ())]
+
+
+def _from_annotation(annotation: Any) -> list[Any]:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    if annotation is inspect.Parameter.empty:
+        return []
+    words = re.findall(r"\w+", text)
+    return [value for word in words if word in _BY_TYPE for value in _BY_TYPE[word]]
+
+
+def hints_from_calls(source: FunctionSource | None, position: int) -> list[Any]:
+    """Return the constants that the module itself passes as the `position`-th argument of `apply`."""
+    found: list[Any] = []
+    for site in source.call_sites if source else ():
+        if position < len(site.arguments):
+            found += _constants(site.arguments[position], site)
+    return found
+
+
+def _constants(expression: ast.expr, site: CallSite) -> Iterator[Any]:
+    try:
+        yield ast.literal_eval(expression)
+        return
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        pass
+    if isinstance(expression, ast.Name) and site.inside is not None:
+        yield from _default_of(expression.id, site.inside)
+    if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name) and site.inside_class:
+        for node in site.inside_class.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                yield from _default_of(expression.attr, node)
+
+
+def _default_of(name: str, function: ast.FunctionDef) -> Iterator[Any]:
+    """Yield the literal default of a parameter, unless it is None, which tells little."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    pairs = list(zip(arguments[::-1], function.args.defaults[::-1], strict=False))
+    pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d]
+    for argument, default in pairs:
+        if argument.arg == name:
+            try:
+                value = ast.literal_eval(default)
+            except (ValueError, TypeError, SyntaxError):
+                continue
+            if value is not None:
+                yield value

@@ -1,0 +1,1 @@
+"""The subject inside PyTorch's transforms: each against the eager gradient."""

@@ -1,0 +1,202 @@
+"""Comparing what a context makes of a function with what eager mode makes of it, and saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cases.repro import call_text, literal, variables
+from pullback.check.contexts.pure import Slots
+from pullback.check.contexts.refusals import Context, refusal
+from pullback.check.contexts.transforms import Setting
+from pullback.check.derivative.agreement import Difference, show
+from pullback.check.derivative.trial import Raised, guarded
+from pullback.report.model import Evidence, Finding, Severity
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+@dataclass(frozen=True)
+class Way:
+    """One context that a function is put in.
+
+    Attributes:
+        name: as a user would write it, e.g. "torch.func.vjp".
+        run: returns the gradient of each input there.
+        code: lines of a reproduction that bind `got` to that gradient, given `preamble`'s names.
+        hint: what to do about a difference.
+        raising: what to do if it raises and the error says nothing known.
+        severity: of a difference.
+        cause: whose doing a difference is, if that is known.
+        context: what it does with the function.
+        refused_as: severity if it raises; by default info if PyTorch says clearly why, else a warning.
+    """
+
+    name: str
+    run: Callable[[Setting], Sequence[Tensor | None]]
+    code: Sequence[str]
+    hint: str = ""
+    raising: str = ""
+    severity: Severity = "error"
+    cause: str = ""
+    context: Context = "other"
+    refused_as: Severity | None = None
+
+
+def compare(audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Way]) -> Iterator[Finding]:
+    """Yield the refusals, each reason once, up to the first difference.
+
+    Args:
+        audit: of the subject.
+        rule: id of the rule that asks.
+        known: where to compare.
+        ways: what to compare.
+    """
+    refusals: set[str] = set()
+    for way in ways:
+        for setting in known:
+            found = compare_one(audit, rule, setting, way)
+            if found is None:
+                continue
+            if found.verdict == "wrong":
+                yield found
+                return
+            reason = found.message.partition(": ")[2]
+            if reason not in refusals:
+                refusals.add(reason)
+                yield found
+            break
+
+
+def compare_one(audit: Audit, rule: str, setting: Setting, way: Way) -> Finding | None:
+    """Return the difference or the refusal of one way on one setting, if there is any."""
+    audit.events.beat()
+    code = [*preamble(setting), *way.code]
+    try:
+        with guarded(way.name):
+            got = way.run(setting)
+    except Raised as error:
+        refused = Refused(way.name, code, way.raising, way.context, way.refused_as)
+        return refusing(audit, rule, setting, error, refused)
+    different = setting.differs(got)
+    if different is None:
+        return None
+    return differing(audit, rule, setting, different, Told(way.name, code, way.hint, way.severity, cause=way.cause))
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a difference is told.
+
+    Attributes:
+        name: the context.
+        code: lines of the reproduction, after the case's script.
+        hint: what to do.
+        severity: of the finding.
+        cause: whose doing it is, if that is known.
+        labels: what was compared, in order; by default the gradient of each input.
+        yardstick: what the context is compared with.
+    """
+
+    name: str
+    code: Sequence[str]
+    hint: str
+    severity: Severity = "error"
+    cause: str = ""
+    labels: Sequence[str] = ()
+    yardstick: str = "in eager mode"
+
+
+def differing(audit: Audit, rule: str, setting: Setting, different: Difference, told: Told) -> Finding:
+    """Build the finding that a context says something else than its yardstick."""
+    labels = told.labels or [f"gradient of {name}" for name in setting.names]
+    label = labels[different.order]
+    at = f"[{', '.join(map(str, different.index))}]" if different.index else ""
+    got, expected = show(different.got), show(different.expected)
+    cause = f": {told.cause}" if told.cause else ""
+    return audit.finding(
+        rule,
+        told.severity,
+        "wrong",
+        f"under {told.name} the {label}{at} is {got}, {told.yardstick} {expected}{cause}",
+        case=setting.case,
+        evidence=Evidence(
+            expected=different.expected,
+            got=different.got,
+            worst_index=different.index,
+            where=f"{label} under {told.name}",
+            dtype=str(setting.inputs[0].dtype).removeprefix("torch."),
+        ),
+        tail=told.code,
+        hint=told.hint,
+    )
+
+
+@dataclass(frozen=True)
+class Refused:
+    """How a refusal is told: see `Way`; `hint` is for an error that says nothing known."""
+
+    name: str
+    code: Sequence[str]
+    hint: str = ""
+    context: Context = "other"
+    severity: Severity | None = None
+
+
+def refusing(audit: Audit, rule: str, setting: Setting, error: Raised, refused: Refused) -> Finding:
+    """Build the finding that a context is not supported."""
+    why = refusal(error, audit.subject.kind, refused.context)
+    severity = refused.severity or ("info" if why.clear else "warning")
+    says = f"{refused.name} is not supported" if severity == "info" else f"under {refused.name} it raises"
+    return audit.finding(
+        rule,
+        severity,
+        "unsupported",
+        f"{says}: {why.reason}",
+        case=setting.case,
+        tail=refused.code,
+        hint=why.hint or refused.hint,
+    )
+
+
+PRINT = ("print('eager mode:', expected)", "print('here:', got)")
+"""Ends the code of a way."""
+
+
+def preamble(setting: Setting, slots: Slots | None = None) -> list[str]:
+    """Return lines that follow a case's script and bind `call`, `cotangents`, `points` and `expected`.
+
+    `call` maps the differentiated inputs, or the tensors at `slots`, to a list of the differentiable outputs;
+    without `slots`, `points` are the inputs detached and `expected` is their eager gradient.
+    """
+    names = variables(setting.case)
+    inputs = ", ".join(names[slot[0]] for slot in slots or setting.slots)
+    lines = [
+        f"def call({inputs}):",
+        *(f"    {line}" for line in _outputs(setting)),
+        f"cotangents = ({', '.join(literal(g) for g in setting.cotangents)},)",
+    ]
+    if slots is not None:
+        return lines
+    if len(setting.slots) < len(setting.case.wrt):
+        lines.append(f"inputs = [{inputs}]")
+    return [
+        *lines,
+        "points = [x.detach() for x in inputs]",
+        "expected = torch.autograd.grad(call(*inputs), inputs, cotangents, allow_unused=True)",
+    ]
+
+
+def _outputs(setting: Setting) -> list[str]:
+    text = f"fn({call_text(setting.case)})"
+    if setting.form == "tensor":
+        return [f"return ({text},)"]
+    chosen = "return " + "".join(f"outs[{position}], " for position in setting.outputs).rstrip()
+    if setting.form == "tensors":
+        return [f"outs = {text}", chosen]
+    leaves = f"torch.utils._pytree.tree_leaves({text})"
+    return [f"outs = [o for o in {leaves} if isinstance(o, torch.Tensor)]", chosen]

@@ -1,0 +1,184 @@
+"""The subject as a pure function of tensors, for a transform to act on, with what eager mode says of it.
+
+The composition rules ask one question of many contexts: is the gradient there the one that eager mode gives?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from pullback.check.cases import variants
+from pullback.check.cases.case import Case, copy_tensor
+from pullback.check.contexts.pure import Pure, Slots, called, pure, slots_of
+from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.first_order import random_like
+from pullback.check.derivative.trial import Raised, forward, guarded, reseed, vjp
+from pullback.check.subject import Subject
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_known: WeakKeyDictionary[Audit, list[Setting]] = WeakKeyDictionary()
+_COTANGENT_SEED = 3
+_ROUNDING = 1e-4
+"""Relative difference that other kernels, or float32 inside a float64 call, may make. A gradient that a
+transform loses or mistakes differs by far more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A case on which eager mode gives a gradient, always the same.
+
+    Attributes:
+        subject: what is called.
+        case: the arguments.
+        slots: where each differentiated tensor stands; one passed twice counts once.
+        inputs: these tensors, detached.
+        names: their names.
+        outputs: positions of the differentiable outputs among the tensors that come out.
+        form: what comes out: one tensor, a tuple or list of tensors, or any other structure.
+        cotangents: one per differentiable output.
+        values: the differentiable outputs, detached.
+        gradients: the eager gradient of each input.
+    """
+
+    subject: Subject
+    case: Case
+    slots: Slots
+    inputs: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    outputs: tuple[int, ...]
+    form: Literal["tensor", "tensors", "tree"]
+    cotangents: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+
+    def function(self) -> Pure:
+        """Return the subject as a function of `inputs`."""
+        return pure(called(self.subject), self.case, self.slots, self.outputs)
+
+    def leaves(self) -> list[Tensor]:
+        """Return fresh copies of `inputs` that require grad."""
+        return [copy_tensor(t).requires_grad_() for t in self.inputs]
+
+    def loss(self) -> Callable[..., Tensor]:
+        """Return a real scalar function of `inputs` whose gradient is `gradients`."""
+        function, cotangents = self.function(), self.cotangents
+
+        def loss(*xs: Tensor) -> Tensor:
+            total = None
+            for g, out in zip(cotangents, function(*xs), strict=True):
+                term = (g.conj() * out).real.sum() if out.is_complex() else (g * out).sum()
+                total = term if total is None else total + term
+            assert total is not None
+            return total
+
+        return loss
+
+    def gradient_of(self, function: Pure) -> list[Tensor | None]:
+        """Return the gradient that eager mode takes through `function`.
+
+        Raises:
+            Raised: if forward or backward raises.
+        """
+        leaves = self.leaves()
+        reseed()
+        with guarded("forward"):
+            outs = function(*leaves)
+        return self.gradient_from(outs, leaves)
+
+    def gradient_from(self, outs: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradient of `leaves` from outputs that were computed already.
+
+        Raises:
+            Raised: if the backward raises.
+        """
+        pairs = [(o, g.to(o.dtype)) for o, g in zip(outs, self.cotangents, strict=True) if o.requires_grad]
+        if not pairs:
+            return [None] * len(leaves)
+        with guarded("backward"):
+            return list(
+                torch.autograd.grad([o for o, _ in pairs], list(leaves), [g for _, g in pairs], allow_unused=True)
+            )
+
+    def differs(self, got: Sequence[Tensor | None]) -> Difference | None:
+        """Return where a gradient of `inputs` is not the eager one, beyond rounding."""
+        return parts(self.gradients, got)
+
+
+def parts(expected: Sequence[Tensor | None], got: Sequence[Tensor | None]) -> Difference | None:
+    """Return where two lists of tensors differ by more than another order of operations could make."""
+    tensors = [t for t in (*expected, *got) if t is not None]
+    wide = all(t.dtype in (torch.float64, torch.complex128) for t in tensors)
+    return difference(expected, got, _ROUNDING if wide else None)
+
+
+def setting_of(subject: Subject, case: Case) -> Setting | None:
+    """Return what eager mode says of a case; `None` if that is no yardstick.
+
+    It is none if forward or backward raises, nothing is differentiable, or a second run says something else.
+    """
+    try:
+        run = forward(subject, case)
+        generator = torch.Generator().manual_seed(_COTANGENT_SEED)
+        cotangents = tuple(random_like(root, generator) for root in run.roots)
+        slots = slots_of(case, case.wrt)
+        firsts = [case.wrt.index(slot[0]) for slot in slots]
+        gradients = vjp(run, cotangents, wrt=[run.inputs[order] for order in firsts])
+    except Raised:
+        return None
+    if not cotangents:
+        return None
+    found = Setting(
+        subject=subject,
+        case=case,
+        slots=slots,
+        inputs=tuple(case.tensors[order] for order in firsts),
+        names=tuple(case.names[slot[0]] for slot in slots),
+        outputs=tuple(run.differentiable),
+        form=_form(run.result),
+        cotangents=cotangents,
+        values=tuple(root.detach() for root in run.roots),
+        gradients=tuple(gradients),
+    )
+    try:
+        again = found.gradient_of(found.function())
+    except Raised:
+        return None
+    return None if found.differs(again) else found
+
+
+def settings(audit: Audit) -> list[Setting]:
+    """Return the working example, and the same in float32, as far as each is a yardstick. Worked out once."""
+    if audit not in _known:
+        singles = (case for case in variants.dtypes(audit.base) if case.label == "float32")
+        cases = [audit.base, *singles]
+        _known[audit] = [found for case in cases if (found := setting_of(audit.subject, case)) is not None]
+    return _known[audit]
+
+
+def base_setting(audit: Audit) -> Setting | None:
+    """Return the working example, `None` if it is no yardstick."""
+    found = settings(audit)
+    return found[0] if found and found[0].case is audit.base else None
+
+
+def tensor_slots(setting: Setting) -> Slots:
+    """Return a slot for every tensor among the arguments, the differentiated ones first."""
+    held = {position for slot in setting.slots for position in slot}
+    values = setting.case.values
+    others = [p for p, value in enumerate(values) if isinstance(value, Tensor) and p not in held]
+    return (*setting.slots, *slots_of(setting.case, others))
+
+
+def _form(result: object) -> Literal["tensor", "tensors", "tree"]:
+    if isinstance(result, Tensor):
+        return "tensor"
+    flat = isinstance(result, tuple | list) and all(isinstance(value, Tensor) for value in result)
+    return "tensors" if flat else "tree"

@@ -1,0 +1,128 @@
+"""Two ways to the same gradient: comparing them, and saying where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.check.cases.case import Case
+from pullback.check.derivative.trial import forward, vjp
+from pullback.check.subject import Subject
+
+_ROUNDING = {
+    torch.float64: 1e-6,
+    torch.complex128: 1e-6,
+    torch.float32: 1e-3,
+    torch.complex64: 1e-3,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
+"""Relative difference that another order of the same operations may make (float32 internals included)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two lists of tensors differ most.
+
+    Attributes:
+        order: which tensor.
+        index: which element; `None` if a tensor is missing or has another shape.
+        expected, got: the values there, or a description.
+    """
+
+    order: int
+    index: tuple[int, ...] | None
+    expected: float | str
+    got: float | str
+
+    def __str__(self) -> str:
+        at = f" at {list(self.index)}" if self.index else ""
+        return f"expected {show(self.expected)}, got {show(self.got)}{at}"
+
+
+def show(value: float | str) -> str:
+    """Write a number with six digits."""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def gradients(
+    subject: Subject,
+    case: Case,
+    cotangents: Sequence[Tensor | None] | None = None,
+    mask: Sequence[bool] | None = None,
+    call: Callable[..., Any] | None = None,
+) -> list[Tensor | None]:
+    """Run forward and backward afresh; return the gradient of each input that requires grad.
+
+    Args:
+        subject: what is called.
+        case: the arguments.
+        cotangents: one per differentiable output; by default `standard_cotangents`.
+        mask: which inputs require grad; all by default.
+        call: called in place of the subject (a transform of it).
+
+    Raises:
+        Raised: if forward or backward raises.
+    """
+    run = forward(subject, case, mask, call=call)
+    return vjp(run, standard_cotangents(run.roots) if cotangents is None else cotangents)
+
+
+def standard_cotangents(roots: Sequence[Tensor], seed: int = 1) -> list[Tensor]:
+    """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for root in roots:
+        magnitude = torch.randint(4, 13, root.shape, generator=generator) / 8
+        signs = torch.randint(0, 2, root.shape, generator=generator) * 2 - 1
+        made.append((magnitude * signs).to(root.dtype))
+    return made
+
+
+def difference(
+    expected: Sequence[Tensor | None], got: Sequence[Tensor | None], rounding: float | None = None
+) -> Difference | None:
+    """Return where `got` differs most from `expected` beyond rounding; `None` if nowhere.
+
+    A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to
+    the largest element of each tensor; by default what the dtype allows.
+    """
+    worst: Difference | None = None
+    worst_excess = 1.0
+    for order, (e, g) in enumerate(zip(expected, got, strict=True)):
+        if e is None and g is None:
+            continue
+        e = torch.zeros_like(g) if e is None else e  # type: ignore[arg-type]
+        g = torch.zeros_like(e) if g is None else g
+        if e.shape != g.shape:
+            return Difference(order, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
+        if not e.numel():
+            continue
+        excess = _excess(e.detach(), g.detach(), rounding)
+        if float(excess.max()) > worst_excess:
+            worst_excess = float(excess.max())
+            index = torch.unravel_index(excess.argmax(), e.shape)
+            worst = Difference(order, tuple(map(int, index)), _number(e[index]), _number(g[index]))
+    return worst
+
+
+def _excess(e: Tensor, g: Tensor, rounding: float | None) -> Tensor:
+    """Return by how many times each element exceeds what rounding allows."""
+    if rounding is None:
+        rounding = max(_ROUNDING.get(t.dtype, 0.0) for t in (e, g))
+    wide = torch.complex128 if e.is_complex() or g.is_complex() else torch.float64
+    e, g = e.to(wide), g.to(wide)
+    gap = (e - g).abs()
+    same = (e == g) | (e.isnan() & g.isnan())
+    finite = torch.where(torch.isfinite(e), e, 0).abs()
+    allowed = rounding * (finite.max() + finite) + 1e-300
+    return torch.where(same, 0.0, (gap / allowed).nan_to_num(nan=torch.inf, posinf=torch.inf))
+
+
+def _number(value: Tensor) -> float | str:
+    number = value.detach().item()
+    return number if isinstance(number, int | float) else str(number)

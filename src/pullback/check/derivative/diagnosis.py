@@ -1,0 +1,79 @@
+"""The likely cause of a wrong gradient: which rule's mistake explains a disagreement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.derivative.agreement import difference
+from pullback.check.derivative.first_order import Comparison, FirstOrder, agrees
+from pullback.check.derivative.trial import Raised, forward, vjp
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+
+def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
+    """Return the id of the rule whose mistake explains a wrong gradient; "PB101" if none does."""
+    gradient = result.gradients[comparison.order]
+    if gradient is None:
+        return "PB107"
+    if swapped_with(audit, result, comparison) is not None:
+        return "PB106"
+    if gradient.is_complex() and _right_once_conjugated(audit, result, comparison):
+        return "PB116"
+    if ignored_cotangents(audit, result):
+        return "PB111"
+    return "PB101"
+
+
+def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> int | None:
+    """Return the input whose returned gradient is the right one for this input, if there is one."""
+    own = result.gradients[comparison.order]
+    for other, gradient in enumerate(result.gradients):
+        if other == comparison.order or gradient is None or own is None or gradient.shape != own.shape:
+            continue
+        if torch.equal(gradient, own):
+            continue
+        if agrees(audit.subject, result, comparison.order, gradient, audit.generator):
+            return other
+    return None
+
+
+def _right_once_conjugated(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether g f'(x) should have been g conj(f'(x)): for real g, the one is the conjugate of the other."""
+    real = [torch.complex(g.real, torch.zeros_like(g.real)) if g.is_complex() else g for g in result.cotangents]
+    try:
+        gradient = _vjp_afresh(audit, result, real)[comparison.order]
+    except Raised:
+        return False
+    if gradient is None:
+        return False
+    conjugated = gradient.conj().resolve_conj()
+    return agrees(audit.subject, replace(result, cotangents=real), comparison.order, conjugated, audit.generator)
+
+
+def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:
+    """Return the differentiable outputs whose cotangent makes no difference to any gradient.
+
+    Decided on fresh runs: the gradient is taken again with that cotangent multiplied by -3.
+    """
+    ignored = []
+    for position in range(len(result.cotangents)):
+        changed = list(result.cotangents)
+        changed[position] = changed[position] * -3
+        try:
+            gradients = _vjp_afresh(audit, result, changed)
+        except Raised:
+            continue
+        some = any(g is not None and bool((g != 0).any()) for g in result.gradients)
+        if some and difference(result.gradients, gradients, rounding=1e-12) is None:
+            ignored.append(position)
+    return ignored
+
+
+def _vjp_afresh(audit: Audit, result: FirstOrder, cotangents: list[Tensor]) -> list[Tensor | None]:
+    return vjp(forward(audit.subject, result.case), cotangents)

@@ -1,0 +1,117 @@
+"""Forward mode: tangents by dual numbers, and how they compare with the other derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.autograd.forward_ad as fwad
+from torch import Tensor
+
+from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.cases.repro import literal
+from pullback.check.derivative.first_order import random_like
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.trial import Raised, as_real, forward, guarded
+from pullback.check.subject import Subject
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+_AGREEMENT = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class JvpDisagreement:
+    """The worst element of a tangent that is not the numeric derivative."""
+
+    output: int
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    bar: float
+    tail: list[str]
+
+
+def has_jvp(subject: Subject) -> bool:
+    """Whether forward mode is the subject's own doing: a `jvp` method, or any callable."""
+    if subject.kind == "function":
+        return bool(subject.target.jvp is not torch.autograd.Function.jvp)
+    return subject.kind == "callable"
+
+
+def tangents(subject: Subject, case: Case, directions: dict[int, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    """Return each floating output with its tangent, for the given tangents of some inputs.
+
+    Raises:
+        Raised: if the subject does not support forward mode, or fails in it.
+    """
+    with fwad.dual_level():
+        duals = [
+            fwad.make_dual(t.clone(), directions[order]) if order in directions else t.clone()
+            for order, t in enumerate(case.tensors)
+        ]
+        with torch.enable_grad():
+            run = forward(subject, case, moved=duals)
+        found = []
+        with guarded("forward mode"):
+            for out in run.outputs:
+                if is_differentiable(out):
+                    primal, tangent = fwad.unpack_dual(out)
+                    found.append((primal, tangent))
+        return found
+
+
+def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
+    """Compare the tangent along a random direction of one input with the numeric derivative."""
+    if not has_jvp(audit.subject):
+        return None
+    x = audit.base.tensors[order]
+    direction = random_like(x, audit.generator)
+    try:
+        found = tangents(audit.subject, audit.base, {order: direction})
+    except Raised:
+        return None
+    marked = {p for p, out in enumerate(audit.base_run.outputs) if is_differentiable(out)}
+    in_graph = [rank for rank, p in enumerate(sorted(marked)) if p in audit.base_run.differentiable]
+    for rank in in_graph:
+        primal, tangent = found[rank]
+        got = as_real(torch.zeros_like(primal) if tangent is None else tangent)
+        worst = _worst(audit, order, direction, rank, got)
+        if worst is not None:
+            position, expected, bar = worst
+            shape = torch.view_as_real(primal).shape if primal.is_complex() else primal.shape
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape)) if shape else ()
+            return JvpDisagreement(rank, index, expected, float(got[position]), bar, _tail(order, direction, rank))
+    return None
+
+
+def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) -> tuple[int, float, float] | None:
+    def curve(t: float) -> Tensor:
+        moved = [x + t * direction if o == order else x for o, x in enumerate(audit.base.tensors)]
+        outs = [o for o in forward(audit.subject, audit.base, moved=moved).outputs if is_differentiable(o)]
+        return as_real(outs[rank])
+
+    estimate = differentiate(curve)
+    if got.numel() != estimate.low.numel():
+        return 0, float(estimate.low[0]), float(estimate.bar[0])
+    gap = torch.maximum(estimate.low - got, got - estimate.high).clamp(min=0).nan_to_num(nan=torch.inf)
+    scale = estimate.low.abs() + got.abs().nan_to_num(nan=0.0)
+    precision = max(_AGREEMENT, 1e3 * torch.finfo(direction.dtype).eps)
+    excess = gap - SIGNIFICANT * estimate.bar - precision * (scale + scale.max())
+    excess = torch.where(estimate.valid, excess, -1.0)
+    position = int(excess.argmax()) if excess.numel() else 0
+    if not excess.numel() or float(excess[position]) <= 0:
+        return None
+    return position, float(estimate.low[position]), float(estimate.bar[position])
+
+
+def _tail(order: int, direction: Tensor, rank: int) -> list[str]:
+    return [
+        "import torch.autograd.forward_ad as fwad",
+        "with fwad.dual_level():",
+        f"    primals = [x.detach() for x in inputs]  # input {order} gets the tangent",
+        f"    tangent = {literal(direction)}",
+        f"    # pass fwad.make_dual(primals[{order}], tangent) in its place and unpack output {rank}",
+    ]

@@ -1,0 +1,119 @@
+"""Functions that are not a derivative on purpose, and how that shows.
+
+Straight-through estimators, surrogates and gradient modifiers are correct code whose backward disagrees with
+the forward's derivative. Four signs are accepted; each is precise enough that a slip in a smooth function
+does not pass for intent.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.trial import Run
+from pullback.check.find.source import FunctionSource
+from pullback.check.subject import Subject
+
+_SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
+_IN_NAME = re.compile(
+    r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
+    r"(grad\w* ?(scal\w*|clip\w*|mult\w*))|(scal\w*|clip\w*|mult\w*) ?grad\w*)\b"
+)
+_EXPLICIT = re.compile(
+    r"straight[- ]?through|\bSTE\b|surrogate|pseudo[- ]?(gradient|derivative)|(gradient|sign) estimator"
+    r"|lineari[sz]e d\w+/d\w+|gradient (reversal|scaling|clipping)",
+    re.IGNORECASE,
+)
+_IN_SENTENCE = re.compile(r"approximat|revers|scale[sd]?\b|scaling|clip", re.IGNORECASE)
+_ABOUT_GRADIENTS = re.compile(r"gradient|backward|derivative|cotangent", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Why a backward that differs from the derivative is taken to be meant.
+
+    Attributes:
+        sign: "declared", "identity", "flat" or "bound".
+        reason: in words, for the finding.
+    """
+
+    sign: str
+    reason: str
+
+
+def declared(subject: Subject) -> Intent | None:
+    """Return an intent that the name or the docstring states."""
+    source: FunctionSource | None = subject.source
+    plain = subject.name.rsplit(".", 1)[-1]
+    words = " ".join(_SPLIT_NAME.split(plain)).lower()
+    if match := _IN_NAME.search(words):
+        return Intent("declared", f"its name says {match.group(0)!r}")
+    docstring = (source.docstring if source else "") or getattr(subject.target, "__doc__", None) or ""
+    for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring if isinstance(docstring, str) else ""):
+        match = _EXPLICIT.search(sentence)
+        if match is None and _ABOUT_GRADIENTS.search(sentence):
+            match = _IN_SENTENCE.search(sentence)
+        if match:
+            return Intent("declared", f"its docstring says {match.group(0)!r}")
+    if source is not None and (match := _EXPLICIT.search(_remarks(source))):
+        return Intent("declared", f"a comment in it says {match.group(0)!r}")
+    return None
+
+
+def _remarks(source: FunctionSource) -> str:
+    """Return the comments and the free-standing strings inside a class."""
+    lines = linecache.getlines(source.file)[source.line - 1 : source.end_line]
+    comments = [line.partition("#")[2] for line in lines if "#" in line]
+    strings = [
+        node.value.value
+        for node in ast.walk(source.node)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return "\n".join([*comments, *strings])
+
+
+def identity(run: Run) -> Intent | None:
+    """Return an intent if an output is an input unchanged: then the backward is there to change gradients.
+
+    To be judged on generic values: x * x is also "unchanged" at 1.
+    """
+    for out in run.outputs:
+        for x in run.inputs:
+            if out.shape == x.shape and out.dtype == x.dtype and torch.equal(out.detach(), x.detach()):
+                return Intent("identity", "its forward returns an input unchanged")
+    return None
+
+
+def flat(result: FirstOrder) -> Intent | None:
+    """Return an intent if the forward is flat almost everywhere in an input whose gradient is not zero."""
+    if any(c.flat and not c.moves for c in result.wrong):
+        return Intent("flat", "its forward is flat almost everywhere and its backward is not")
+    return None
+
+
+def bound(result: FirstOrder, name: str) -> Intent | None:
+    """Return an intent if the backward differs only where a clamp or a bound saturates.
+
+    That is: the forward returns its input, or one of at most two bounds, and every element of the gradient
+    that disagrees belongs to an output at a bound. A function called ReLU promises ReLU's derivative.
+    """
+    if "relu" in name.lower() or len(result.run.outputs) != 1:
+        return None
+    out = result.run.outputs[0].detach()
+    for comparison in result.wrong:
+        x = result.run.inputs[comparison.order].detach()
+        if x.shape != out.shape or not comparison.flat or not _is_clamp(x, out):
+            return None
+    return Intent("bound", "its backward differs from the derivative only where the forward saturates")
+
+
+def _is_clamp(x: Tensor, out: Tensor) -> bool:
+    """True if `out` is `x`, or one of at most two bounds where it differs from it."""
+    held = out[out != x]
+    return bool((out == x).any()) and 0 < held.unique().numel() <= 2

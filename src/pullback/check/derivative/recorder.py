@@ -1,0 +1,86 @@
+"""What a `backward` is given and what it returns, before PyTorch's engine sums, casts and checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.check.cases.case import Case
+from pullback.check.derivative.agreement import standard_cotangents
+from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.subject import Subject
+
+
+@dataclass
+class Recorded:
+    """One call of `backward`.
+
+    Attributes:
+        cotangents: as received; `None` where unmaterialised.
+        needs: `ctx.needs_input_grad`.
+        returned: what came back, as a tuple.
+        raised: whether nothing came back.
+        kept: tensors that the forward kept for it, by `save_for_backward` or on `ctx`.
+    """
+
+    cotangents: tuple[Any, ...]
+    needs: tuple[bool, ...]
+    returned: tuple[Any, ...] = ()
+    raised: bool = True
+    kept: tuple[Tensor, ...] = field(default=(), repr=False)
+
+
+@contextmanager
+def recording(subject: Subject) -> Iterator[list[Recorded]]:
+    """Record every call of the backward of a Function subject; of other subjects nothing is recorded."""
+    calls: list[Recorded] = []
+    cls = subject.target
+    if subject.kind != "function":
+        yield calls
+        return
+    name = backward_name(cls)
+    original = cls.__dict__.get(name)
+    implementation = getattr(cls, name)
+
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        call = Recorded(cotangents, tuple(ctx.needs_input_grad), kept=_kept(ctx))
+        calls.append(call)
+        result = implementation(ctx, *cotangents)
+        call.returned = result if isinstance(result, tuple) else (result,)
+        call.raised = False
+        return result
+
+    setattr(cls, name, staticmethod(backward))
+    try:
+        yield calls
+    finally:
+        if original is None:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
+
+
+def _kept(ctx: Any) -> tuple[Tensor, ...]:
+    attributes = [value for value in vars(ctx).values() if isinstance(value, Tensor)]
+    return (*(t for t in ctx.saved_tensors if isinstance(t, Tensor)), *attributes)
+
+
+def backward_name(cls: type[torch.autograd.Function]) -> str:
+    """Return the method that holds the backward: "backward", or its documented synonym "vjp"."""
+    return "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
+
+
+def record_base(subject: Subject, case: Case, mask: Sequence[bool] | None = None) -> list[Recorded]:
+    """Run forward and backward of a case once and return the calls of `backward` that returned something.
+
+    The engine may refuse afterwards what they returned.
+    """
+    with recording(subject) as calls, suppress(Raised):
+        run = forward(subject, case, mask)
+        vjp(run, standard_cotangents(run.roots))
+    return [call for call in calls if not call.raised]

@@ -1,0 +1,213 @@
+"""Double backward against finite differences of first-order gradients.
+
+The probe is a non-linear composite, phi(x) = sum w * out**2, whose cotangent 2 w out depends on x: a linear one
+has a constant cotangent and hides both a missing second-order term and a `once_differentiable` that does not
+protect. <u, H v> is taken by autograd in the two ways that users take it, `autograd.grad` and `.backward()`, since
+some errors are attached to nodes that only the latter runs; the reference is the numeric derivative of the
+first-order gradient along v.
+
+Where the first order is no derivative (straight-through, or wrong), the composite has no reference. Then the
+backward itself is probed: b(x, g) with g fixed, differentiated in x, against its finite differences.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from pullback.check.cases.case import Case
+from pullback.check.derivative.agreement import difference, standard_cotangents
+from pullback.check.derivative.first_order import random_like
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.recorder import recording
+from pullback.check.derivative.trial import Raised, Run, as_real, forward, guarded, vjp
+from pullback.check.subject import Subject
+
+if TYPE_CHECKING:
+    from pullback.check.audit import Audit
+
+Status = Literal["ok", "wrong", "raised", "inconclusive"]
+_AGREEMENT = 1e-6
+_CLEAR = re.compile(
+    r"once_differentiable|differentiate twice|not implemented|not supported|unsupported|double backward"
+    r"|second(-| )order|second derivative|not differentiable",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOrder:
+    """What double backward did.
+
+    Attributes:
+        status: "raised" if every way raised.
+        way: "autograd.grad" or ".backward()", the one that `status` is about.
+        expected, got, bar: <u, H v>, numeric and by autograd.
+        error: what was raised, if anything was.
+        composite: whether the composite was probed, or the backward alone.
+        changed: the first-order gradient itself changes under create_graph; where.
+        hidden: how many saved tensors are neither inputs nor outputs.
+    """
+
+    status: Status
+    way: str = ""
+    expected: float = 0.0
+    got: float = 0.0
+    bar: float = 0.0
+    error: Raised | None = None
+    composite: bool = True
+    changed: str = ""
+    hidden: int = 0
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether what was raised says that double backward is not supported."""
+        return self.error is not None and _CLEAR.search(str(self.error.error)) is not None
+
+
+def second_order(audit: Audit) -> SecondOrder:
+    """Probe double backward on the working example."""
+    first = audit.base_result
+    right = first is not None and not first.wrong and audit.intent is None
+    probe = _Probe(audit.subject, audit.base, composite=right, generator=audit.generator)
+    changed = probe.changes_under_create_graph(audit.names)
+    expected, bar = probe.numeric()
+    outcomes = [_attempt(probe, way, expected, bar) for way in ("autograd.grad", ".backward()")]
+    worst = min(outcomes, key=lambda o: ("wrong", "raised", "inconclusive", "ok").index(o.status))
+    raised = next((o.error for o in outcomes if o.error is not None), None)
+    return SecondOrder(
+        "wrong" if changed else worst.status,
+        worst.way,
+        worst.expected,
+        worst.got,
+        worst.bar,
+        raised,
+        right,
+        changed,
+        hidden_saved(audit.subject, audit.base) if worst.status == "wrong" else 0,
+    )
+
+
+def _attempt(probe: _Probe, way: str, expected: float, bar: float) -> SecondOrder:
+    try:
+        got, size = probe.by_autograd(way)
+    except Raised as error:
+        return SecondOrder("raised", way, expected, bar=bar, error=error)
+    if math.isnan(expected):
+        return SecondOrder("inconclusive", way)
+    gap = abs(got - expected)
+    if not gap <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
+        return SecondOrder("wrong", way, expected, got, bar)
+    wide = SIGNIFICANT * bar > 0.1 * (size + abs(expected)) and bar > 0
+    return SecondOrder("inconclusive" if wide else "ok", way, expected, got, bar)
+
+
+class _Probe:
+    """One function phi of the inputs, its gradient, and the second derivative along a direction."""
+
+    def __init__(self, subject: Subject, case: Case, composite: bool, generator: torch.Generator) -> None:
+        self.subject = subject
+        self.case = case
+        self.composite = composite
+        self.u = [random_like(t, generator) for t in case.tensors]
+        self.v = [random_like(t, generator) for t in case.tensors]
+
+    def gradient(self, run: Run, create_graph: bool) -> list[Tensor | None]:
+        """Return the gradient of the composite, or b(x, g) for a fixed g."""
+        weights = standard_cotangents(run.roots)
+        if not self.composite:
+            return vjp(run, weights, create_graph=create_graph)
+        with guarded("backward"):
+            inputs = [x for x in run.inputs if x.requires_grad]
+            phi = _phi(run, weights)
+            return list(torch.autograd.grad(phi, inputs, create_graph=create_graph, allow_unused=True))
+
+    def numeric(self) -> tuple[float, float]:
+        """Return <u, dG/dv> by finite differences of the gradient G, and its bar."""
+
+        def curve(t: float) -> Tensor:
+            moved = [x + (t * v).to(x.dtype) for x, v in zip(self.case.tensors, self.v, strict=True)]
+            case = self.case.with_values(dict(zip(self.case.wrt, moved, strict=True)))
+            gradient = self.gradient(forward(self.subject, case), create_graph=False)
+            flat = [as_real(x if g is None else g) * (g is not None) for x, g in zip(moved, gradient, strict=True)]
+            return torch.cat(flat)
+
+        estimate = differentiate(curve)
+        weights = torch.cat([as_real(u) for u in self.u])
+        if not bool(estimate.valid.all()) or bool(estimate.kink.any()):
+            return torch.nan, torch.nan
+        return float(weights @ estimate.low), float(weights.abs() @ estimate.bar)
+
+    def by_autograd(self, way: str) -> tuple[float, float]:
+        """Return <H u, v> by double backward, and the magnitude of its terms.
+
+        phi is added to <u, G> and its own part taken off again, so that a graph always exists: where G came
+        back without one, its part is silently missing, as it would be in a user's sum of losses.
+        """
+        run = forward(self.subject, self.case)
+        gradient = self.gradient(run, create_graph=True)
+        with guarded("double backward"):
+            phi = _phi(run, standard_cotangents(run.roots))
+            total = phi
+            for u, g in zip(self.u, gradient, strict=True):
+                if g is not None and g.requires_grad:
+                    total = total + _real_dot(u, g)
+            with_phi = self._derivative(total, run, way)
+        alone = forward(self.subject, self.case)
+        with guarded("double backward"):
+            only_phi = self._derivative(_phi(alone, standard_cotangents(alone.roots)), alone, way)
+        terms = [(as_real(a) - as_real(b)) * as_real(v) for a, b, v in zip(with_phi, only_phi, self.v, strict=True)]
+        size = sum(float((as_real(a).abs() * as_real(v).abs()).sum()) for a, v in zip(with_phi, self.v, strict=True))
+        return float(torch.cat(terms).sum()), size
+
+    def _derivative(self, scalar: Tensor, run: Run, way: str) -> list[Tensor]:
+        if way == "autograd.grad":
+            found: list[Tensor | None] = list(
+                torch.autograd.grad(scalar, run.inputs, allow_unused=True, retain_graph=True)
+            )
+        else:
+            scalar.backward(retain_graph=True)
+            found = [leaf.grad for leaf in run.inputs]
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(run.inputs, found, strict=True)]
+
+    def changes_under_create_graph(self, names: list[str]) -> str:
+        """Say how the first-order gradient differs when its graph is built; empty if it does not."""
+        try:
+            plain = self.gradient(forward(self.subject, self.case), create_graph=False)
+            built = self.gradient(forward(self.subject, self.case), create_graph=True)
+        except Raised:
+            return ""
+        where = difference(plain, [None if g is None else g.detach() for g in built])
+        return f"the gradient of {names[where.order]} changes under create_graph: {where}" if where else ""
+
+
+def _phi(run: Run, weights: list[Tensor]) -> Tensor:
+    terms = [_real_dot(w, root * root) for w, root in zip(weights, run.roots, strict=True)]
+    return torch.stack(terms).sum()
+
+
+def _real_dot(a: Tensor, b: Tensor) -> Tensor:
+    product = a.conj() * b if a.is_complex() or b.is_complex() else a * b
+    return product.real.sum() if product.is_complex() else product.sum()
+
+
+def hidden_saved(subject: Subject, case: Case) -> int:
+    """Count the floating tensors that a Function keeps for backward and that are neither input nor output."""
+    if subject.kind != "function":
+        return 0
+    run = forward(subject, case)
+    known = {(t.data_ptr(), t.shape) for t in (*run.inputs, *run.outputs)}
+    known |= {(v.data_ptr(), v.shape) for v in case.values if isinstance(v, Tensor)}
+    known |= {(v.data_ptr(), v.shape) for v in run.arguments if isinstance(v, Tensor)}
+    with recording(subject) as calls:
+        try:
+            vjp(run, standard_cotangents(run.roots))
+        except Raised:
+            return 0
+    kept = [t for call in calls for t in call.kept]
+    return sum(t.is_floating_point() and (t.data_ptr(), t.shape) not in known for t in kept)

@@ -1,0 +1,73 @@
+"""Reverse over forward: is the graph of a tangent that tangent's derivative?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.autograd.forward_ad as fwad
+from torch import Tensor
+
+from pullback.check.contexts.transforms import Setting
+from pullback.check.derivative.first_order import random_like
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.trial import as_real, guarded, reseed
+
+_SEED = 7
+_AGREEMENT = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The derivative of <g, tangent> along a direction: numeric, with its error bar, and by its graph."""
+
+    expected: float
+    got: float
+    bar: float
+
+
+def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mismatch | None:
+    """Compare the gradient of a tangent with the numeric derivative of that tangent.
+
+    Nothing but forward mode is differentiated numerically, so the answer does not depend on the backward.
+
+    Raises:
+        Raised: if forward mode, or the backward through it, raises.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    directions = [random_like(x, generator) for x in setting.inputs]
+    leaves = setting.leaves()
+    product = _product(setting, leaves, tangents)
+    gradients: Sequence[Tensor | None] = [None] * len(leaves)
+    if product.requires_grad:
+        with guarded("the backward through a tangent"):
+            gradients = torch.autograd.grad(product, leaves, allow_unused=True)
+    terms = [as_real(g) * as_real(v) for g, v in zip(gradients, directions, strict=True) if g is not None]
+    got = float(sum(t.sum() for t in terms))
+    size = float(sum(t.abs().sum() for t in terms))
+
+    def curve(t: float) -> Tensor:
+        moved = [(x + t * v).to(x.dtype) for x, v in zip(setting.inputs, directions, strict=True)]
+        return as_real(_product(setting, moved, tangents)).reshape(1)
+
+    estimate = differentiate(curve)
+    expected, bar = float(estimate.low), float(estimate.bar)
+    if bool(estimate.kink) or not bool(estimate.valid):
+        return None
+    if abs(got - expected) <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
+        return None
+    return Mismatch(expected, got, bar)
+
+
+def _product(setting: Setting, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+    """Return <g, tangent of the outputs> at `inputs`."""
+    reseed()
+    with guarded("forward mode"), fwad.dual_level():
+        duals = [fwad.make_dual(x, t) for x, t in zip(inputs, tangents, strict=True)]
+        total = torch.zeros((), dtype=torch.float64)
+        for g, out in zip(setting.cotangents, setting.function()(*duals), strict=True):
+            tangent = fwad.unpack_dual(out).tangent
+            if tangent is not None:
+                total = total + (g.conj() * tangent).real.sum()
+        return total

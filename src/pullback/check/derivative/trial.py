@@ -1,0 +1,173 @@
+"""Running a subject once: a forward on fresh copies, then products with its derivative.
+
+Every forward starts from the same random state, so that a function that draws random numbers is a
+function of its inputs. What the audited code raises comes back as `Raised`, whatever its class.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback._torch import tree_flatten
+from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.subject import Subject
+
+_SEED = 20_241
+
+
+class Raised(Exception):  # noqa: N818 - it is a report about another error
+    """The audited code raised; `__cause__` is what it raised."""
+
+    def __init__(self, stage: str, error: BaseException) -> None:
+        super().__init__(f"{stage} raised {describe_error(error)}")
+        self.stage = stage
+        self.error = error
+        self.__cause__ = error
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class and message of an error on one line of bounded length."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}{'…' if len(text) > 300 else ''}" if text else type(error).__name__
+
+
+@dataclass
+class Run:
+    """A forward that was run: the inputs as passed, and every tensor that came out.
+
+    Attributes:
+        inputs: the differentiated leaves.
+        outputs: every tensor output, in order.
+        differentiable: positions in `outputs` of those that are part of the graph.
+        result: what the call returned, whole.
+        arguments: the positional arguments as passed.
+    """
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    differentiable: list[int]
+    result: Any
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def roots(self) -> list[Tensor]:
+        """The outputs that are part of the graph."""
+        return [self.outputs[position] for position in self.differentiable]
+
+
+def forward(
+    subject: Subject,
+    case: Case,
+    mask: Sequence[bool] | None = None,
+    moved: Sequence[Tensor] | None = None,
+    call: Callable[..., Any] | None = None,
+) -> Run:
+    """Call the subject on fresh copies of the case's arguments.
+
+    Args:
+        subject: what is called.
+        case: the arguments.
+        mask: which of the differentiated inputs require grad.
+        moved: values for the differentiated inputs; then nothing is differentiated.
+        call: called in place of the subject (a transform of it).
+
+    Raises:
+        Raised: if the subject raises anything, `SystemExit` included.
+    """
+    args, kwargs, inputs = case.arguments(mask, moved)
+    reseed()
+    with guarded("forward"), torch.set_grad_enabled(moved is None):
+        result = (call or subject.call)(*args, **kwargs)
+    outputs = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+    in_graph = [p for p, out in enumerate(outputs) if is_differentiable(out) and out.requires_grad]
+    return Run(inputs, outputs, in_graph, result, args)
+
+
+def vjp(
+    run: Run,
+    cotangents: Sequence[Tensor | None],
+    wrt: Sequence[Tensor] | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> list[Tensor | None]:
+    """Return the gradient of each input, `None` where the graph gives none.
+
+    Args:
+        run: the forward.
+        cotangents: one per differentiable output; an output whose cotangent is `None` is left unused.
+        wrt: tensors to differentiate with respect to; by default the inputs that require grad.
+        create_graph: build the graph of the gradient itself.
+        retain_graph: keep the graph for another call.
+
+    Raises:
+        Raised: if the backward raises anything.
+    """
+    used = [(out, g) for out, g in zip(run.roots, cotangents, strict=True) if g is not None]
+    asked = [x for x in run.inputs if x.requires_grad] if wrt is None else list(wrt)
+    if not used or not asked:
+        return [None] * len(asked)
+    with guarded("backward"):
+        return list(
+            torch.autograd.grad(
+                [out for out, _ in used],
+                asked,
+                [g for _, g in used],
+                allow_unused=True,
+                create_graph=create_graph,
+                retain_graph=retain_graph,
+            )
+        )
+
+
+class guarded:  # noqa: N801 - used like a function, as contextlib.suppress is
+    """Turn whatever the audited code raises into `Raised`, a `KeyboardInterrupt` excepted."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt | Raised):
+            return
+        if isinstance(error, SystemExit):
+            _incidents.append(("PB004", f"the {self.stage} called sys.exit({error.code!r})"))
+        elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            _incidents.append(("PB005", f"the {self.stage} asked for more memory than there is: {error}"[:300]))
+        raise Raised(self.stage, error) from None
+
+
+_incidents: list[tuple[str, str]] = []
+
+
+def incidents() -> bool:
+    """Whether the audited code tried to exit, or asked for too much memory, since `take_incidents`."""
+    return bool(_incidents)
+
+
+def take_incidents() -> list[tuple[str, str]]:
+    """Return, once, the exits and exhausted memory met so far, as (rule id, message)."""
+    taken = list(dict.fromkeys(_incidents))
+    _incidents.clear()
+    return taken
+
+
+def reseed() -> None:
+    """Start every forward from the same random state."""
+    torch.default_generator.manual_seed(_SEED)
+    random.seed(_SEED)
+
+
+def as_real(t: Tensor) -> Tensor:
+    """Return a tensor as a flat float64 vector, complex numbers as pairs of reals."""
+    t = t.detach()
+    if t.is_complex():
+        return torch.view_as_real(t.resolve_conj().to(torch.complex128)).flatten()
+    return t.to(torch.float64).flatten()

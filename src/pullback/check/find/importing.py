@@ -1,0 +1,137 @@
+"""Imports the code to audit, which executes it. What fails to import is reported, never raised."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from pullback.check.find.packages import with_submodules
+from pullback.check.find.parsed import read
+from pullback.check.find.places import Home, home_of_file, shown_path
+from pullback.check.find.target import Target, add_path, locate, package_of, similar_files
+from pullback.errors import TargetError
+
+
+def import_root(target: Target) -> Home:
+    """Import the file, module or package that a target names.
+
+    Raises:
+        TargetError: there is no such module, or the file is not valid Python.
+    """
+    return _import_file(target.path) if target.path is not None else imported(_located(target.module))
+
+
+def unimported_root(target: Target, why: str) -> Home:
+    """Return the same without importing it, for the reason `why`.
+
+    Raises:
+        TargetError: there is no such module, or the file is not valid Python.
+    """
+    if target.path is not None:
+        return replace(home_of_file(target.path, read(target.path)), why=why)
+    return replace(_located(target.module), why=why)
+
+
+def import_all(root: Home) -> list[Home]:
+    """Return a module and, if it is a package, those submodules that may hold custom functions, imported.
+
+    If the package itself is not imported, neither are they.
+    """
+    root, *submodules = with_submodules(root)
+    if root.module is None:
+        return [root, *(replace(home, why=root.why) for home in submodules)]
+    return [root, *map(imported, submodules)]
+
+
+def guarded(action: Callable[[], object]) -> str:
+    """Run somebody's code; return what it raised as "Type: message" on one line, or "" if it did not.
+
+    `sys.exit` counts as raising; only Ctrl-C gets through.
+    """
+    try:
+        action()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        message = next(iter(str(error).strip().splitlines()), "")
+        return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
+    return ""
+
+
+@contextlib.contextmanager
+def _importing(program: str) -> Iterator[None]:
+    """Import without writing byte code, and without showing our own command line to what is imported."""
+    before = sys.dont_write_bytecode, sys.argv
+    sys.dont_write_bytecode, sys.argv = True, [program]
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode, sys.argv = before
+
+
+def imported(home: Home) -> Home:
+    """Return a module imported by its name, or with the reason why it cannot be."""
+    found: list[ModuleType] = []
+    with _importing(home.shown):
+        failure = guarded(lambda: found.append(importlib.import_module(home.name)))
+    if failure:
+        return replace(home, why=f"could not be imported: {failure}")
+    return replace(home, module=found[0])
+
+
+def _located(name: str) -> Home:
+    spec = locate(name)
+    if spec is None:
+        suggestion = similar_files(Path(*name.split("."))) or "; give a file (a/b.py) or an installed module"
+        raise TargetError(f"no module named {name!r}{suggestion}")
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return Home(name, None, name)
+    return Home(name, Path(spec.origin), shown_path(spec.origin))
+
+
+def _import_file(path: Path) -> Home:
+    home = home_of_file(path, read(path))
+    folder, _ = package_of(path)
+    add_path(folder)
+    if home.loose:
+        return _import_loose(home, path)
+    home = imported(home)
+    found = getattr(home.module, "__file__", None)
+    if found is not None and os.path.realpath(found) != os.path.realpath(path):
+        raise TargetError(
+            f"{path} is the module {home.name}, but that is already imported from {found}: "
+            f"audit {home.name} instead, or uninstall the other copy"
+        )
+    return home
+
+
+def _import_loose(home: Home, path: Path) -> Home:
+    """Import a file that is in no package, under its stem if that is free, as its neighbours would."""
+    real = os.path.realpath(path)
+    known = sys.modules.get(home.name)
+    name = home.name
+    if known is not None or name in sys.stdlib_module_names:
+        if os.path.realpath(getattr(known, "__file__", None) or "") == real:
+            return replace(home, module=known)
+        name = f"{name}_{zlib.crc32(real.encode()):08x}"
+        if name in sys.modules:
+            return replace(home, name=name, module=sys.modules[name])
+    loader = SourceFileLoader(name, real)
+    spec = spec_from_file_location(name, real, loader=loader)
+    assert spec is not None  # the loader is given
+    module = sys.modules[name] = module_from_spec(spec)
+    with _importing(home.shown):
+        failure = guarded(lambda: loader.exec_module(module))
+    if failure:
+        del sys.modules[name]
+        return replace(home, name=name, why=f"could not be imported: {failure}")
+    return replace(home, name=name, module=module)

@@ -1,0 +1,208 @@
+"""Finds the custom functions that exist in this process, and how a reproduction gets at each."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+import torch
+
+from pullback import _torch
+from pullback.check.find.places import Home
+from pullback.check.find.source import FunctionSource, own_functions, plain_function, source_of
+from pullback.check.subject import Kind
+from pullback.report.model import Location
+
+Function = type[torch.autograd.Function]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing to audit, before it has a name that is unique among all that was found.
+
+    Attributes:
+        target, kind, location, source, load, why_unaudited: as in `Subject`.
+        name: its short name.
+        module: the module that it belongs to.
+        qualname: its name there, with the classes and functions around it.
+        bound: whether that module has a name for it.
+        hidden: whether it is there for others to derive from, or for export, and not to be called itself.
+    """
+
+    target: Any
+    kind: Kind
+    name: str
+    module: str
+    qualname: str
+    location: Location
+    source: FunctionSource | None = None
+    load: str = ""
+    why_unaudited: str = ""
+    bound: bool = True
+    hidden: bool = False
+
+    @property
+    def definition(self) -> tuple[str, int]:
+        """The file and line that define it; the same for each class that one factory makes."""
+        if self.source is None:
+            return f"{self.module}:{self.qualname}", 0
+        return os.path.realpath(self.source.file), self.source.line
+
+
+def is_function(obj: Any) -> bool:
+    """Whether `obj` is a class derived from `torch.autograd.Function`."""
+    return isinstance(obj, type) and issubclass(obj, torch.autograd.Function)
+
+
+def applied_class(obj: Any) -> Function | None:
+    """Return `Op` if `obj` is `Op.apply`."""
+    applied = inspect.ismethod(obj) and obj.__name__ == "apply" and is_function(obj.__self__)
+    return cast(Function, obj.__self__) if applied else None
+
+
+def live_functions() -> list[Function]:
+    """Return every class derived from `torch.autograd.Function` that is still there, oldest first."""
+    found: dict[Function, None] = {}
+    pending: list[Function] = [torch.autograd.Function]
+    for cls in pending:
+        found[cls] = None
+        pending += [sub for sub in cls.__subclasses__() if sub not in found and sub not in pending]
+    return list(found)[1:]
+
+
+def has_forward(cls: Function) -> bool:
+    """Whether a Function has a forward, itself or by inheritance."""
+    return _torch.given_by(cls, "forward")
+
+
+def has_derivative(cls: Function) -> bool:
+    """Whether a Function has a backward or a jvp, itself or by inheritance."""
+    return any(_torch.given_by(cls, name) for name in ("backward", "vjp", "jvp"))
+
+
+def _is_hidden(cls: Function) -> bool:
+    """Whether a Function is not to be called itself.
+
+    It has no forward; or others derive from it and a method that it needs is missing or a stub; or it has no
+    derivative but a `symbolic`, which is how a node is put into an ONNX graph.
+    """
+    if not has_forward(cls):
+        return True
+    if not has_derivative(cls):
+        return bool(cls.__subclasses__()) or hasattr(cls, "symbolic")
+    if not cls.__subclasses__():
+        return False
+    source = source_of(cls)
+    methods = [] if source is None else source.methods.values()
+    return any(_is_stub_to_fill(cls, method) or _uses_missing(cls, method) for method in methods)
+
+
+def find_function(cls: Function, home: Home) -> Found:
+    """Describe a live Function class of a module; one without a derivative cannot be audited."""
+    source = source_of(cls)
+    expression = _reach_apply(cls, home.module)
+    name = cls.__name__
+    if "<locals>" in cls.__qualname__ and expression is not None:
+        name = expression.removesuffix(".apply")
+    location = location_of(cls, source, home)
+    audited = has_derivative(cls)
+    return Found(
+        target=cls if audited else None,
+        kind="function",
+        name=name,
+        module=home.name,
+        qualname=cls.__qualname__,
+        location=location,
+        source=source,
+        load=home.load(expression, f"{cls.__name__}.apply", location),
+        why_unaudited="" if audited else "it has a forward but no backward, vjp or jvp: is one misspelt?",
+        bound=expression is not None,
+        hidden=_is_hidden(cls),
+    )
+
+
+def find_op(op: Any, home: Home) -> Found:
+    """Describe a `torch.library` custom op of a module."""
+    name = _torch.op_name(op)
+    source = source_of(op)
+    bound = reach(op, _torch.custom_op_function(op).__name__, home.module)
+    location = location_of(op, source, home)
+    return Found(
+        target=op,
+        kind="op",
+        name=name,
+        module=home.name,
+        qualname=name,
+        location=location,
+        source=source,
+        load=home.load(bound, f"torch.ops.{name.replace('::', '.')}", location),
+    )
+
+
+def location_of(obj: Any, source: FunctionSource | None, home: Home) -> Location:
+    """Return where an object is defined: the line of its `class` or `def`, below any decorators."""
+    if source is not None:
+        return home.location(source.file, source.node.lineno)
+    functions: Iterable[FunctionType | None] = own_functions(obj) if isinstance(obj, type) else [plain_function(obj)]
+    for function in functions:
+        if function is not None:
+            return home.location(function.__code__.co_filename, function.__code__.co_firstlineno)
+    return Location(home.shown) if isinstance(obj, type) else Location()
+
+
+def reach(obj: Any, qualname: str, module: ModuleType | None) -> str | None:
+    """Return the expression that gives an object from the names of a module, if there is one."""
+    if module is None:
+        return None
+    if attribute(module, qualname) is obj:
+        return qualname
+    return _name_of(module, lambda value: value is obj)
+
+
+def attribute(obj: Any, path: str) -> Any:
+    """Return what a dotted path leads to from an object; `None` if to nothing, or to an error."""
+    for part in path.split("."):
+        try:
+            obj = getattr(obj, part, None)
+        except Exception:
+            return None
+    return obj
+
+
+def _reach_apply(cls: Function, module: ModuleType | None) -> str | None:
+    """Return what gives `cls.apply` from the names of a module: "Op.apply", "Outer.Op.apply" or an alias."""
+    if (expression := reach(cls, cls.__qualname__, module)) is not None:
+        return f"{expression}.apply"
+    return _name_of(module, lambda value: applied_class(value) is cls)
+
+
+def _name_of(module: ModuleType | None, matches: Callable[[Any], bool]) -> str | None:
+    names = {} if module is None else dict(vars(module))
+    return next((name for name, value in names.items() if name.isidentifier() and matches(value)), None)
+
+
+def _is_stub_to_fill(cls: Function, method: ast.FunctionDef) -> bool:
+    """Whether a method only raises NotImplementedError, and a derived class overrides it."""
+    body = [node for node in method.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    if len(body) != 1 or not isinstance(body[0], ast.Raise) or "NotImplementedError" not in ast.unparse(body[0]):
+        return False
+    return any(method.name in vars(derived) for derived in cls.__subclasses__())
+
+
+def _uses_missing(cls: Function, method: ast.FunctionDef) -> bool:
+    """Whether a class method reads an attribute of the class that the class does not have."""
+    if not any(isinstance(node, ast.Name) and node.id == "classmethod" for node in method.decorator_list):
+        return False
+    first = [argument.arg for argument in (*method.args.posonlyargs, *method.args.args)][:1]
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and [node.value.id] == first
+        and not hasattr(cls, node.attr)
+        for node in ast.walk(method)
+    )

@@ -1,0 +1,128 @@
+"""Brings together what lives in imported modules and what only their source shows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pullback import _torch
+from pullback.check.find.factories import FactoryCall, call_factory, makes
+from pullback.check.find.live import Found, attribute, find_function, find_op, is_function, live_functions
+from pullback.check.find.packages import in_package
+from pullback.check.find.places import Home, home_of_module
+from pullback.check.find.source import FunctionSource
+
+_NOT_THERE = (
+    "not there once the module is imported: it is defined under a condition that does not hold here, or its "
+    "name was given to something else since"
+)
+
+
+def find_all(homes: Sequence[Home]) -> list[Found]:
+    """Return the Functions and custom ops of some modules; where one is not imported, from its source.
+
+    Left out are the Functions that only exist for others to derive from. Functions that are defined inside
+    another function are had by calling that one, where its arguments can be guessed.
+    """
+    live = _find_live(homes) if homes[0].module is not None else []
+    present: set[tuple[str, Any]] = {one.definition for one in live}
+    present |= {(one.module, one.qualname) for one in live if one.source is None}
+    return [*(one for one in live if not one.hidden), *_find_missing(homes, present)]
+
+
+def _find_live(homes: Sequence[Home]) -> list[Found]:
+    """Return the Functions and custom ops of these modules, the first of which may be their package.
+
+    A class that a factory makes again and again is taken once, and each time that a module has a name for it.
+    """
+    gc.collect()
+    found: list[Found] = []
+    for cls in live_functions():
+        if in_package(cls.__module__, homes[0].name):
+            found.append(find_function(cls, _home_of(cls.__module__, homes)))
+    for op in _live_ops(homes):
+        module = _torch.custom_op_function(op).__module__
+        if in_package(module, homes[0].name):
+            found.append(find_op(op, _home_of(module, homes)))
+    return list(_without_copies(found))
+
+
+def _live_ops(homes: Sequence[Home]) -> list[Any]:
+    """Return the custom ops of this process, with those of the modules that another has replaced since."""
+    values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
+    ops = [*_torch.custom_ops(), *filter(_torch.is_custom_op, values)]
+    return list({id(op): op for op in ops}.values())
+
+
+def _home_of(module: str, homes: Sequence[Home]) -> Home:
+    listed = next((home for home in homes if home.name == module), None)
+    if listed is not None or module not in sys.modules:
+        return listed or homes[0]
+    return replace(home_of_module(sys.modules[module]), setup=homes[0].setup)
+
+
+def _without_copies(found: list[Found]) -> Iterator[Found]:
+    seen: set[tuple[str, int]] = set()
+    for one in sorted(found, key=lambda one: not one.bound):
+        if one.bound or one.definition not in seen:
+            yield one
+        seen.add(one.definition)
+
+
+def _find_missing(homes: Sequence[Home], present: set[tuple[str, Any]]) -> Iterator[Found]:
+    """Yield the Functions of the source that are not present: made by a factory call, or not at all."""
+    for home in homes:
+        calls: dict[str, FactoryCall] = {}
+        for source in home.sources():
+            here = {(os.path.realpath(source.file), source.line), (home.name, source.qualname)}
+            if here & present or not (source.defines("forward") and source.defines("backward", "vjp", "jvp")):
+                continue
+            if _is_no_function(attribute(home.module, source.qualname)):
+                continue
+            if not source.factories or home.module is None:
+                yield _unaudited(source, home, home.why or _NOT_THERE)
+                continue
+            factory = source.qualname.partition(".<locals>")[0]
+            if factory not in calls:
+                calls[factory] = call_factory(home, source)
+            yield _from_factory(source, home, calls[factory])
+
+
+def _is_no_function(obj: Any) -> bool:
+    """Whether the source misled: the class exists and derives from something else called Function."""
+    return isinstance(obj, type) and not is_function(obj)
+
+
+def _from_factory(source: FunctionSource, home: Home, call: FactoryCall) -> Found:
+    cls = makes(call, source)
+    if cls is None:
+        target = f"{home.shown}:NAME" if home.loose else f"{home.name}:NAME"
+        return _unaudited(
+            source,
+            home,
+            f"defined inside {call.expression}, {call.why or 'which was called but did not define it'}; "
+            f"call that yourself and give the result as {target}, or audit the class with pullback.check(…)",
+        )
+    found = find_function(cls, home)
+    expression = call.reaches(cls)
+    if expression is not None:
+        return replace(found, load=home.load(expression, expression, found.location))
+    comment = f"# fn = the Function {cls.__name__!r} made by {call.expression} at {found.location}"
+    return replace(found, load=comment)
+
+
+def _unaudited(source: FunctionSource, home: Home, why: str) -> Found:
+    return Found(
+        target=None,
+        kind="function",
+        name=source.name,
+        module=home.name,
+        qualname=source.qualname,
+        location=home.location(source.file, source.node.lineno),
+        source=source,
+        why_unaudited=why,
+    )

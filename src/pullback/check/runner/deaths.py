@@ -1,0 +1,125 @@
+"""What the death of an audit's process says about the function that it audited."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+
+from pullback.check.runner.process import Death
+from pullback.check.subject import Subject
+from pullback.report.model import Evidence, Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an audit was doing: `rule` on `what`, repeatable by `reproduce`."""
+
+    rule: str = ""
+    what: str = ""
+    reproduce: str = ""
+
+    def __str__(self) -> str:
+        if not self.what:
+            return "before the first rule"
+        return f"on {self.what}" if self.rule else f"while {self.what}"
+
+
+def process_finding(subject: Subject, death: Death, step: Step, seconds: float) -> Finding:
+    """Return what to report of a subject whose process did not get to the end.
+
+    Args:
+        subject: what was audited.
+        death: how the process ended.
+        step: what it was doing.
+        seconds: the limit it ran into, where it was killed for one.
+    """
+    finding = Finding(
+        subject=subject.name,
+        rule="",
+        name="",
+        severity="error",
+        verdict="wrong",
+        message="",
+        location=subject.location,
+        evidence=_evidence(death, step),
+        reproduce=step.reproduce,
+    )
+    if death.cause == "late":
+        return _unfinished(finding, step, seconds)
+    if death.cause == "silent":
+        return _never_returns(finding, step, seconds)
+    if death.cause == "exit":
+        return _exits(finding, step, death.status)
+    if death.status == signal.SIGKILL or "std::bad_alloc" in death.output:
+        return _exhausts_memory(finding, step)
+    return _crashes(finding, step, death.status)
+
+
+def _crashes(finding: Finding, step: Step, number: int) -> Finding:
+    return replace(
+        finding,
+        rule="PB002",
+        name="crashes-the-process",
+        message=f"The process was killed by {signal_name(number)} {step}.",
+        hint="Run the reproduction under `python -X faulthandler`. Native code that dies so mostly reads or "
+        "writes past a tensor: check shape, dtype, device and contiguity before taking a pointer.",
+    )
+
+
+def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
+    return replace(
+        finding,
+        rule="PB003",
+        name="never-returns",
+        message=f"Nothing came back for {seconds:g} s {step}; the process was killed.",
+        hint="If the function is only slow, raise `--budget`, or give smaller inputs with `--inputs`.",
+    )
+
+
+def _unfinished(finding: Finding, step: Step, seconds: float) -> Finding:
+    return replace(
+        finding,
+        rule="PB003",
+        name="never-returns",
+        severity="warning",
+        verdict="unaudited",
+        message=f"The audit was stopped after {seconds:g} s {step}; the rules to come did not run.",
+        hint="If the function is only slow, raise `--budget`, or give smaller inputs with `--inputs`.",
+    )
+
+
+def _exits(finding: Finding, step: Step, status: int) -> Finding:
+    return replace(
+        finding,
+        rule="PB004",
+        name="exits-the-process",
+        message=f"The process was ended with exit status {status} {step}.",
+        hint="Raise an exception: only the program itself should decide to exit.",
+    )
+
+
+def _exhausts_memory(finding: Finding, step: Step) -> Finding:
+    return replace(
+        finding,
+        rule="PB005",
+        name="exhausts-memory",
+        message=f"The process was killed {step}, as the system does when memory runs out.",
+        hint="Look for a temporary much larger than the inputs, or one kept from call to call.",
+    )
+
+
+def _evidence(death: Death, step: Step) -> Evidence | None:
+    if not death.output:
+        return None
+    where = f"end of what it printed, in {step.rule}" if step.rule else "end of what it printed"
+    return Evidence(got=death.output, where=where)
+
+
+def signal_name(number: int) -> str:
+    """Return name and meaning of a signal, e.g. "SIGSEGV (Segmentation fault)"."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+    described = signal.strsignal(number)
+    return f"{name} ({described})" if described else name

@@ -1,0 +1,232 @@
+"""Audits what the command line names, without running the user's code in this process.
+
+One forked process for each target imports it, finds its subjects and forks one process for each of them. This
+process only listens.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Any
+
+from pullback.check.find import discover
+from pullback.check.find.target import parse_target
+from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
+from pullback.check.runner.deaths import signal_name
+from pullback.check.runner.outcome import Outcome, outcome_from_dict, outcome_to_dict, report_of, static_outcome
+from pullback.check.runner.pool import run_tasks, usable_cores
+from pullback.check.runner.process import Death, ensure_can_fork
+from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.runner.task import Given, Limits, Sender, describe_failure, refusal
+from pullback.check.subject import Kind, Options, Subject
+from pullback.errors import PullbackError, RunnerError, TargetError
+from pullback.report.model import Location, Report
+
+_IMPORT_SILENCE = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A subject as another process names it."""
+
+    name: str
+    kind: Kind
+    location: Location
+
+
+class TargetTask:
+    """One target: its import, the list of its subjects, and the audit of those asked for."""
+
+    has_processes = True
+    silence = _IMPORT_SILENCE
+    limit = inf
+
+    def __init__(
+        self,
+        target: str,
+        options: Options,
+        load: Callable[[], Given],
+        only: Collection[int] | None = None,
+        jobs: int = 1,
+        limits: Limits | None = None,
+    ) -> None:
+        """Prepare the audit of one target.
+
+        Args:
+            target: a path or an importable module, with or without ":name".
+            options: how to audit.
+            load: called after the import, in its process; returns what gives example inputs.
+            only: positions of the subjects to audit, in the order they are found; `None` for all.
+            jobs: how many subjects at once.
+            limits: of each subject.
+        """
+        self.listed: list[Listed] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self._target = target
+        self._options = options
+        self._load = load
+        self._only = only
+        self._jobs = jobs
+        self._limits = limits
+
+    @property
+    def wanted(self) -> list[int]:
+        """Positions of the subjects to audit, among those listed."""
+        return [p for p in range(len(self.listed)) if self._only is None or p in self._only]
+
+    def work(self, channel: Channel) -> None:
+        """Import, list and audit: called in the forked process."""
+        limit_memory(8 * GIBIBYTE)
+        try:
+            subjects = discover.discover(self._target)
+            given = self._load()
+            self._list(subjects)
+            channel.send("subjects", subjects=[asdict(listed) for listed in self.listed])
+            # From here on Ctrl-C ends the children too, whatever the imported code made of it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._audit(subjects, given, channel)
+        except PullbackError as error:
+            channel.send("refused", error=type(error).__name__, message=str(error))
+        except Exception as error:
+            channel.send("broken", what=describe_failure(error))
+        else:
+            channel.send("end")
+
+    def message(self, message: dict[str, Any]) -> bool:
+        """Take a message of the process; true if it was the last one.
+
+        Raises:
+            PullbackError: if the process says that nothing can be audited as asked.
+        """
+        match message["event"]:
+            case "subjects":
+                self.listed = [Listed(**{**s, "location": Location(**s["location"])}) for s in message["subjects"]]
+            case "outcome":
+                self.outcomes[message["position"]] = outcome_from_dict(message["outcome"])
+            case "refused":
+                raise refusal(message)
+            case "broken":
+                raise RunnerError(f"{self._target}: the audit itself failed, a bug of Pullback: {message['what']}")
+        return bool(message["event"] == "end")
+
+    def over(self, death: Death) -> bool:
+        """Judge by their source the subjects whose audit its end cut off; no other process is started.
+
+        Raises:
+            TargetError: if the source holds none either.
+        """
+        if death.cause == "finished":
+            return False
+        why = _why(death, imported=bool(self.listed))
+        if self.listed:
+            lost = [Subject(s.name, s.kind, None, s.location, why_unaudited=why) for s in self.listed]
+        else:
+            lost = discover.static_subjects(self._target, why)
+            self._list(lost)
+        if not lost:
+            raise TargetError(f"{self._target}: {why}")
+        for position in self.wanted:
+            if position not in self.outcomes:
+                self.outcomes[position] = static_outcome(lost[position], self._options, why)
+        return False
+
+    def _list(self, subjects: Sequence[Subject]) -> None:
+        self.listed = [Listed(subject.name, subject.kind, subject.location) for subject in subjects]
+
+    def _audit(self, subjects: Sequence[Subject], given: Given, channel: Channel) -> None:
+        wanted = self.wanted
+        if wanted:
+            preload(self._options, compile_once=True)
+        run_subjects(
+            [subjects[position] for position in wanted],
+            self._options,
+            given,
+            limits=self._limits,
+            jobs=self._jobs,
+            on_outcome=lambda n, outcome: channel.send("outcome", position=wanted[n], outcome=outcome_to_dict(outcome)),
+            tick=Sender(channel).beat,
+        )
+
+
+def run_targets(
+    targets: Sequence[str],
+    options: Options,
+    load: Callable[[], Given],
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Audit every subject of every target; one report. Arguments and errors are those of `audit_targets`."""
+    return report_of(audit_targets(targets, options, load, on_progress=on_progress))
+
+
+def audit_targets(
+    targets: Sequence[str],
+    options: Options,
+    load: Callable[[], Given],
+    *,
+    only: Collection[int] | None = None,
+    limits: Limits | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Audit the subjects of every target.
+
+    Args:
+        targets: as on the command line.
+        options: how to audit.
+        load: called in the process of each target, after its import; returns what gives example inputs.
+        only: positions of the subjects to audit in each target, `None` for all.
+        limits: of each subject; by default what goes with the budget.
+        on_progress: called many times a second with the number of subjects done and known.
+
+    Returns:
+        One outcome for each subject, target by target, in the order of their source.
+
+    Raises:
+        TargetError: if a target cannot be found, read or understood, or holds nothing to audit.
+        OptionError: if the example inputs cannot be had.
+        RunnerError: if this process cannot be forked.
+    """
+    for target in targets:
+        parse_target(target)  # a slip in the last one is to be told before the first is audited
+    ensure_can_fork()
+    unique = list(dict.fromkeys(targets))
+    if len(unique) > 1:
+        preload(options, compile_once=True)
+    cores = usable_cores()
+    at_once = max(1, min(cores, len(unique)))
+    tasks = [TargetTask(target, options, load, only, cores // at_once, limits) for target in unique]
+
+    def tick() -> None:
+        if on_progress is not None:
+            on_progress(sum(len(task.outcomes) for task in tasks), sum(len(task.wanted) for task in tasks))
+
+    run_tasks(tasks, at_once, tick)
+    return [task.outcomes[position] for task in tasks for position in task.wanted]
+
+
+def list_subjects(target: str) -> list[Listed]:
+    """Return the subjects of a target, found in another process; nothing is audited.
+
+    Raises:
+        TargetError: if it cannot be found, read or understood, or holds nothing to audit.
+        RunnerError: if this process cannot be forked.
+    """
+    ensure_can_fork()
+    task = TargetTask(target, Options(), lambda: lambda subject: None, only=())
+    run_tasks([task], 1, lambda: None)
+    return task.listed
+
+
+def _why(death: Death, imported: bool) -> str:
+    """Return in words why the process of a target is no more."""
+    doing = "auditing" if imported else "importing"
+    if death.cause == "silent":
+        return f"{doing} it did not get on for {_IMPORT_SILENCE:g} s"
+    if death.cause == "signal":
+        return f"{doing} it ended with {signal_name(death.status)}"
+    printed = death.output.splitlines()
+    last_words = f": {printed[-1].strip()}" if printed else ""
+    return f"{doing} it ended the process with exit status {death.status}{last_words}"

@@ -1,0 +1,151 @@
+"""Several forked processes at once, each watched: one loop, one thread."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pullback.check.runner.child import Channel
+from pullback.check.runner.process import Cause, Death, Process
+
+MOST_JOBS = 8
+
+_TICK = 0.05
+_PATIENCE = 1.0
+
+
+class Task(Protocol):
+    """Something that one process at a time works on, until it is done."""
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a message after which the process is killed."""
+        ...
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which the process is killed whatever it says."""
+        ...
+
+    @property
+    def has_processes(self) -> bool:
+        """True if its process starts others, which it ends when it is interrupted."""
+        ...
+
+    def work(self, channel: Channel) -> None:
+        """Do it: called in the forked process."""
+        ...
+
+    def message(self, message: dict[str, Any]) -> bool:
+        """Take a message of the process; true if it was the last one to wait for."""
+        ...
+
+    def over(self, death: Death) -> bool:
+        """Take note that the process has ended; true if another one is to start."""
+        ...
+
+
+def usable_cores() -> int:
+    """Return how many processes to run at once on this machine."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(MOST_JOBS, len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+def run_tasks(tasks: Sequence[Task], jobs: int, tick: Callable[[], None]) -> None:
+    """Run every task in a process of its own, up to `jobs` at once.
+
+    Whatever ends this function, an exception or Ctrl-C, no process of its own is left.
+
+    Args:
+        tasks: what to run.
+        jobs: how many processes at once.
+        tick: called many times a second.
+
+    Raises:
+        RunnerError: if the system refuses a new process.
+    """
+    waiting = deque(tasks)
+    with selectors.DefaultSelector() as selector:
+        pool = _Pool(selector)
+        try:
+            while waiting or pool.running:
+                while waiting and len(pool.running) < jobs:
+                    pool.start(waiting.popleft())
+                pool.listen()
+                waiting.extendleft(pool.reap())
+                tick()
+        finally:
+            pool.clear()
+
+
+class _Pool:
+    """The processes that run, each with its task."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.running: dict[Process, Task] = {}
+        self._finished: set[Process] = set()
+        self._selector = selector
+
+    def start(self, task: Task) -> None:
+        """Fork a process for a task and listen to it."""
+        process = Process(task.work)
+        self.running[process] = task
+        self._selector.register(process.channel.fd, selectors.EVENT_READ, (process, process.channel))
+        self._selector.register(process.output.fd, selectors.EVENT_READ, (process, process.output))
+
+    def listen(self) -> None:
+        """Wait a little for news and pass it on."""
+        for key, _ in self._selector.select(_TICK):
+            process, pipe = key.data
+            if pipe is process.output:
+                process.keep_output()
+            else:
+                self._pass_on(process)
+            if not pipe.open:
+                self._selector.unregister(pipe.fd)
+
+    def reap(self) -> list[Task]:
+        """Bury each process that is over or has to be; return the tasks that want another."""
+        again = []
+        for process, task in list(self.running.items()):
+            ended = process.ended()
+            if ended:
+                self._pass_on(process)  # what it wrote between our last look and its end
+            cause = self._cause_to_kill(process, task)
+            if (ended or cause) and task.over(self._remove(process, cause)):
+                again.append(task)
+        return again
+
+    def clear(self) -> None:
+        """Leave no process; those that have processes of their own may first end them."""
+        for process, task in self.running.items():
+            if task.has_processes:
+                process.interrupt(_PATIENCE)
+        while self.running:
+            self._remove(next(iter(self.running)), None)
+
+    def _pass_on(self, process: Process) -> None:
+        for message in process.receive():
+            if self.running[process].message(message):
+                self._finished.add(process)
+
+    def _cause_to_kill(self, process: Process, task: Task) -> Cause | None:
+        now = time.monotonic()
+        if process in self._finished:
+            return "finished"
+        if process.ended():
+            return None
+        if now > process.started + task.limit:
+            return "late"
+        return "silent" if now > process.heard + task.silence else None
+
+    def _remove(self, process: Process, cause: Cause | None) -> Death:
+        for fd in (process.channel.fd, process.output.fd):
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+        del self.running[process]
+        return process.bury(cause)

@@ -1,0 +1,214 @@
+"""A forked process as its parent sees it: its messages, what it printed last, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pullback.check.runner.child import Channel, become_child
+from pullback.errors import RunnerError
+
+Cause = Literal["finished", "signal", "exit", "silent", "late"]
+
+_OUTPUT_KEPT = 2000
+_OUTPUT_READ = 20_000
+_FRAMES_KEPT = 8
+_OUR_FOLDER = str(Path(__file__).parent)
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_CHUNK = 65_536
+_MOST_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a process ended.
+
+    Attributes:
+        cause: "finished" (said so), "signal" (killed by one that we did not send), "exit" (ended without a
+            word), "silent" or "late" (killed by us, for saying nothing or for taking too long in all).
+        status: the signal's number or the exit status; 0 for the other causes.
+        output: the end of what it printed.
+        seconds: how long it ran.
+    """
+
+    cause: Cause
+    status: int
+    output: str
+    seconds: float
+
+
+def ensure_can_fork() -> None:
+    """Check that an audit can fork this process.
+
+    Raises:
+        RunnerError: if the platform cannot fork, or if CUDA is in use, which no forked process survives.
+    """
+    if not hasattr(os, "fork"):
+        raise RunnerError(f"an audit needs os.fork, which {sys.platform} lacks; run it under Linux, macOS or WSL")
+    if torch.cuda.is_initialized():
+        raise RunnerError(
+            "CUDA is already initialised in this process, and a forked process cannot use it; "
+            "check before the first CUDA call, or run `pullback check FILE:NAME` on the command line"
+        )
+
+
+class Pipe:
+    """The reading end of a pipe, non-blocking. `open` is false once nobody can write to it."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.open = True
+
+    def read(self) -> bytes:
+        """Return what can be read now, a bounded part of it: the writer may never stop."""
+        chunks = []
+        for _ in range(_MOST_CHUNKS):
+            try:
+                chunk = os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self.open = False
+                break
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+class Process:
+    """A running child.
+
+    Attributes:
+        pid: its process id, and the id of its process group.
+        channel, output: the pipes that carry its messages and what it prints.
+        started, heard: when it was forked and when it last sent a message, on the monotonic clock.
+    """
+
+    def __init__(self, work: Callable[[Channel], None]) -> None:
+        """Fork a process that runs `work` and ends.
+
+        Raises:
+            RunnerError: if the system refuses a new process.
+        """
+        _flush()
+        parent = os.getpid()
+        ends = (*os.pipe(), *os.pipe())
+        try:
+            self.pid = _fork()
+        except OSError as error:
+            _close(*ends)
+            raise RunnerError(f"the system refuses a new process: {error.strerror}") from None
+        channel, to_channel, output, to_output = ends
+        if self.pid == 0:
+            become_child(work, to_channel, to_output, parent)
+        _close(to_channel, to_output)
+        self.channel = Pipe(channel)
+        self.output = Pipe(output)
+        self.started = self.heard = time.monotonic()
+        self._pending = b""
+        self._printed = b""
+        self._status: int | None = None
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have arrived."""
+        *lines, self._pending = (self._pending + self.channel.read()).split(b"\n")
+        if lines:
+            self.heard = time.monotonic()
+        messages = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the audited code may write to any file descriptor
+                messages.append(json.loads(line))
+        return [message for message in messages if isinstance(message, dict) and "event" in message]
+
+    def keep_output(self) -> None:
+        """Take what it printed off its hands; only the end is kept."""
+        self._printed = (self._printed + self.output.read())[-_OUTPUT_READ:]
+
+    def ended(self) -> bool:
+        """True if it has ended by itself."""
+        if self._status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else in this program waits for any child
+                pid, status = self.pid, 0
+            self._status = status if pid else None
+        return self._status is not None
+
+    def bury(self, cause: Cause | None = None) -> Death:
+        """Kill what is left of it and of the processes it started, and say how it ended.
+
+        Args:
+            cause: why it is killed; `None` if it ended by itself.
+        """
+        self._kill()
+        self.keep_output()
+        _close(self.channel.fd, self.output.fd)
+        text = _without_other_frames(self._printed.decode(errors="replace"))[-_OUTPUT_KEPT:].strip()
+        seconds = time.monotonic() - self.started
+        if cause is not None:
+            return Death(cause, 0, text, seconds)
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        return Death("signal" if code < 0 else "exit", abs(code), text, seconds)
+
+    def interrupt(self, patience: float) -> None:
+        """Ask it to end as Ctrl-C does, and wait up to `patience` seconds for that."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGINT)
+        deadline = time.monotonic() + patience
+        while not self.ended() and time.monotonic() < deadline:
+            self.channel.read()
+            self.keep_output()
+            time.sleep(0.005)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._status is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # it may not have reached its own group yet
+        try:
+            _, self._status = os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            self._status = 0
+
+
+def _without_other_frames(printed: str) -> str:
+    """Cut the traceback that `faulthandler` prints at a crash down to the frames of the audited code."""
+    before, heading, frames = printed.rpartition("(most recent call first):\n")
+    if not heading:
+        return printed
+    inner = takewhile(lambda line: line.startswith("  File") and _OUR_FOLDER not in line, frames.splitlines())
+    theirs = [line for line in inner if _TORCH_FOLDER not in line]
+    return before + heading + "\n".join(theirs[:_FRAMES_KEPT])
+
+
+def _fork() -> int:
+    """Fork without Python's warning that threads are lost: the child starts by doing without them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _flush() -> None:
+    """Write out what is buffered, or the child would hold a second copy of it."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)

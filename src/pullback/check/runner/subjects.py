@@ -1,0 +1,110 @@
+"""Audits subjects, each in a forked process of its own with limits on time and memory.
+
+A function that crashes its process, never returns, exits or takes all memory is then a finding like any
+other, and the rules that had not run yet still do, in another process.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from pullback.check import audit
+from pullback.check.runner.child import has_gpu
+from pullback.check.runner.outcome import Outcome, static_outcome
+from pullback.check.runner.pool import run_tasks, usable_cores
+from pullback.check.runner.process import ensure_can_fork
+from pullback.check.runner.task import Given, Limits, SubjectTask
+from pullback.check.subject import Options, Subject
+
+_COMPILING = ("PB409", "PB410", "PB415")
+
+
+def run_subjects(
+    subjects: Sequence[Subject],
+    options: Options,
+    given: Given,
+    *,
+    limits: Limits | None = None,
+    jobs: int | None = None,
+    on_outcome: Callable[[int, Outcome], None] | None = None,
+    tick: Callable[[], None] | None = None,
+) -> list[Outcome]:
+    """Audit each subject in a process of its own; one that has no target is judged by its source, here.
+
+    Args:
+        subjects: what to audit.
+        options: how.
+        given: example inputs for a subject.
+        limits: what each subject may take; by default what goes with the budget.
+        jobs: how many processes at once; by default one for each usable core, eight at most.
+        on_outcome: called with the position and the outcome of each subject as soon as it is known.
+        tick: called many times a second.
+
+    Returns:
+        One outcome for each subject, in the same order.
+
+    Raises:
+        RunnerError: if this process cannot be forked.
+        PullbackError: if `given` raises one.
+    """
+    ensure_can_fork()
+    outcomes: dict[int, Outcome] = {}
+
+    def take(position: int, outcome: Outcome) -> None:
+        outcomes[position] = outcome
+        if on_outcome is not None:
+            on_outcome(position, outcome)
+
+    limits = limits or Limits.of(options)
+    tasks = []
+    for position, subject in enumerate(subjects):
+        if subject.target is None:
+            take(position, static_outcome(subject, options, subject.why_unaudited))
+        else:
+            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position)))
+    run_tasks(tasks, jobs or usable_cores(), tick or _nothing)
+    return [outcomes[position] for position in range(len(subjects))]
+
+
+def preload(options: Options, compile_once: bool) -> None:
+    """Do once, before forking, what every child would otherwise do again: import and warm torch.compile.
+
+    Args:
+        options: how subjects are audited; without a rule that compiles there is nothing to do.
+        compile_once: also compile, run and differentiate a small function.
+    """
+    if not any(rule.id in _COMPILING for rule in audit.selected(options)):
+        return
+    with warnings.catch_warnings(), suppress(Exception), torch.inference_mode(False), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # what it needs is imported here
+        # Where there is a GPU, the first backward starts threads, and no fork can run another after that.
+        if compile_once and not has_gpu():
+            for size in (2, 3):
+                compiled(torch.ones(size, requires_grad=True)).sum().backward()
+            torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))
+            torch.compiler.reset()
+
+
+class _Sine(torch.autograd.Function):
+    """Something small to compile."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return g * x.cos()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,226 @@
+"""The audit of one subject as a task: what its process does, and what to make of what it says."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pullback.check import audit
+from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
+from pullback.check.runner.deaths import Step, process_finding
+from pullback.check.runner.outcome import Outcome, make_outcome, newest
+from pullback.check.runner.process import Death
+from pullback.check.subject import Inputs, Options, Subject
+from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
+from pullback.report.model import Evidence, Finding, finding_from_dict, finding_to_dict
+
+Given = Callable[[Subject], Inputs | None]
+"""Example inputs for a subject, `None` where there are none. Called in the subject's process."""
+
+_REFUSALS = {error.__name__: error for error in (TargetError, OptionError, RunnerError)}
+_BEAT = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one subject may take.
+
+    Attributes:
+        silence: seconds without news from its process.
+        total: seconds over all of its processes.
+        memory: bytes, beyond what its process starts with.
+        attempts: processes.
+    """
+
+    silence: float
+    total: float
+    memory: int = 8 * GIBIBYTE
+    attempts: int = 4
+
+    @classmethod
+    def of(cls, options: Options) -> Limits:
+        """Return the limits that go with a budget. Inductor alone may be silent for minutes."""
+        silence = max(180.0 if options.deep else 10.0, options.budget)
+        return cls(silence=silence, total=6 * options.budget + 30 + (6 * silence if options.deep else 0))
+
+
+@dataclass
+class Attempt:
+    """What one process said."""
+
+    step: Step = field(default_factory=Step)
+    findings: list[Finding] = field(default_factory=list)
+    cases: int = 0
+    allowed: int = 0
+
+
+class SubjectTask:
+    """The audit of one subject, over as many processes as it takes."""
+
+    has_processes = False
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options,
+        given: Given,
+        limits: Limits,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self._subject = subject
+        self._done = done
+        self._seconds = 0.0
+        self._finished = False
+        self._options = options
+        self._given = given
+        self._limits = limits
+        self._attempts = [Attempt()]
+        self._skip: frozenset[str] = frozenset()
+        self._deaths: list[Finding] = []
+
+    @property
+    def silence(self) -> float:
+        """Seconds without news after which its process is killed."""
+        return self._limits.silence
+
+    @property
+    def limit(self) -> float:
+        """Seconds that are left to it."""
+        return self._limits.total - self._seconds
+
+    def work(self, channel: Channel) -> None:
+        """Audit the subject: called in the forked process."""
+        limit_memory(self._limits.memory)
+        events = Sender(channel)
+        try:
+            _ensure_backward_runs()
+            with torch.inference_mode(False):
+                events.step("", "getting example inputs", "")
+                inputs = self._given(self._subject)
+                end = audit.audit(self._subject, self._options, inputs, events, self._skip)
+        except PullbackError as error:
+            channel.send("refused", error=type(error).__name__, message=str(error))
+        except Exception as error:
+            channel.send("broken", what=describe_failure(error), trace=traceback.format_exc())
+        else:
+            channel.send("end", cases=end.cases, allowed=end.allowed)
+
+    def message(self, message: dict[str, Any]) -> bool:
+        """Take a message of the process; true if it was the last one.
+
+        Raises:
+            PullbackError: if the process says that nothing can be audited as asked.
+        """
+        attempt = self._attempts[-1]
+        match message["event"]:
+            case "step":
+                attempt.step = Step(message["rule"], message["what"], message["reproduce"])
+            case "finding":
+                attempt.findings.append(finding_from_dict(message["finding"]))
+            case "end":
+                attempt.cases, attempt.allowed = message["cases"], message["allowed"]
+            case "broken":
+                attempt.findings.append(_our_fault(self._subject, message["what"], message["trace"]))
+            case "refused":
+                raise refusal(message)
+        return message["event"] in ("end", "broken")
+
+    def over(self, death: Death) -> bool:
+        """Take note of how its process ended; true if the remaining rules need another."""
+        self._seconds += death.seconds
+        self._finished = death.cause == "finished"
+        again = not self._finished and self._another(death)
+        if not again:
+            self._done(self._outcome())
+        return again
+
+    def _another(self, death: Death) -> bool:
+        """Take note of a death, and say whether to start anew without the rule and the case that met it."""
+        step = self._attempts[-1].step
+        limit = self._limits.total if death.cause == "late" else self._limits.silence
+        finding = process_finding(self._subject, death, step, limit)
+        if not finding.rule.startswith(self._options.ignore or ("-",)):
+            self._deaths.append(finding)
+        culprits = {step.rule, step.what}
+        again = step.rule and not culprits <= self._skip and death.cause != "late"
+        if not again or len(self._attempts) == self._limits.attempts:
+            return False
+        self._skip |= culprits
+        self._attempts.append(Attempt())
+        return True
+
+    def _outcome(self) -> Outcome:
+        attempts = [attempt.findings for attempt in self._attempts]
+        if not self._finished:  # the last process died too, perhaps before any rule
+            attempts.insert(0, audit.static_findings(self._subject, self._options))
+        return make_outcome(
+            self._subject,
+            self._deaths + newest(attempts),
+            cases=max(attempt.cases for attempt in self._attempts),
+            seconds=self._seconds,
+            allowed=max(attempt.allowed for attempt in self._attempts),
+        )
+
+
+def refusal(message: dict[str, Any]) -> PullbackError:
+    """Return the error that another process sent as a "refused" message."""
+    return _REFUSALS.get(message["error"], PullbackError)(message["message"])
+
+
+def describe_failure(error: Exception) -> str:
+    """Return an exception and where it was raised, on one line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{said} ({Path(where.filename).name}:{where.lineno})"
+
+
+class Sender:
+    """Turns the events of an audit into messages."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last = time.monotonic()
+
+    def step(self, rule: str, what: str, reproduce: str) -> None:
+        """Say what starts."""
+        self._channel.send("step", rule=rule, what=what, reproduce=reproduce)
+        self._last = time.monotonic()
+
+    def beat(self) -> None:
+        """Say that all is well, unless something was said a moment ago."""
+        if time.monotonic() > self._last + _BEAT:
+            self._channel.send("beat")
+            self._last = time.monotonic()
+
+    def finding(self, finding: Finding) -> None:
+        """Say what was found."""
+        self._channel.send("finding", finding=finding_to_dict(finding))
+
+
+def _ensure_backward_runs() -> None:
+    """Check that this forked process can run a backward at all.
+
+    Raises:
+        RunnerError: if autograd refuses, as it does once the parent ran a backward on a machine with a GPU.
+    """
+    try:
+        torch.ones(1, requires_grad=True).sum().backward()
+    except RuntimeError as error:
+        if "fork" not in str(error):
+            raise
+        raise RunnerError(
+            "a backward already ran in this process, and on a machine with a GPU no forked process can run "
+            "another; check before the first backward, or run `pullback check FILE:NAME` on the command line"
+        ) from None
+
+
+def _our_fault(subject: Subject, what: str, trace: str) -> Finding:
+    """Return the finding for an audit that broke: the subject is not to blame, and was not audited."""
+    finding = audit.unaudited(subject, f"the audit itself failed, a bug of Pullback: {what}")
+    return replace(finding, evidence=Evidence(got=trace, where="where it failed"))

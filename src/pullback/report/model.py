@@ -111,12 +111,20 @@ class SubjectResult:
 
 
 def worst_verdict(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict that sums up a subject: the worst of its findings, or "ok".
+    """Return the verdict that sums up a subject.
 
-    What is merely unsupported, and told as an info, does not stain a right function.
+    That of its errors, or "unaudited"; else "intended" if it is no derivative on purpose; else that of its
+    warnings. What is merely told as an info does not stain a right function, unless nothing could be decided.
     """
-    verdicts = {f.verdict for f in findings if f.severity != "info" or f.verdict != "unsupported"}
-    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts or verdict == "ok")
+    audited = all(f.verdict != "unaudited" for f in findings)
+    severest = "error" if any(f.severity == "error" for f in findings) else "warning"
+    verdicts = {f.verdict for f in findings if f.severity == severest}
+    told = {f.verdict for f in findings} & {"intended", "inconclusive"}
+    if not audited and severest != "error":
+        return "unaudited"
+    if severest != "error" and "intended" in told:
+        return "intended"
+    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts | (told - {"intended"}) or verdict == "ok")
 
 
 @dataclass(frozen=True, slots=True)

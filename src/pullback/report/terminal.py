@@ -7,7 +7,7 @@ characters never reach the terminal.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -79,9 +79,23 @@ def _text_of(console: Console) -> str:
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     for name, members in groupby(findings, key=lambda finding: finding.subject):
         console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
-        for finding in members:
+        shown, unsupported = _split(members)
+        for finding in shown:
             _print(finding, console)
+        if unsupported:
+            names = ", ".join(f"{finding.rule} {finding.name}" for finding in unsupported)
+            _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" not supported: {names}"), console, 2)
         console.print()
+
+
+def _split(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Set apart the infos about what is merely unsupported: they are named on one line together."""
+    shown: list[Finding] = []
+    unsupported: list[Finding] = []
+    for finding in findings:
+        plain = finding.severity == "info" and finding.verdict == "unsupported"
+        (unsupported if plain else shown).append(finding)
+    return shown, unsupported
 
 
 def _table(subjects: tuple[SubjectResult, ...]) -> Table:
@@ -106,9 +120,7 @@ def _table(subjects: tuple[SubjectResult, ...]) -> Table:
 
 def _print(finding: Finding, console: Console) -> None:
     if finding.severity == "info":
-        line = _heading(finding, location=False).append(f"  {clean_line(finding.message)}")
-        line.truncate(max(_NARROWEST, console.width), overflow="ellipsis")
-        console.print(line, soft_wrap=True)
+        _print_wrapped(_heading(finding, location=False).append(f"  {clean_line(finding.message)}"), console, 0)
         return
     console.print(_heading(finding, location=True), soft_wrap=True)
     _print_wrapped(Text(clean(finding.message)), console)
@@ -127,10 +139,10 @@ def _print(finding: Finding, console: Console) -> None:
             console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
 
 
-def _print_wrapped(text: Text, console: Console) -> None:
-    for line in text.wrap(console, max(_NARROWEST, console.width - _INDENT)):
+def _print_wrapped(text: Text, console: Console, indent: int = _INDENT) -> None:
+    for number, line in enumerate(text.wrap(console, max(_NARROWEST, console.width - _INDENT))):
         line.rstrip()
-        console.print(_indented(line), soft_wrap=True)
+        console.print(_indented(line, indent if number == 0 else _INDENT), soft_wrap=True)
 
 
 def _print_end(value: str, console: Console) -> None:

@@ -137,7 +137,7 @@ MUTANTS = (
         new="        XSin.x = x\n",
         also=(("(x,) = ctx.saved_tensors", "x = XSin.x"),),
         mode=57,
-        expects=("PB101",),
+        expects=("PB120",),
         note="A second forward before the first backward: the gradient is that of the second input.",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from pullback.check.derivative.trial import Raised, guarded
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 @dataclass(frozen=True)

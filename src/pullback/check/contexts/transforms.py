@@ -22,7 +22,7 @@ from pullback.check.derivative.trial import Raised, forward, guarded, reseed, vj
 from pullback.check.subject import Subject
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _known: WeakKeyDictionary[Audit, list[Setting]] = WeakKeyDictionary()
 _COTANGENT_SEED = 3

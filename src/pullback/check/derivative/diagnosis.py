@@ -13,7 +13,7 @@ from pullback.check.derivative.first_order import Comparison, FirstOrder, agrees
 from pullback.check.derivative.trial import Raised, forward, vjp
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:

@@ -111,6 +111,7 @@ def first_order(
     directions: int,
     numeric: Case | None = None,
     settled: Collection[int] = (),
+    unit: bool = False,
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
@@ -121,6 +122,7 @@ def first_order(
         directions: random directions for each input.
         numeric: the same values in the form the forward is sampled on (contiguous, say); `case` by default.
         settled: inputs, by order, that need no comparison.
+        unit: take cotangents of ones, which read better, instead of random ones, which show more.
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
@@ -136,7 +138,7 @@ def first_order(
     roots = [run.outputs[p] for p in positions]
     if not roots or not all(bool(torch.isfinite(root).all()) for root in roots):
         return None
-    cotangents = [random_like(root, generator) for root in roots]
+    cotangents = [torch.ones_like(root) if unit else random_like(root, generator) for root in roots]
     if not run.differentiable:
         gradients: list[Tensor | None] = [None] * len(run.inputs)
     else:

@@ -17,7 +17,7 @@ from pullback.check.derivative.trial import Raised, as_real, forward, guarded
 from pullback.check.subject import Subject
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _AGREEMENT = 1e-7
 

@@ -29,7 +29,7 @@ from pullback.check.derivative.trial import Raised, Run, as_real, forward, guard
 from pullback.check.subject import Subject
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]
 _AGREEMENT = 1e-6

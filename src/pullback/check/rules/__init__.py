@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 from pullback.check.rules._rule import Rule as Rule
+from pullback.check.subject import Options
 
 
 @functools.cache
@@ -20,3 +21,13 @@ def all_rules() -> tuple[Rule, ...]:
 def rule_named(key: str) -> Rule | None:
     """Return the rule whose id (any case) or name is `key`."""
     return next((rule for rule in all_rules() if key.upper() == rule.id or key.lower() == rule.name), None)
+
+
+def selected(options: Options) -> list[Rule]:
+    """Return the rules that `options` ask for, contract before composition."""
+    return [
+        rule
+        for rule in all_rules()
+        if (not options.select or rule.id.startswith(options.select))
+        and not rule.id.startswith(options.ignore or ("-",))
+    ]

@@ -12,7 +12,7 @@ from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Kind
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
     from pullback.report.model import Finding
 
 Runtime = Callable[["Audit"], Iterator["Finding"]]
@@ -46,6 +46,8 @@ class Rule:
         runtime: runs the subject; `None` for a rule of the runner or of the source alone.
         static: reads the source; `None` if the source cannot show it.
         kinds: the subjects that it applies to.
+        shrinks: whether the runner may look for a smaller example by running the rule again; not where that is
+            slow, or where the rule does it itself.
     """
 
     id: str
@@ -55,6 +57,7 @@ class Rule:
     runtime: Runtime | None = None
     static: Static | None = None
     kinds: tuple[Kind, ...] = ("function", "op", "callable")
+    shrinks: bool = True
 
     @property
     def family(self) -> str:
@@ -67,10 +70,11 @@ def rule(
     runtime: Runtime | None = None,
     static: Static | None = None,
     kinds: tuple[Kind, ...] = ("function", "op", "callable"),
+    shrinks: bool = True,
 ) -> Rule:
     """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
     text = inspect.cleandoc(page or "")
     match = _FIRST_LINE.match(text)
     if match is None:
         raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
-    return Rule(match["id"], match["name"], match["summary"].rstrip("."), text, runtime, static, kinds)
+    return Rule(match["id"], match["name"], match["summary"].rstrip("."), text, runtime, static, kinds, shrinks)

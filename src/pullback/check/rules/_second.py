@@ -10,7 +10,7 @@ from pullback.check.find.syntax import decorator_names
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 def is_once_differentiable(audit: Audit) -> bool:

@@ -63,7 +63,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
@@ -99,10 +99,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         )
     if cause(audit, result, comparison) in audit.running(_OWN_RULES):
         return None
-    smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison.order))
-    final = audit.compare(smallest, directions=2) if smallest is not result.case else None
-    if final is not None and (kept := [c for c in final.wrong if c.order == comparison.order]):
-        result, comparison = final, kept[0]
+    result, comparison = _smallest(audit, result, comparison)
     case = result.case
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
@@ -115,6 +112,18 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         tail=_tail(result, comparison),
         hint=_hint(result, comparison),
     )
+
+
+def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:
+    """Shrink the case, and show it with a cotangent of ones if that still fails."""
+    if result.case.layout_only or audit.draws:
+        return result, comparison
+    smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison.order))
+    for unit in (True, False):
+        final = audit.compare(smallest, directions=2, unit=unit)
+        if final is not None and (kept := [c for c in final.wrong if c.order == comparison.order]):
+            return final, kept[0]
+    return result, comparison
 
 
 def _fails(audit: Audit, case: Case, order: int) -> bool:
@@ -173,4 +182,4 @@ def _inconclusive(audit: Audit, result: FirstOrder) -> Finding:
     )
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, shrinks=False)

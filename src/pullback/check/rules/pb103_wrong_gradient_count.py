@@ -53,7 +53,7 @@ from pullback.check.rules._rule import SourceMatch, rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _HINT = "return one value per argument of forward, in order, None for those without a gradient"
 

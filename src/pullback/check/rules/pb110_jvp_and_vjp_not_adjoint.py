@@ -71,7 +71,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _ROUNDING = 1e-7
 

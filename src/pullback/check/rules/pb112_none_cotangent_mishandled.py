@@ -55,7 +55,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _HINT = "test each cotangent for None, or leave set_materialize_grads alone: zeros are then given instead"
 

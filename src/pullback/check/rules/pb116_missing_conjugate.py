@@ -61,7 +61,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 _COMPLEX = re.compile(r"\.conj\(|is_complex|complex\d|view_as_complex|\.mH\b|torch\.complex")

@@ -62,7 +62,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
 
@@ -160,4 +160,4 @@ def _sliced(g: Tensor) -> Tensor:
     return variants.sliced(g) if g.ndim else g
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, shrinks=False)

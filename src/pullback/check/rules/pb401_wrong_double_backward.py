@@ -52,7 +52,7 @@ from pullback.check.rules._second import is_once_differentiable, silently_wrong
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

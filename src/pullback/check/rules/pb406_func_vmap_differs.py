@@ -79,7 +79,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _HINT = "look at how the vmap rule uses in_dims: each may be None or any dimension, and differ from the others"
 

@@ -1,16 +1,16 @@
 """func-jvp-differs (PB407): forward mode is silently zero, differs between its two interfaces, or raises.
 
 ## What it finds
-Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and
-with one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent
-whose own gradient (reverse over forward) is not its numeric derivative. A tangent that is zero or missing
-although the gradient says that the output moves is a warning for what defines no jvp of its own: every
-`torch.library` custom op does that, the fault is PyTorch's. A Function without `jvp` is refused clearly:
-information. Any other exception is a warning.
+Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and with
+one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent whose own
+gradient (reverse over forward) is not its numeric derivative. A tangent that is zero or missing although the
+gradient says that the output moves is a warning for what defines no jvp of its own: every `torch.library`
+custom op does that, the fault is PyTorch's. A Function without `jvp` is refused clearly: information. Any other
+exception is a warning.
 
 ## Why it hurts
-`jacfwd`, `hessian` and `linearize` are forward mode. A zero tangent makes a Hessian-vector product zero,
-and a `jvp` that computes with detached tensors loses the second derivative; nothing says so.
+`jacfwd`, `hessian` and `linearize` are forward mode. A zero tangent makes a Hessian-vector product zero, and a
+`jvp` that computes with detached tensors loses the second derivative; nothing says so.
 
 ## Limits
 Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110.
@@ -78,7 +78,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 Tangents = Sequence[Tensor | None]
 

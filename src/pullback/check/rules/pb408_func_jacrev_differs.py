@@ -63,7 +63,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _ROWS = 3
 _BATCHED = "is_grads_batched=True"

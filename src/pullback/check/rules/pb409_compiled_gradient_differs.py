@@ -68,7 +68,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _NEW_SIZE = 7
 _HINT = "something in it is decided when it is traced: is_compiling(), the type of a tensor, global state"
@@ -168,4 +168,4 @@ def _shared(audit: Audit) -> Setting | None:
     return setting_of(audit.subject, case) if case is not None else None
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -67,7 +67,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 _GROSS = 0.1
 _SPREAD = 4.0

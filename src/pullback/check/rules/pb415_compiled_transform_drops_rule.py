@@ -59,7 +59,7 @@ from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
-    from pullback.check.audit import Audit
+    from pullback.check.state import Audit
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -99,4 +99,4 @@ _WAY = Way(
     context="traced",
 )
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pullback.check import audit
+from pullback.check.rules import selected
 from pullback.check.runner.child import has_gpu
 from pullback.check.runner.outcome import Outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
@@ -79,7 +79,7 @@ def preload(options: Options, compile_once: bool) -> None:
         options: how subjects are audited; without a rule that compiles there is nothing to do.
         compile_once: also compile, run and differentiate a small function.
     """
-    if not any(rule.id in _COMPILING for rule in audit.selected(options)):
+    if not any(rule.id in _COMPILING for rule in selected(options)):
         return
     with warnings.catch_warnings(), suppress(Exception), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
@@ -87,7 +87,7 @@ def preload(options: Options, compile_once: bool) -> None:
         # Where there is a GPU, the first backward starts threads, and no fork can run another after that.
         if compile_once and not has_gpu():
             for size in (2, 3):
-                compiled(torch.ones(size, requires_grad=True)).sum().backward()
+                torch.autograd.backward(compiled(torch.ones(size, requires_grad=True)).sum())
             torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))
             torch.compiler.reset()
 
@@ -98,12 +98,12 @@ class _Sine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        return x.sin()
+        return torch.sin(x)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return g * x.cos()
+        return torch.mul(g, x.cos())
 
 
 def _nothing() -> None:

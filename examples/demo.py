@@ -1,0 +1,120 @@
+"""What `make demo` shows: an audit of this folder's tutorial functions, then of two published packages.
+
+The packages come from the registry that pip is configured for, into a temporary folder that is deleted at the
+end. Without a network the second half is skipped.
+"""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from itertools import groupby
+from pathlib import Path
+
+from pullback.report.clean import clean_line
+from pullback.report.model import Finding, Location, Report, SubjectResult, finding_from_dict
+from pullback.report.terminal import render_text
+
+ROOT = Path(__file__).resolve().parents[1]
+TUTORIAL = "examples/tutorial_functions.py"
+PACKAGES = {"entmax": "1.3", "snntorch": "1.0.0"}
+STATUS = {0: "nothing of severity error", 1: "findings of severity error", 2: "the audit could not be run"}
+
+
+def main() -> int:
+    print(
+        "Pullback audits custom autograd functions: it runs each, and compares its gradients with what they should be."
+    )
+    audit_tutorial()
+    with tempfile.TemporaryDirectory(prefix="pullback-demo-") as folder:
+        if install(folder):
+            for name in PACKAGES:
+                audit_package(name, folder)
+    print("\nWhat each rule means: pullback rules PB101. What the audit does: docs/check.md.")
+    return 0
+
+
+def audit_tutorial() -> None:
+    """Run the command as a user would, and say what its exit status means."""
+    heading(f"pullback check {TUTORIAL}")
+    status, _ = run([sys.executable, "-m", "pullback", "check", TUTORIAL], cwd=ROOT)
+    print(f"\nExit status {status}: {STATUS.get(status, 'ended early')}.", end=" ")
+    print("They are the point of that file: it holds the mistakes that tutorials make." if status == 1 else "")
+
+
+def install(folder: str) -> bool:
+    """Install the packages, without what they depend on, where nothing else sees them."""
+    wanted = [f"{name}=={version}" for name, version in PACKAGES.items()]
+    heading(f"Two published packages, installed for this demo only: {', '.join(wanted)}")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    quick = ["--no-deps", "--retries", "1", "--timeout", "15", "--target", folder]
+    status, said = run([*pip, *quick, *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if status != 0:
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        print(f"Skipped, since the registry did not give them (no network?): {clean_line(last)}")
+    return status == 0
+
+
+def audit_package(name: str, folder: str) -> None:
+    """Audit every custom function of an installed package; show the errors, and the warnings rule by rule."""
+    (found,) = importlib.metadata.distributions(name=name, path=[folder])
+    heading(f"pullback check {name}   ({name} {found.version})")
+    command = [sys.executable, "-m", "pullback", "check", name, "--format", "json"]
+    status, out = run(command, cwd=folder, env={**os.environ, "PYTHONPATH": folder}, stdout=subprocess.PIPE)
+    if status not in (0, 1):
+        print(f"Exit status {status}: {STATUS.get(status, 'ended early')}.")
+        return
+    report = report_from(json.loads(out))
+    table, *_ = render_text(report).partition("\n\n")
+    *_, summary = render_text(report).rstrip().rpartition("\n")
+    print(table)
+    for severity in ("error", "warning"):
+        chosen = sorted((f for f in report.findings if f.severity == severity), key=lambda finding: finding.rule)
+        for _, members in groupby(chosen, key=lambda finding: finding.rule):
+            show(list(members))
+    print(f"\n{name} {found.version}: {summary}")
+
+
+def show(findings: list[Finding]) -> None:
+    """Print what one rule found: each error, and of warnings the first and who else has it."""
+    first, *others = findings
+    print(f"\n  {first.severity} {first.rule} {first.name}")
+    for finding in findings if first.severity == "error" else [first]:
+        text = clean_line(f"{finding.subject} ({finding.location}): {finding.message}")
+        print(textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="      "))
+    if others and first.severity != "error":
+        names = ", ".join(clean_line(finding.subject) for finding in others)
+        print(textwrap.fill(f"and the like: {names}", 100, initial_indent="    ", subsequent_indent="      "))
+
+
+def report_from(data: dict) -> Report:
+    """Rebuild a report from its JSON form."""
+    subjects = [
+        SubjectResult(**{**subject, "location": Location(**subject["location"])}) for subject in data["subjects"]
+    ]
+    return Report(tuple(subjects), tuple(map(finding_from_dict, data["findings"])), data["summary"]["allowed"])
+
+
+def heading(text: str) -> None:
+    print(f"\n== {text}\n", flush=True)
+
+
+def run(command: list[str], **options) -> tuple[int, bytes]:
+    """Run a command to its end; Ctrl-C reaches it too, and it is given time to clean up."""
+    process = subprocess.Popen(command, **options)
+    try:
+        out, _ = process.communicate()
+    except KeyboardInterrupt:
+        process.wait(timeout=20)
+        raise
+    return process.returncode, out or b""
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

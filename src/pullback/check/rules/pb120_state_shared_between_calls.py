@@ -1,0 +1,128 @@
+"""state-shared-between-calls (PB120): the gradient of a call depends on what else was called.
+
+## What it finds
+Two forwards on different inputs, then the backward of the first: it must give the gradient that the first gives
+when run alone. And two backwards over one retained graph: the second must give what the first gave. State kept
+on the class or in a module, popped lists, and buffers that the backward reuses break one or the other.
+
+## Why it hurts
+A layer that is used twice in a model, gradient accumulation over two losses, and data parallelism in threads
+silently train on the gradient of another call.
+
+## Limits
+A second backward that raises is a warning: it is loud. Functions that draw random numbers of their own accord
+may differ without sharing anything.
+
+## Bad
+```python
+class XSin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        XSin.x = x
+        return x * torch.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (torch.sin(XSin.x) + XSin.x * torch.cos(XSin.x))
+```
+
+## Good
+```python
+class XSin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (torch.sin(x) + x * torch.cos(x))
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cases.case import Case
+from pullback.check.derivative.agreement import Difference, difference, gradients, standard_cotangents
+from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_HINT = "keep what backward needs on ctx, by save_for_backward, and change nothing of it there"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works or difference(_alone(audit), _alone(audit), rounding=0.0):
+        return  # not even the same call twice gives the same: determinism is another property
+    where = _interleaved(audit)
+    if where is not None:
+        yield audit.finding(
+            "PB120",
+            "error",
+            "wrong",
+            f"after a second forward on other values, the gradient of {audit.names[where.order]} changes: {where}",
+            case=audit.base,
+            tail=["first = out", "second = fn(*[3 * x.detach() for x in inputs])", "first.sum().backward()"],
+            hint=_HINT,
+        )
+        return
+    yield from _twice(audit)
+
+
+def _alone(audit: Audit) -> list[Tensor | None]:
+    return gradients(audit.subject, audit.base)
+
+
+def _interleaved(audit: Audit) -> Difference | None:
+    """Run two forwards, then the backward of the first."""
+    run = forward(audit.subject, audit.base)
+    try:
+        forward(audit.subject, _other_values(audit.base))
+    except Raised:
+        return None
+    late = vjp(run, standard_cotangents(run.roots))
+    return difference(_alone(audit), late)
+
+
+def _other_values(case: Case) -> Case:
+    """Return the case with its elements in another order: no value that the function might refuse."""
+    return case.map_inputs(lambda t: t.flatten().roll(1).reshape(t.shape) if t.numel() > 1 else t / 2, "other values")
+
+
+def _twice(audit: Audit) -> Iterator[Finding]:
+    """Run the backward twice over one graph."""
+    run = forward(audit.subject, audit.base)
+    cotangents = standard_cotangents(run.roots)
+    first = vjp(run, cotangents, retain_graph=True)
+    try:
+        where = difference(first, vjp(run, cotangents))
+        what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
+    except Raised as error:
+        where, what = None, str(error)
+    if what:
+        yield audit.finding(
+            "PB120",
+            "error" if where else "warning",
+            "wrong" if where else "unsupported",
+            f"in a second backward over a retained graph, {what}",
+            case=audit.base,
+            tail=[
+                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                "g = [torch.ones_like(o) for o in outs]",
+                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+                "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+            ],
+            hint=_HINT,
+        )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,5 +1,7 @@
 """What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -75,3 +77,10 @@ def test_inductor_can_do_without_worker_processes():
     with _torch.compile_in_this_process():
         assert config.compile_threads == 1
     assert config.compile_threads == before
+
+
+def test_schemas_give_names_types_defaults_and_keyword_only():
+    of_twice = _torch.op_parameters(torch.ops.pullback_test_private.twice)
+    assert [(p.name, p.annotation) for p in of_twice] == [("x", "Tensor")]
+    of_add = _torch.op_parameters(torch.ops.aten.add.Tensor)
+    assert [(p.name, p.kind, p.default) for p in of_add][-1] == ("alpha", inspect.Parameter.KEYWORD_ONLY, 1)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -72,6 +73,24 @@ def is_dispatched_op(obj: Any) -> bool:
     Relies on `torch._ops.OpOverload` and `OpOverloadPacket` being their classes.
     """
     return isinstance(obj, OpOverload | OpOverloadPacket)
+
+
+def op_parameters(op: Any) -> list[inspect.Parameter]:
+    """Return the parameters of `torch.ops.ns.name` or `torch.ops.ns.name.overload`, annotated by their schema types.
+
+    Relies on `OpOverloadPacket.default`, `OpOverload._schema.arguments` and, of these, `name`, `type`,
+    `kwarg_only`, `has_default_value()` and `default_value`.
+    """
+    arguments = getattr(op, "default", op)._schema.arguments
+    return [
+        inspect.Parameter(
+            argument.name,
+            inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+            annotation=str(argument.type),
+        )
+        for argument in arguments
+    ]
 
 
 def op_name(op: Any) -> str:

@@ -72,7 +72,7 @@ def check(
 
 
 def _report(subjects: Sequence[Subject], options: Options, given: Given) -> Report:
-    preload(options, compile_once=len(subjects) > 1)
+    preload(options)
     return report_of(run_subjects(subjects, options, given))
 
 

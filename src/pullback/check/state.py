@@ -16,7 +16,8 @@ from pullback.check.cases.probe import parameters
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.derivative import intent
-from pullback.check.derivative.first_order import Comparison, FirstOrder, first_order
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.derivative.trial import Raised, Run, forward, reseed
@@ -67,7 +68,9 @@ class Audit:
 
     def on(self, base: Case) -> Audit:
         """Return an audit of the same subject with another example."""
-        return Audit(self.subject, self.options, base, [], self.events, self.skip, self.guessed)
+        again = Audit(self.subject, self.options, base, [], self.events, self.skip, self.guessed)
+        again.__dict__["intent"] = self.intent  # of generic values; a small example may look like an identity
+        return again
 
     def running(self, rules: Sequence[str]) -> list[str]:
         """Return those of `rules` that the options select: what they report needs no second finding."""
@@ -125,8 +128,8 @@ class Audit:
 
     @functools.cached_property
     def second(self) -> SecondOrder | None:
-        """What double backward does on the working example; `None` where the backward itself fails."""
-        return second_order(self) if self.backward_works else None
+        """What double backward does on the working example; `None` where there is no backward, or it fails."""
+        return second_order(self) if self.backward_works and self.base_run.roots else None
 
     def results(self) -> list[FirstOrder]:
         """Return the comparison on every variant, within the contract's share of the budget.

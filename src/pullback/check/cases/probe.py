@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback._torch import custom_op_function, is_dispatched_op, op_parameters
 from pullback.check.cases.case import Case, make_case
 from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
 from pullback.check.derivative.trial import Raised, forward, incidents, vjp
@@ -120,7 +121,9 @@ def parameters(subject: Subject) -> list[inspect.Parameter]:
         old_style = cls.setup_context is torch.autograd.Function.setup_context
         found = list(inspect.signature(cls.forward).parameters.values())
         return found[1:] if old_style else found
-    function = getattr(subject.target, "_init_fn", subject.target)
+    if is_dispatched_op(subject.target):
+        return op_parameters(subject.target)
+    function = custom_op_function(subject.target) if subject.kind == "op" else subject.target
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -31,9 +31,9 @@ def script(subject: Subject, case: Case, tail: Sequence[str] = (), mask: Sequenc
     Each differentiated argument is bound to its own name, and `inputs` to the list of them.
     """
     names = variables(case)
-    lines = ["import torch", *(subject.load or f"# fn = {subject.name}").splitlines()]
-    if "runpy" in lines[1]:
-        lines = ["import runpy", "import torch", *[line for line in lines[1:] if line != "import runpy"]]
+    load = (subject.load or f"# fn = {subject.name}").splitlines()
+    imports = {"import torch", *(line for line in load if line.startswith("import "))}
+    lines = [*sorted(imports), *(line for line in load if line not in imports)]
     bound: set[str] = set()
     for position, value in enumerate(case.values):
         if isinstance(value, Tensor) and names[position] not in bound:

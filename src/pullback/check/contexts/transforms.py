@@ -17,7 +17,7 @@ from pullback.check.cases import variants
 from pullback.check.cases.case import Case, copy_tensor
 from pullback.check.contexts.pure import Pure, Slots, called, pure, slots_of
 from pullback.check.derivative.agreement import Difference, difference
-from pullback.check.derivative.first_order import random_like
+from pullback.check.derivative.sampler import random_like
 from pullback.check.derivative.trial import Raised, forward, guarded, reseed, vjp
 from pullback.check.subject import Subject
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.derivative.agreement import difference
-from pullback.check.derivative.first_order import Comparison, FirstOrder, agrees
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.first_order import FirstOrder, agrees
 from pullback.check.derivative.trial import Raised, forward, vjp
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pullback.check.cases.case import Case, is_differentiable
 from pullback.check.cases.repro import literal
-from pullback.check.derivative.first_order import random_like
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.sampler import random_like
 from pullback.check.derivative.trial import Raised, as_real, forward, guarded
 from pullback.check.subject import Subject
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from pullback.check.cases.case import Case
 from pullback.check.derivative.agreement import difference, standard_cotangents
-from pullback.check.derivative.first_order import random_like
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.derivative.recorder import recording
+from pullback.check.derivative.sampler import random_like
 from pullback.check.derivative.trial import Raised, Run, as_real, forward, guarded, vjp
 from pullback.check.subject import Subject
 

@@ -10,8 +10,8 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.contexts.transforms import Setting
-from pullback.check.derivative.first_order import random_like
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.sampler import random_like
 from pullback.check.derivative.trial import as_real, guarded, reseed
 
 _SEED = 7

@@ -57,8 +57,9 @@ from typing import TYPE_CHECKING
 from pullback.check.cases.case import Case
 from pullback.check.cases.repro import literal
 from pullback.check.derivative.agreement import show
+from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
-from pullback.check.derivative.first_order import Comparison, FirstOrder
+from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
@@ -99,8 +100,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         )
     if cause(audit, result, comparison) in audit.running(_OWN_RULES):
         return None
-    result, comparison = _smallest(audit, result, comparison)
     case = result.case
+    result, comparison = _smallest(audit, result, comparison)
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
         "PB101",

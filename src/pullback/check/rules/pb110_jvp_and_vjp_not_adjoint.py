@@ -64,8 +64,8 @@ import torch
 
 from pullback.check.cases.case import is_differentiable
 from pullback.check.derivative.agreement import gradients, show
-from pullback.check.derivative.first_order import random_like
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
+from pullback.check.derivative.sampler import random_like
 from pullback.check.derivative.trial import Raised, as_real
 from pullback.check.rules._rule import rule
 from pullback.report.model import Evidence, Finding

@@ -139,7 +139,7 @@ class TargetTask:
     def _audit(self, subjects: Sequence[Subject], given: Given, channel: Channel) -> None:
         wanted = self.wanted
         if wanted:
-            preload(self._options, compile_once=True)
+            preload(self._options)
         run_subjects(
             [subjects[position] for position in wanted],
             self._options,
@@ -194,7 +194,7 @@ def audit_targets(
     ensure_can_fork()
     unique = list(dict.fromkeys(targets))
     if len(unique) > 1:
-        preload(options, compile_once=True)
+        preload(options)
     cores = usable_cores()
     at_once = max(1, min(cores, len(unique)))
     tasks = [TargetTask(target, options, load, only, cores // at_once, limits) for target in unique]

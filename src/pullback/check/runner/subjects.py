@@ -6,6 +6,7 @@ other, and the rules that had not run yet still do, in another process.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -72,24 +73,26 @@ def run_subjects(
     return [outcomes[position] for position in range(len(subjects))]
 
 
-def preload(options: Options, compile_once: bool) -> None:
-    """Do once, before forking, what every child would otherwise do again: import and warm torch.compile.
+def preload(options: Options) -> None:
+    """Do once in this process, before forking, what every child would do again: warm up torch.compile.
 
     Args:
         options: how subjects are audited; without a rule that compiles there is nothing to do.
-        compile_once: also compile, run and differentiate a small function.
     """
-    if not any(rule.id in _COMPILING for rule in selected(options)):
-        return
+    if any(rule.id in _COMPILING for rule in selected(options)):
+        _warm()
+
+
+@functools.cache
+def _warm() -> None:
     with warnings.catch_warnings(), suppress(Exception), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
         compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # what it needs is imported here
         # Where there is a GPU, the first backward starts threads, and no fork can run another after that.
-        if compile_once and not has_gpu():
+        if not has_gpu():
             for size in (2, 3):
                 torch.autograd.backward(compiled(torch.ones(size, requires_grad=True)).sum())
             torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))
-            torch.compiler.reset()
 
 
 class _Sine(torch.autograd.Function):

@@ -1,0 +1,199 @@
+"""The gradient of one input against the numeric derivative: along directions, then element by element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pullback.check.derivative.nearby import in_hull, nearby_gradients
+from pullback.check.derivative.oracle import (
+    SIGNIFICANT,
+    Estimate,
+    working_epsilon,
+)
+from pullback.check.derivative.sampler import Sampler, random_like, step_scale
+from pullback.check.derivative.trial import Raised, as_real
+
+Status = Literal["ok", "wrong", "inconclusive"]
+
+_NEGLIGIBLE = 1e-8
+"""A disagreement below this part of the output's own size may be what an iteration left unconverged."""
+_FINER = 2.0**-12
+"""A wrong element is looked at again with steps this much smaller, for a ripple that the first ones missed."""
+MAX_ELEMENTS = 48
+"""Elements of one input that are compared singly."""
+_AGREEMENT = {
+    torch.float64: 1e-7,
+    torch.complex128: 1e-7,
+    torch.float32: 5e-4,
+    torch.complex64: 5e-4,
+    torch.float16: 5e-2,
+    torch.bfloat16: 0.25,
+}
+"""Relative disagreement below which a gradient is called right: its own accuracy is another matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The gradient of one input against the numeric derivative.
+
+    Attributes:
+        order: which differentiated input.
+        status: "wrong" beyond ten error bars; "inconclusive" where the bar is too wide to tell.
+        expected, got, bar: at the worst element (or direction).
+        index: of the worst element; `None` if only a direction was compared.
+        failing, compared: elements (or directions) that disagree, and all that were compared.
+        flat: no disagreeing element moves the output at all.
+        moves: some element does move the output.
+        kink: the point is a kink for this input.
+        low, high: the interval of right values.
+    """
+
+    order: int
+    status: Status
+    expected: float = 0.0
+    got: float = 0.0
+    bar: float = 0.0
+    index: tuple[int, ...] | None = None
+    failing: int = 0
+    compared: int = 0
+    flat: bool = False
+    moves: bool = True
+    kink: bool = False
+    low: float = 0.0
+    high: float = 0.0
+
+
+def compare_input(
+    sampler: Sampler, order: int, gradient: Tensor | None, generator: torch.Generator, directions: int
+) -> Comparison:
+    """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements."""
+    x = sampler.case.tensors[order]
+    if not x.numel():
+        return Comparison(order, "ok")
+    if gradient is not None and gradient.shape != x.shape:
+        return Comparison(order, "ok")  # the engine's own check, or another rule, speaks of shapes
+    scale = step_scale(x)
+    results = []
+    for _ in range(directions):
+        direction = random_like(x, generator) * scale
+        results.append(_compare_direction(sampler, order, gradient, direction))
+        if results[-1].status != "ok" or results[-1].kink:
+            return _compare_elements(sampler, order, gradient, generator, results[-1])
+    return max(results, key=lambda c: abs(c.expected - c.got))
+
+
+def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
+    try:
+        estimate = sampler.derivative(order, direction)
+    except Raised:
+        return Comparison(order, "inconclusive", compared=1)
+    v = as_real(direction)
+    terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
+    got, size = float(terms.sum()), float(terms.abs().sum())
+    status = _judge(sampler, estimate, got, size, gradient)
+    if status != "ok" and bool(estimate.valid.any()):
+        refined = sampler.refine(order, direction, estimate)
+        if refined is not estimate:
+            estimate, status = refined, _judge(sampler, refined, got, size, gradient)
+    low, high, bar = sampler.project(estimate)
+    return Comparison(
+        order,
+        status,
+        expected=min(max(got, low), high) if status == "ok" else (low + high) / 2,
+        got=got,
+        bar=bar,
+        failing=int(status == "wrong"),
+        compared=1,
+        flat=bool(estimate.flat.all()),
+        moves=not bool(estimate.flat.all()),
+        kink=bool(estimate.kink.any()),
+        low=low,
+        high=high,
+    )
+
+
+def _judge(sampler: Sampler, estimate: Estimate, got: float, size: float, gradient: Tensor | None) -> Status:
+    """Compare one number with its interval.
+
+    `size` bounds the magnitude of the terms that were summed to `got`, whose rounding is not held
+    against the gradient.
+    """
+    low, high, bar = sampler.project(estimate)
+    if math.isnan(low):
+        return "inconclusive"
+    relevant = float((sampler.weights * estimate.low).abs().sum())
+    if not math.isfinite(got):
+        return "wrong" if bar < 1e-2 * (relevant + 1) else "inconclusive"
+    precision = _AGREEMENT[torch.float64]
+    if gradient is not None and gradient.numel():
+        single = torch.finfo(torch.float32).eps
+        precision = max(_AGREEMENT[gradient.dtype], 32 * min(single, working_epsilon(as_real(gradient))))
+    distance = max(low - got, got - high, 0.0)
+    if distance > SIGNIFICANT * bar + precision * (size + relevant):
+        values = float((sampler.weights.abs() * estimate.magnitude)[estimate.valid].sum())
+        return "wrong" if distance > _NEGLIGIBLE * values else "inconclusive"
+    return "inconclusive" if SIGNIFICANT * bar > 0.1 * max(size, relevant, 1e-300) and bar > 0 else "ok"
+
+
+def _compare_elements(
+    sampler: Sampler, order: int, gradient: Tensor | None, generator: torch.Generator, suspicion: Comparison
+) -> Comparison:
+    """Compare single elements; what a direction suspected counts only if an element bears it out."""
+    x = sampler.case.tensors[order]
+    picked = torch.randperm(x.numel(), generator=generator)[:MAX_ELEMENTS].sort().values.tolist()
+    scale = step_scale(x).flatten()
+    results: list[tuple[int, Comparison]] = []
+    for flat_index in picked:
+        for unit in (1.0, 1j) if x.is_complex() else (1.0,):
+            size = float(scale[flat_index].abs())
+            direction = torch.zeros(x.numel(), dtype=x.dtype)
+            direction[flat_index] = torch.tensor(unit * size, dtype=x.dtype)
+            found = _compare_direction(sampler, order, gradient, direction.reshape(x.shape))
+            if found.status == "wrong":
+                finer = _compare_direction(sampler, order, gradient, (_FINER * direction).reshape(x.shape))
+                if finer.status == "ok":
+                    found = replace(found, status="inconclusive")
+            results.append((flat_index, _per_unit(found, size)))
+    wrong = [(i, c) for i, c in results if c.status == "wrong"]
+    if wrong and gradient is not None and any(c.kink for _, c in results):
+        low, high = nearby_gradients(sampler, order, generator)
+        flat = gradient.detach().flatten()
+        wrong = [(i, c) for i, c in wrong if not in_hull(flat[i], low[i], high[i], (c.low, c.high))]
+    if not wrong:
+        complete = len(picked) == x.numel()
+        decided = [c for _, c in results if c.status == "ok"]
+        kinked = suspicion.kink or any(c.kink for _, c in results)
+        if suspicion.status == "wrong" and not complete and not kinked:
+            return suspicion
+        return Comparison(order, "ok" if decided else "inconclusive", compared=len(results), kink=kinked)
+    worst_index, worst = max(wrong, key=lambda item: _badness(item[1]))
+    return replace(
+        worst,
+        index=tuple(int(i) for i in torch.unravel_index(torch.tensor(worst_index), x.shape)),
+        failing=len(wrong),
+        compared=len(results),
+        flat=all(c.flat for _, c in wrong),
+        moves=any(c.moves and c.status != "inconclusive" for _, c in results),
+    )
+
+
+def _per_unit(c: Comparison, size: float) -> Comparison:
+    """Turn a comparison along `size` times a unit vector into one of the partial derivative."""
+    return replace(
+        c,
+        expected=c.expected / size,
+        got=c.got / size,
+        bar=c.bar / size,
+        low=c.low / size,
+        high=c.high / size,
+    )
+
+
+def _badness(c: Comparison) -> float:
+    gap = abs(c.expected - c.got)
+    return math.inf if math.isnan(gap) else gap

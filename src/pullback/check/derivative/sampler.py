@@ -1,0 +1,96 @@
+"""The forward of one case along a line through one of its inputs, and the step that suits its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.check.cases.case import Case
+from pullback.check.derivative.oracle import (
+    Estimate,
+    differentiate,
+    refine_by_complex_step,
+)
+from pullback.check.derivative.trial import Raised, as_real, forward
+from pullback.check.subject import Subject
+
+
+class Sampler:
+    """Samples the forward of one case along directions in one of its inputs, projected on the cotangents."""
+
+    def __init__(self, subject: Subject, case: Case, positions: Sequence[int], cotangents: Sequence[Tensor]) -> None:
+        self.subject = subject
+        self.case = case
+        self.positions = positions
+        self.cotangents = cotangents
+        self.weights = torch.cat([as_real(g) for g in cotangents])
+        self.analytic: bool | None = None
+
+    def sample(self, order: int, change: Tensor, imaginary: bool = False) -> Tensor:
+        """Return every output, as one real vector, with `change` added to the `order`-th input.
+
+        With `imaginary`, everything is made complex, and the imaginary parts of the outputs are returned.
+        """
+        moving = twins(self.case, order)
+        moved = [
+            t + change if position in moving else (t.to(change.dtype) if imaginary else t)
+            for t, position in zip(self.case.tensors, self.case.wrt, strict=True)
+        ]
+        run = forward(self.subject, self.case, moved=moved)
+        outs = [run.outputs[p] for p in self.positions]
+        return torch.cat([out.imag.flatten() if imaginary else as_real(out) for out in outs])
+
+    def derivative(self, order: int, direction: Tensor) -> Estimate:
+        """Estimate J v for `direction`; the step follows the size of the input."""
+        return differentiate(lambda t: self.sample(order, (t * direction).to(direction.dtype)))
+
+    def refine(self, order: int, direction: Tensor, estimate: Estimate) -> Estimate:
+        """Sharpen an estimate by the complex step, where the forward takes complex inputs."""
+        if direction.is_complex() or self.analytic is False:
+            return estimate
+        step = 1e-20
+        try:
+            tangent = self.sample(order, direction.to(torch.complex128) * (1j * step), imaginary=True) / step
+        except (Raised, RuntimeError):
+            self.analytic = False
+            return estimate
+        return refine_by_complex_step(estimate, tangent)
+
+    def project(self, estimate: Estimate) -> tuple[float, float, float]:
+        """Return the interval of <g, J v> and its bar; NaN where some element has no derivative."""
+        relevant = self.weights != 0
+        if not bool((estimate.valid | ~relevant).all()):
+            return (torch.nan,) * 3
+        low, high = self.weights * estimate.low, self.weights * estimate.high
+        return (
+            float(torch.minimum(low, high)[relevant].sum()),
+            float(torch.maximum(low, high)[relevant].sum()),
+            float((self.weights.abs() * estimate.bar)[relevant].sum()),
+        )
+
+
+def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a tensor of random signs and magnitudes in [0.5, 1], exact in every dtype."""
+
+    def draw() -> Tensor:
+        magnitude = torch.randint(4, 9, t.shape, generator=generator) / 8
+        return magnitude * (torch.randint(0, 2, t.shape, generator=generator) * 2 - 1)
+
+    if t.is_complex():
+        return torch.complex(draw().to(torch.float64), draw().to(torch.float64)).to(t.dtype)
+    return draw().to(t.dtype)
+
+
+def step_scale(x: Tensor) -> Tensor:
+    """Return the length of a step for each element: 1, less for a tensor of tiny values, never lost in rounding."""
+    size = x.detach().abs()
+    largest = float(size.max())
+    return size.mul(1e-6).clamp(min=min(largest, 1.0) if largest > 0 else 1.0).to(x.dtype)
+
+
+def twins(case: Case, order: int) -> list[int]:
+    """Positions that hold the very same tensor as the `order`-th input."""
+    value = case.values[case.wrt[order]]
+    return [p for p in case.wrt if case.values[p] is value]

@@ -2,10 +2,27 @@
 
 import pytest
 
-import pullback
-
+from ..bulk import audit_all, chosen
 from .catalogue import MUTANTS
 from .load import base_names, build, function_of, load_base
+
+
+@pytest.fixture(scope="session")
+def findings_of_mutants(request, tmp_path_factory):
+    """The findings on each selected mutant, by its id."""
+    folder = tmp_path_factory.mktemp("mutants")
+    unique = {mutant.id: mutant for mutant in chosen(request, "mutant")}
+    modules = [build(mutant, folder) for mutant in unique.values()]
+    found = audit_all([(function_of(module), module.inputs) for module in modules])
+    return dict(zip(unique, found, strict=True))
+
+
+@pytest.fixture(scope="session")
+def findings_of_bases():
+    """The findings on each base, by its name."""
+    modules = [load_base(name) for name in base_names()]
+    found = audit_all([(function_of(module), module.inputs) for module in modules])
+    return dict(zip(base_names(), found, strict=True))
 
 
 def case(mutant):
@@ -15,15 +32,12 @@ def case(mutant):
 
 
 @pytest.mark.parametrize("mutant", [case(mutant) for mutant in MUTANTS])
-def test_mutant_is_caught(mutant, tmp_path):
-    module = build(mutant, tmp_path)
-    report = pullback.check(function_of(module), *module.inputs())
-    seen = [(finding.rule, finding.severity, finding.verdict) for finding in report.findings]
-    assert mutant.caught_by(report.findings), f"{mutant.note} Findings: {seen}"
+def test_mutant_is_caught(mutant, findings_of_mutants):
+    findings = findings_of_mutants[mutant.id]
+    seen = [(finding.rule, finding.severity, finding.verdict) for finding in findings]
+    assert mutant.caught_by(findings), f"{mutant.note} Findings: {seen}"
 
 
 @pytest.mark.parametrize("name", base_names())
-def test_base_is_sound(name):
-    module = load_base(name)
-    report = pullback.check(function_of(module), *module.inputs())
-    assert [finding for finding in report.findings if finding.severity == "error"] == []
+def test_base_is_sound(name, findings_of_bases):
+    assert [finding for finding in findings_of_bases[name] if finding.severity == "error"] == []

@@ -162,7 +162,7 @@ class Audit:
         base = self.base
         for given in self.given:
             yield given, None
-        for case in self._without_optional():
+        for case in self.without_optional():
             yield case, None
         for make in (variants.values, variants.shared, variants.sizes):
             for case in make(base):
@@ -175,8 +175,8 @@ class Audit:
         for case in variants.extremes(base):
             yield case, None
 
-    def _without_optional(self) -> Iterator[Case]:
-        """Yield the example with None for each tensor argument that may be None, by its default or the source."""
+    def without_optional(self) -> Iterator[Case]:
+        """Yield the example with None for each tensor argument that may be None, by default or by the source."""
         source = self.subject.source
         text = ast.unparse(source.node) if source else ""
         positions = self.base.top_level(len(self.base.arguments()[0]))

@@ -146,6 +146,7 @@ MUTANTS = (
         "        return x * x + y * y, product\n",
         mode=28,
         expects=("PB101", "PB107", "PB111"),
+        survives="mark_non_differentiable is an explicit statement of the author's",
         note="A differentiable output is cut off.",
     ),
     Mutant(

@@ -7,7 +7,7 @@ Anything but `None` returned in the place of a number, a string, a flag or `None
 The engine raises at the first backward ("returned a gradient different than None at position …").
 
 ## Limits
-Judged on the example: an argument may be a number in one call and a tensor in another.
+Judged on the example, and with None for arguments that may be None.
 
 ## Bad
 ```python
@@ -43,10 +43,11 @@ class Power(torch.autograd.Function):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from pullback.check.cases.case import Case
 from pullback.check.derivative.recorder import record_base
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
@@ -56,22 +57,28 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    arguments = audit.base.arguments()[0]
-    for call in record_base(audit.subject, audit.base):
-        for place, (argument, gradient) in enumerate(zip(arguments, call.returned, strict=False)):
-            if gradient is None or isinstance(argument, Tensor):
-                continue
+    for case in (audit.base, *audit.without_optional()):
+        for place, argument, gradient in _unasked(audit, case):
             yield audit.finding(
                 "PB108",
                 "error",
                 "wrong",
                 f"backward returned a {type(gradient).__name__} for argument {place}, "
                 f"which is a {type(argument).__name__}",
-                case=audit.base,
+                case=case,
                 tail=["out.sum().backward()"],
                 hint="return None in its place",
             )
             return
+
+
+def _unasked(audit: Audit, case: Case) -> Iterator[tuple[int, Any, Any]]:
+    """Yield (place, argument, gradient) for each gradient of what is no tensor."""
+    arguments = case.arguments()[0]
+    for call in record_base(audit.subject, case):
+        for place, (argument, gradient) in enumerate(zip(arguments, call.returned, strict=False)):
+            if gradient is not None and not isinstance(argument, Tensor):
+                yield place, argument, gradient
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -61,7 +61,7 @@ from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import rule
-from pullback.report.model import Finding
+from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -71,20 +71,26 @@ _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 def _run(audit: Audit) -> Iterator[Finding]:
     reported: set[int] = set()
-    undecided = True
-    for result in audit.results():
-        undecided &= all(c.status == "inconclusive" for c in result.comparisons)
+    results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
+    for result in results:
         for comparison in result.wrong:
             if comparison.order in reported:
                 continue
             found = _disagreement(audit, result, comparison)
-            reported.add(comparison.order)
+            meant = found is not None and found.verdict == "intended"
+            if not meant:
+                reported.add(comparison.order)
             if found is not None:
                 yield found
-                if found.verdict == "intended":
-                    return
-    if undecided and audit.base_result is not None and audit.base_result.comparisons:
-        yield _inconclusive(audit, audit.base_result)
+            if meant and audit.intent is not None:
+                return
+    undecided = all(c.status == "inconclusive" for result in results for c in result.comparisons)
+    base = audit.base_result
+    if base is None and audit.base_run.roots:
+        yield _inconclusive(audit, "the output is not finite on the example")
+    elif undecided and base is not None and base.comparisons:
+        why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
+        yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
 
 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
@@ -171,16 +177,9 @@ def _tail(result: FirstOrder, c: Comparison) -> list[str]:
     ]
 
 
-def _inconclusive(audit: Audit, result: FirstOrder) -> Finding:
-    c = result.comparisons[0]
-    return audit.finding(
-        "PB101",
-        "info",
-        "inconclusive",
-        "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right",
-        evidence=audit.evidence(result, c),
-        hint="give inputs of a wider dtype, or larger and away from singular points",
-    )
+def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> Finding:
+    hint = "give inputs of a wider dtype, or larger and away from singular points"
+    return audit.finding("PB101", "info", "inconclusive", why, evidence=evidence, hint=hint)
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)

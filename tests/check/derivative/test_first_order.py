@@ -1,0 +1,254 @@
+"""A right gradient is never accused, a wrong one is, down to half a per mille in one element."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import Function
+
+from pullback.check.derivative.first_order import agrees, moves_output
+from pullback.check.find.discover import subject_of
+
+from ..making import compare, function, normal, status, uniform
+
+SMOOTH = {
+    "sine": (torch.sin, lambda g, x: g * x.cos()),
+    "steep": (lambda x: torch.tanh(50 * x), lambda g, x: 50 * g * (1 - torch.tanh(50 * x) ** 2)),
+    "ripple": (lambda x: torch.sin(2000 * x), lambda g, x: 2000 * g * torch.cos(2000 * x)),
+    "offset": (lambda x: x.exp() + 1e6, lambda g, x: g * x.exp()),
+    "sum": (lambda x: (x * x).sum(), lambda g, x: 2 * g * x),
+    "softmax": (lambda x: x.softmax(-1), lambda g, x: (y := x.softmax(-1)) * (g - (g * y).sum(-1, keepdim=True))),
+    "constant": (lambda x: torch.ones_like(x), lambda g, x: torch.zeros_like(x)),
+    "float32 inside": (lambda x: x.float().exp().double(), lambda g, x: g * x.float().exp().double()),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("shape", [(), (3, 5), (60,)], ids=str)
+def test_a_right_gradient(name, shape):
+    assert "wrong" not in status(function(*SMOOTH[name]), normal(*shape))
+
+
+@pytest.mark.parametrize("name", ["sine", "steep", "sum", "softmax"])
+def test_a_right_gradient_is_called_so(name):
+    assert status(function(*SMOOTH[name]), normal(3, 4)) == ["ok"]
+
+
+@given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))
+@settings(max_examples=15)
+def test_half_a_per_mille_in_one_element(size, element, factor):
+    element %= size
+
+    def gradient(g, x):
+        gx = g * x.cos()
+        gx[element] *= factor
+        return gx
+
+    result = compare(function(torch.sin, gradient), uniform(size, low=-1, high=1))
+    assert [c.index for c in result.wrong] in ([(element,)], [None])
+
+
+def test_the_numbers_of_a_disagreement():
+    def gradient(g, x):
+        return g * x.cos() * torch.tensor([1.0, 1.0, 1.5])
+
+    result = compare(function(torch.sin, gradient), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
+    (wrong,) = result.wrong
+    assert (wrong.index, wrong.failing, wrong.compared) == ((2,), 1, 3)
+    assert abs(wrong.got / wrong.expected - 1.5) < 1e-9
+    assert wrong.bar < 1e-9
+    assert not wrong.flat
+
+
+@pytest.mark.parametrize(("off", "expected"), [(0.0, "ok"), (1e-7, "ok"), (1e-2, "wrong")])
+@pytest.mark.parametrize("shape", [(3, 5), (60,)], ids=str)
+def test_a_forward_that_works_in_float32(off, expected, shape):
+    fn = function(lambda x: x.float().exp().double(), lambda g, x: (1 + off) * g * x.float().exp().double())
+    assert status(fn, uniform(*shape, low=-1, high=1)) == [expected]
+
+
+def test_noise_hides_what_is_smaller():
+    """Half a per mille of a value that is only known to one in ten thousand."""
+
+    def rough(x):
+        return x.exp() + 1e-4 * torch.frac(torch.sin(x * 1e7) * 43758.5453)
+
+    assert "wrong" not in status(function(rough, lambda g, x: 1.0005 * g * x.exp()), normal(3))
+    assert status(function(rough, lambda g, x: 2 * g * x.exp()), normal(3)) == ["wrong"]
+
+
+@pytest.mark.parametrize("at_zero", [0.0, 0.25, 1.0])
+def test_any_value_between_the_one_sided_derivatives_is_right_at_a_kink(at_zero):
+    fn = function(torch.relu, lambda g, x: g * torch.where(x == 0, at_zero, (x > 0).double()))
+    assert status(fn, torch.tensor([0.0, -1.0, 0.0, 2.0], dtype=torch.float64)) == ["ok"]
+
+
+@pytest.mark.parametrize("at_zero", [2.0, -0.5, torch.nan])
+def test_no_value_outside_is(at_zero):
+    fn = function(torch.relu, lambda g, x: g * torch.where(x == 0, at_zero, (x > 0).double()))
+    (wrong,) = compare(fn, torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)).wrong
+    assert wrong.index == (1,)
+    assert wrong.kink
+
+
+class Sort(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y, index = x.sort()
+        ctx.save_for_backward(index)
+        ctx.mark_non_differentiable(index)
+        return y, index
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (index,) = ctx.saved_tensors
+        return torch.zeros_like(g).scatter(0, index, g)
+
+
+class SortsWrong(Sort):
+    @staticmethod
+    def backward(ctx, g, _):
+        return g
+
+
+def test_sorting_where_several_tie():
+    tied = torch.tensor([0.5, 0.5, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
+    assert "wrong" not in status(Sort, tied)
+    assert status(Sort, normal(40)) == ["ok"]
+    assert status(SortsWrong, torch.tensor([0.5, -1.0, 3.0, 2.0], dtype=torch.float64)) == ["wrong"]
+
+
+@pytest.mark.parametrize("chosen", [[0], [3], [0, 1, 3]])
+def test_a_maximum_that_several_share(chosen):
+    """The first, the last or a share for each: all are limits of gradients, or their averages."""
+
+    def gradient(g, x):
+        gx = torch.zeros_like(x)
+        gx[chosen] = g / len(chosen)
+        return gx
+
+    tied = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    assert "wrong" not in status(function(torch.max, gradient), tied)
+
+
+@pytest.mark.parametrize(("conjugate", "expected"), [(True, "ok"), (False, "wrong")])
+def test_complex(conjugate, expected):
+    fn = function(lambda z: z * z, lambda g, z: g * (2 * z).conj() if conjugate else g * 2 * z)
+    assert status(fn, normal(2, 3, dtype=torch.complex128)) == [expected]
+
+
+def test_real_from_complex():
+    assert status(function(lambda z: z.abs() ** 2, lambda g, z: 2 * g * z), normal(4, dtype=torch.complex128)) == ["ok"]
+
+
+class Product(Function):
+    """Scaled wrongly in `b` if `slip` is not 1."""
+
+    @staticmethod
+    def forward(ctx, a, b, slip=1.0):
+        ctx.save_for_backward(a, b)
+        ctx.slip = slip
+        return a * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return g * b, ctx.slip * g * a, None
+
+
+def test_each_input_is_judged():
+    assert status(Product, normal(3), normal(3, seed=1)) == ["ok", "ok"]
+    assert status(Product, normal(3), normal(3, seed=1), 1.01) == ["ok", "wrong"]
+
+
+def test_one_tensor_passed_twice_is_one_input():
+    x = normal(3)
+    assert status(Product, x, x) == ["ok"]
+    assert status(Product, x, x, 1.01) == ["wrong"]
+
+
+def test_what_requires_no_grad_is_left_alone():
+    assert status(Product, normal(3).requires_grad_(), normal(3, seed=1), 5.0) == ["ok"]
+
+
+class Halves(Function):
+    @staticmethod
+    def forward(ctx, x, slip=1.0):
+        ctx.slip = slip
+        a, b = x.chunk(2)
+        return a.exp(), a > 0, b.sin(), ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, ga, _, gb, __):
+        a, b = ctx.saved_tensors[0].chunk(2)
+        return torch.cat([ga * a.exp(), ctx.slip * gb * b.cos()]), None
+
+
+def test_several_outputs():
+    assert status(Halves, normal(6)) == ["ok"]
+    result = compare(Halves, normal(6), 0.9)
+    assert result.wrong[0].failing == 3
+    assert len(result.cotangents) == 2
+
+
+def test_no_gradient_counts_as_zero():
+    assert status(function(torch.sin, lambda g, x: None), normal(3)) == ["wrong"]
+    assert "wrong" not in status(function(lambda x: torch.ones_like(x), lambda g, x: None), normal(3))
+
+
+def test_a_flat_forward_shows():
+    (wrong,) = compare(function(torch.round, lambda g, x: g), uniform(5, low=0.1, high=0.4)).wrong
+    assert wrong.flat
+    assert not wrong.moves
+
+
+def test_a_gradient_that_is_not_finite_is_wrong():
+    assert status(function(torch.sin, lambda g, x: g / (x * 0)), normal(3)) == ["wrong"]
+
+
+def test_what_raises_is_told():
+    def gradient(g, x):
+        raise ValueError("no backward")
+
+    result = compare(function(torch.sin, gradient), normal(3))
+    assert "ValueError: no backward" in str(result.error)
+    assert result.comparisons == []
+
+
+@pytest.mark.parametrize("value", [lambda x: x / 0, lambda x: x.round().long(), lambda x: x.view(7)])
+def test_no_comparison_without_a_finite_differentiable_output(value):
+    assert compare(function(value, lambda g, x: g), normal(3)) is None
+
+
+def test_low_precision_is_compared_at_its_own_precision():
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert "wrong" not in status(function(torch.sin, lambda g, x: g * x.cos()), normal(5).to(dtype))
+    assert status(function(torch.sin, lambda g, x: -g * x.cos()), normal(5).float()) == ["wrong"]
+
+
+def test_whether_another_gradient_would_agree():
+    subject, x = subject_of(Product), normal(3)
+    result = compare(Product, x, normal(3, seed=1), 1.5)
+    right = result.cotangents[0] * x
+    assert agrees(subject, result, 1, right, torch.Generator().manual_seed(0))
+    assert not agrees(subject, result, 1, -right, torch.Generator().manual_seed(0))
+
+
+def test_which_output_an_input_moves():
+    class TwoByTwo(Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a.sin(), a * b
+
+        @staticmethod
+        def backward(ctx, ga, gb):
+            a, b = ctx.saved_tensors
+            return ga * a.cos() + gb * b, gb * a
+
+    subject, result = subject_of(TwoByTwo), compare(TwoByTwo, normal(3), normal(3, seed=1))
+    moved = [
+        [moves_output(subject, result, order, output, torch.Generator().manual_seed(0)) for output in (0, 1)]
+        for order in (0, 1)
+    ]
+    assert moved == [[True, True], [False, True]]

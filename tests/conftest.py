@@ -1,0 +1,21 @@
+"""Tests run on one thread, from the same random state, and leave no global setting of PyTorch changed."""
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    """Start from a seed; float32 stays the default dtype, so that a test means float64 where it says so."""
+    torch.manual_seed(0)
+    yield
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -69,7 +69,7 @@ def static_findings(subject: Subject, options: Options) -> list[Finding]:
         return []
     return [
         Finding(
-            subject.name, rule.id, rule.name, "error", "wrong", match.message,
+            subject.name, rule.id, rule.name, match.severity, "wrong", match.message,
             Location(subject.location.file, match.line), hint=match.hint,
         )
         for rule in selected(options)

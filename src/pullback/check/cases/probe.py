@@ -21,6 +21,7 @@ from torch import Tensor
 from pullback._torch import custom_op_function, is_dispatched_op, op_parameters
 from pullback.check.cases.case import Case, make_case
 from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
+from pullback.check.derivative.agreement import standard_cotangents
 from pullback.check.derivative.trial import Raised, forward, incidents, vjp
 from pullback.check.runner.events import Events
 from pullback.check.subject import Subject
@@ -106,7 +107,7 @@ def _score(subject: Subject, case: Case) -> tuple[int, str]:
     if not all(bool(torch.isfinite(root).all()) for root in roots):
         return _RUNS, "forward gave values that are not finite"
     try:
-        grads = vjp(run, [torch.ones_like(root) for root in roots])
+        grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
     except Raised as error:
         hopeless = isinstance(error.error, _BUGS) or _BROKEN_CONTRACT.search(str(error))
         return _PERFECT if hopeless else _FINITE, str(error)

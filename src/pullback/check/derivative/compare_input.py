@@ -23,7 +23,7 @@ Status = Literal["ok", "wrong", "inconclusive"]
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
 _FINER = 2.0**-12
-"""A wrong element is looked at again with steps this much smaller, for a ripple that the first ones missed."""
+"""What looks wrong is looked at again with steps this much smaller, for a ripple that the first ones missed."""
 MAX_ELEMENTS = 48
 """Elements of one input that are compared singly."""
 _AGREEMENT = {
@@ -81,10 +81,20 @@ def compare_input(
     results = []
     for _ in range(directions):
         direction = random_like(x, generator) * scale
-        results.append(_compare_direction(sampler, order, gradient, direction))
+        results.append(_compare_twice(sampler, order, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
             return _compare_elements(sampler, order, gradient, generator, results[-1])
     return max(results, key=lambda c: abs(c.expected - c.got))
+
+
+def _compare_twice(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
+    """Compare along a direction, and where that says "wrong", with finer steps: the sharper of the two counts."""
+    found = _compare_direction(sampler, order, gradient, direction)
+    if found.status == "wrong":
+        finer = _per_unit(_compare_direction(sampler, order, gradient, _FINER * direction), _FINER)
+        if finer.status != "inconclusive" and finer.bar <= found.bar:
+            return finer
+    return found
 
 
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
@@ -134,10 +144,11 @@ def _judge(sampler: Sampler, estimate: Estimate, got: float, size: float, gradie
         single = torch.finfo(torch.float32).eps
         precision = max(_AGREEMENT[gradient.dtype], 32 * min(single, working_epsilon(as_real(gradient))))
     distance = max(low - got, got - high, 0.0)
+    negligible = _NEGLIGIBLE * float((sampler.weights.abs() * estimate.magnitude)[estimate.valid].sum())
     if distance > SIGNIFICANT * bar + precision * (size + relevant):
-        values = float((sampler.weights.abs() * estimate.magnitude)[estimate.valid].sum())
-        return "wrong" if distance > _NEGLIGIBLE * values else "inconclusive"
-    return "inconclusive" if SIGNIFICANT * bar > 0.1 * max(size, relevant, 1e-300) and bar > 0 else "ok"
+        return "wrong" if distance > negligible else "inconclusive"
+    telling = 0.1 * max(size, relevant) or negligible  # where both are 0, what would count as a difference
+    return "inconclusive" if SIGNIFICANT * bar > telling else "ok"
 
 
 def _compare_elements(
@@ -153,11 +164,7 @@ def _compare_elements(
             size = float(scale[flat_index].abs())
             direction = torch.zeros(x.numel(), dtype=x.dtype)
             direction[flat_index] = torch.tensor(unit * size, dtype=x.dtype)
-            found = _compare_direction(sampler, order, gradient, direction.reshape(x.shape))
-            if found.status == "wrong":
-                finer = _compare_direction(sampler, order, gradient, (_FINER * direction).reshape(x.shape))
-                if finer.status == "ok":
-                    found = replace(found, status="inconclusive")
+            found = _compare_twice(sampler, order, gradient, direction.reshape(x.shape))
             results.append((flat_index, _per_unit(found, size)))
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
     if wrong and gradient is not None and any(c.kink for _, c in results):

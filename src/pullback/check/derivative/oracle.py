@@ -19,7 +19,7 @@ bars, both are kept, and every value between them is a derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,7 +32,8 @@ LEVELS = 12
 # No powers of two: sums with those fit narrow dtypes, and would look like the work of a narrow one.
 _LARGEST_STEP = 0.0613
 _NOISE_SPACINGS = (4.87e-4, -3.01e-4)
-_NOISE_POINTS = 8
+# Unevenly spaced: rounding errors at evenly spaced points can form a pattern that looks smooth.
+_NOISE_POINTS = (1.0, 1.83, 3.21, 3.94, 5.17, 6.38, 6.92, 8.0)
 _CENTRAL = (2, 4, 6, 8)
 _ONE_SIDED = (1, 2, 3, 4)
 SIGNIFICANT = 10.0
@@ -161,7 +162,7 @@ def _richardson(
         correction = (column - previous[1:])[1:].abs()
         scatter = (column[1:] - column[:-1]).abs()
         truncations = torch.maximum(correction, scatter)
-        bars = (truncations + column_noise[1:]).nan_to_num(nan=torch.inf)
+        bars = _unless_contradicted(column[1:], (truncations + column_noise[1:]).nan_to_num(nan=torch.inf))
         bar, level = bars.min(0)
         level = level.unsqueeze(0)
         better = bar < best_bar
@@ -174,15 +175,23 @@ def _richardson(
     return best, best_bar, settled
 
 
+def _unless_contradicted(values: Tensor, bars: Tensor) -> Tensor:
+    """Set to infinity the bars of levels that finer ones contradict: at a coarse step agreement may be chance.
+
+    A level counts if its interval of three bars and those of all finer levels have a value in common.
+    """
+    low = (values - 3 * bars).nan_to_num(nan=-torch.inf).flip(0).cummax(0).values.flip(0)
+    high = (values + 3 * bars).nan_to_num(nan=torch.inf).flip(0).cummin(0).values.flip(0)
+    return torch.where(low <= high, bars, torch.inf)
+
+
 def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
     """Return the noise of each element, and whether both sides are about as noisy.
 
     It is the larger of two windows' and the precision's. One window on each side, neither holding 0, where a
-    kink would be taken for noise; of different spacing, because rounding errors along equally spaced points can
-    form a pattern that looks smooth. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
+    kink would be taken for noise. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
     """
-    points = range(1, _NOISE_POINTS + 1)
-    windows = [torch.stack([curve(spacing * k) for k in points]) for spacing in _NOISE_SPACINGS]
+    windows = [torch.stack([curve(spacing * k) for k in _NOISE_POINTS]) for spacing in _NOISE_SPACINGS]
     quieter, louder = (_difference_noise(window).nan_to_num(nan=0.0) for window in windows)
     quieter, louder = torch.minimum(quieter, louder), torch.maximum(quieter, louder)
     samples = torch.cat([right, left, centre.unsqueeze(0), *windows])
@@ -192,12 +201,14 @@ def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[T
 
 
 def _difference_noise(samples: Tensor) -> Tensor:
-    """Return the standard deviation of the noise in equally spaced samples, (points, n) -> (n,)."""
-    table, sigma = samples, torch.zeros_like(samples[0])
-    gamma = 1.0
-    for k in range(1, _NOISE_POINTS):
-        table = table[1:] - table[:-1]
-        gamma *= k * k / (2 * k * (2 * k - 1.0))  # (k!)^2 / (2k)!
-        if k >= _NOISE_POINTS - 2:
-            sigma = torch.maximum(sigma, (gamma * table.square().mean(0)).sqrt())
-    return sigma
+    """Return the standard deviation of the noise in samples at `_NOISE_POINTS`, (points, n) -> (n,)."""
+    sixth = [_divided_difference(samples[k : k + 7], _NOISE_POINTS[k : k + 7]) for k in (0, 1)]
+    return torch.stack(sixth).square().mean(0).sqrt()
+
+
+def _divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
+    """Return the divided difference over all `points`, scaled so that noise of deviation 1 gives deviation 1."""
+    x = torch.tensor(points, dtype=torch.float64)
+    weights = 1 / (x.unsqueeze(1) - x + torch.eye(len(points), dtype=torch.float64)).prod(1)
+    scaled: Tensor = (weights / weights.norm()) @ samples
+    return scaled

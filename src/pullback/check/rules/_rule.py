@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Kind
+from pullback.report.model import Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -26,6 +27,7 @@ class SourceMatch:
     line: int
     message: str
     hint: str
+    severity: Severity = "error"
 
 
 Static = Callable[[FunctionSource], Iterator[SourceMatch]]

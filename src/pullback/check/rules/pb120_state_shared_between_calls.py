@@ -49,8 +49,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.cases.case import Case
-from pullback.check.derivative.agreement import Difference, difference, gradients, standard_cotangents
-from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.derivative.agreement import Difference, difference, standard_cotangents
+from pullback.check.derivative.trial import Raised, forward, reseed, vjp
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
@@ -79,7 +79,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _alone(audit: Audit) -> list[Tensor | None]:
-    return gradients(audit.subject, audit.base)
+    run = forward(audit.subject, audit.base)
+    reseed()
+    return vjp(run, standard_cotangents(run.roots))
 
 
 def _interleaved(audit: Audit) -> Difference | None:
@@ -89,6 +91,7 @@ def _interleaved(audit: Audit) -> Difference | None:
         forward(audit.subject, _other_values(audit.base))
     except Raised:
         return None
+    reseed()
     late = vjp(run, standard_cotangents(run.roots))
     return difference(_alone(audit), late)
 
@@ -102,7 +105,9 @@ def _twice(audit: Audit) -> Iterator[Finding]:
     """Run the backward twice over one graph."""
     run = forward(audit.subject, audit.base)
     cotangents = standard_cotangents(run.roots)
+    reseed()  # a backward that draws random numbers is to draw the same ones
     first = vjp(run, cotangents, retain_graph=True)
+    reseed()
     try:
         where = difference(first, vjp(run, cotangents))
         what = where and f"the gradient of {audit.names[where.order]} changes: {where}"

@@ -1,0 +1,144 @@
+"""Double backward, probed in both of the ways that users take it."""
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from ..making import audit_of, function, normal, uniform
+
+
+def second(target, *args):
+    return audit_of(target, *args).second
+
+
+RIGHT = {
+    "sine": (torch.sin, lambda g, x: g * x.cos()),
+    "cube": (lambda x: x**3, lambda g, x: 3 * g * x**2),
+    "linear": (lambda x: 2 * x, lambda g, x: 2 * g),
+    "float32 inside": (lambda x: x.float().exp().double(), lambda g, x: g * x.float().exp().double()),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_backward_is_right_twice(name):
+    found = second(function(*RIGHT[name]), normal(3, 4))
+    assert found.status in (("ok",) if name != "float32 inside" else ("ok", "inconclusive"))
+    assert found.composite
+    assert found.error is None
+
+
+WRONG = {
+    "detached": lambda g, x: g * x.detach().cos(),
+    "through data": lambda g, x: g * x.data.cos(),
+    "half missing": lambda g, x: g * (x.cos() + x.detach().cos()) / 2,
+    "no graph": lambda g, x: torch.from_numpy((g * x.cos()).detach().numpy().copy()),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_backward_that_is_wrong_only_the_second_time(name):
+    found = second(function(torch.sin, WRONG[name]), normal(3, 4))
+    assert found.status == "wrong"
+    assert abs(found.got - found.expected) > 10 * found.bar
+
+
+class Hidden(Function):
+    """Keeps exp(x) as a tensor whose own graph is lost."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.exp = x.exp()
+        return x.exp().sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.exp * ctx.exp.cos()
+
+
+def test_a_hidden_intermediate_is_counted():
+    found = second(Hidden, uniform(3))
+    assert found.status == "wrong"
+    assert found.hidden == 1
+
+
+class Once(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].cos()
+
+
+class Refuses(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        if torch.is_grad_enabled():
+            raise RuntimeError(ctx.message if hasattr(ctx, "message") else "double backward is not supported")
+        return g * ctx.saved_tensors[0].cos()
+
+
+class RefusesDarkly(Refuses):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.message = "shape mismatch"
+        return Refuses.forward(ctx, x)
+
+
+def test_a_refusal_is_clear_or_not():
+    assert (second(Refuses, normal(3)).status, second(Refuses, normal(3)).is_clear) == ("raised", True)
+    assert (second(RefusesDarkly, normal(3)).status, second(RefusesDarkly, normal(3)).is_clear) == ("raised", False)
+
+
+def test_once_differentiable_does_not_protect_autograd_grad():
+    """`.backward()` meets the node that raises, `autograd.grad` goes round it and returns a part."""
+    found = second(Once, normal(3))
+    assert (found.status, found.way, found.is_clear) == ("wrong", "autograd.grad", True)
+
+
+def test_a_gradient_that_changes_when_its_graph_is_built():
+    def gradient(g, x):
+        return g * x.cos() * (2 if torch.is_grad_enabled() else 1)
+
+    found = second(function(torch.sin, gradient), normal(3))
+    assert found.status == "wrong"
+    assert "the gradient of x changes under create_graph" in found.changed
+
+
+def test_where_the_first_order_is_meant_to_differ_the_backward_alone_is_probed():
+    smooth = function(torch.sign, lambda g, x: g / (1 + x * x))
+    cut = function(torch.sign, lambda g, x: g / (1 + x.detach() ** 2))
+    assert (second(smooth, normal(3)).status, second(smooth, normal(3)).composite) == ("ok", False)
+    assert (second(cut, normal(3)).status, second(cut, normal(3)).composite) == ("wrong", False)
+
+
+class Pair(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b, (a - b).sin()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        a, b = ctx.saved_tensors
+        slope = h * (a - b).cos()
+        return g * b + slope, g * a - slope
+
+
+def test_several_inputs_and_outputs_and_complex_ones():
+    assert second(Pair, normal(3), normal(3, seed=1)).status == "ok"
+    square = function(lambda z: z * z, lambda g, z: g * (2 * z).conj())
+    assert second(square, normal(3, dtype=torch.complex128)).status == "ok"
+
+
+def test_there_is_none_where_the_backward_itself_fails():
+    assert second(function(torch.sin, lambda g, x: 1 / 0), normal(3)) is None

@@ -16,7 +16,7 @@ from pullback.check.cases.probe import parameters
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.derivative import intent
-from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison
 from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
@@ -29,6 +29,10 @@ from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 _CONTRACT_SHARE = 0.6
 """Of the budget, for the variants of the contract rules; the rest is for composition."""
 _SHRINK_SECONDS = 0.5
+_ELEMENTS_SHARE = 0.05
+"""Of the budget, for the single elements of one input of one case."""
+_FORWARDS_AN_ELEMENT = 82
+_FEWEST_ELEMENTS = 3
 
 
 class Audit:
@@ -102,11 +106,22 @@ class Audit:
         numeric: Case | None = None,
         settled: Collection[int] = (),
         unit: bool = False,
+        elements: int = MAX_ELEMENTS,
     ) -> FirstOrder | None:
         """Compare gradient and numeric derivative on a case; `None` if it is no valid input."""
         self.events.beat()
         self.cases += 1
-        return first_order(self.subject, case, self.generator, directions, numeric, settled, unit)
+        return first_order(
+            self.subject, case, self.generator, directions, numeric, settled, unit, min(elements, self.elements)
+        )
+
+    @functools.cached_property
+    def elements(self) -> int:
+        """How many elements of an input to compare singly, so that a slow forward leaves time for other cases."""
+        started = time.monotonic()
+        forward(self.subject, self.base)
+        seconds = max(time.monotonic() - started, 1e-6) * _FORWARDS_AN_ELEMENT
+        return max(_FEWEST_ELEMENTS, min(MAX_ELEMENTS, int(_ELEMENTS_SHARE * self.options.budget / seconds)))
 
     @functools.cached_property
     def draws(self) -> bool:

@@ -69,7 +69,12 @@ class Comparison:
 
 
 def compare_input(
-    sampler: Sampler, order: int, gradient: Tensor | None, generator: torch.Generator, directions: int
+    sampler: Sampler,
+    order: int,
+    gradient: Tensor | None,
+    generator: torch.Generator,
+    directions: int,
+    elements: int = MAX_ELEMENTS,
 ) -> Comparison:
     """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements."""
     x = sampler.case.tensors[order]
@@ -83,7 +88,7 @@ def compare_input(
         direction = random_like(x, generator) * scale
         results.append(_compare_twice(sampler, order, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
-            return _compare_elements(sampler, order, gradient, generator, results[-1])
+            return _compare_elements(sampler, order, gradient, generator, results[-1], elements)
     return max(results, key=lambda c: abs(c.expected - c.got))
 
 
@@ -152,11 +157,16 @@ def _judge(sampler: Sampler, estimate: Estimate, got: float, size: float, gradie
 
 
 def _compare_elements(
-    sampler: Sampler, order: int, gradient: Tensor | None, generator: torch.Generator, suspicion: Comparison
+    sampler: Sampler,
+    order: int,
+    gradient: Tensor | None,
+    generator: torch.Generator,
+    suspicion: Comparison,
+    most: int,
 ) -> Comparison:
     """Compare single elements; what a direction suspected counts only if an element bears it out."""
     x = sampler.case.tensors[order]
-    picked = torch.randperm(x.numel(), generator=generator)[:MAX_ELEMENTS].sort().values.tolist()
+    picked = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
     scale = step_scale(x).flatten()
     results: list[tuple[int, Comparison]] = []
     for flat_index in picked:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.cases.case import Case, is_differentiable
-from pullback.check.derivative.compare_input import Comparison, compare_input
+from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, compare_input
 from pullback.check.derivative.oracle import (
     SIGNIFICANT,
 )
@@ -57,6 +57,7 @@ def first_order(
     numeric: Case | None = None,
     settled: Collection[int] = (),
     unit: bool = False,
+    elements: int = MAX_ELEMENTS,
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
@@ -68,6 +69,7 @@ def first_order(
         numeric: the same values in the form the forward is sampled on (contiguous, say); `case` by default.
         settled: inputs, by order, that need no comparison.
         unit: take cotangents of ones, which read better, instead of random ones, which show more.
+        elements: how many elements of an input are compared singly, at most.
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
@@ -93,7 +95,7 @@ def first_order(
             return FirstOrder(case, run, cotangents, error=error)
     sampler = Sampler(subject, numeric or case, positions, cotangents)
     comparisons = [
-        compare_input(sampler, order, gradients[order], generator, directions)
+        compare_input(sampler, order, gradients[order], generator, directions, elements)
         for order in range(len(case.wrt))
         if case.wrt[order] == twins(case, order)[0] and order not in settled
     ]

@@ -20,7 +20,7 @@ from pullback.check.derivative.trial import Run
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
 
-_SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
+_SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_")
 _IN_NAME = re.compile(
     r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
     r"(grad\w* ?(scal\w*|clip\w*|mult\w*))|(scal\w*|clip\w*|mult\w*) ?grad\w*)\b"
@@ -30,8 +30,11 @@ _EXPLICIT = re.compile(
     r"|lineari[sz]e d\w+/d\w+|gradient (reversal|scaling|clipping)",
     re.IGNORECASE,
 )
-_IN_SENTENCE = re.compile(r"approximat|revers|scale[sd]?\b|scaling|clip", re.IGNORECASE)
-_ABOUT_GRADIENTS = re.compile(r"gradient|backward|derivative|cotangent", re.IGNORECASE)
+_CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
+_GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
+_NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
+_IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHANGE}", re.IGNORECASE)
+"""At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,7 @@ def declared(subject: Subject) -> Intent | None:
         return Intent("declared", f"its name says {match.group(0)!r}")
     docstring = (source.docstring if source else "") or getattr(subject.target, "__doc__", None) or ""
     for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring if isinstance(docstring, str) else ""):
-        match = _EXPLICIT.search(sentence)
-        if match is None and _ABOUT_GRADIENTS.search(sentence):
-            match = _IN_SENTENCE.search(sentence)
-        if match:
+        if match := _EXPLICIT.search(sentence) or _IN_SENTENCE.search(sentence):
             return Intent("declared", f"its docstring says {match.group(0)!r}")
     if source is not None and (match := _EXPLICIT.search(_remarks(source))):
         return Intent("declared", f"a comment in it says {match.group(0)!r}")

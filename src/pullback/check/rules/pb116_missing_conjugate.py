@@ -74,7 +74,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     real = audit.base_result
     if not given and (real is None or real.error or real.wrong):
         return
-    result = real if given else audit.compare(variants.made_complex(audit.base))
+    result = real if given else audit.compare(variants.made_complex(audit.base), elements=3)
     if result is None or not result.wrong or result.error:
         return
     if given and not _only_phase(audit, result):

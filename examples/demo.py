@@ -27,9 +27,7 @@ STATUS = {0: "nothing of severity error", 1: "findings of severity error", 2: "t
 
 
 def main() -> int:
-    print(
-        "Pullback audits custom autograd functions: it runs each, and compares its gradients with what they should be."
-    )
+    print("Pullback runs custom autograd functions and compares their gradients with what they should be.")
     statuses = [audit_tutorial()]
     with tempfile.TemporaryDirectory(prefix="pullback-demo-") as folder:
         if install(folder):

@@ -56,7 +56,8 @@ class Silent:
 
 def case_of(target, *args, **kwargs):
     """Return the example of a call that an audit would make of these arguments."""
-    return make_case(args, kwargs, positional_names(subject_of(target)))
+    subject = subject_of(target)
+    return make_case(args, kwargs, positional_names(subject), nested=subject.kind != "function")
 
 
 def audit_of(target, *args, seed=0, **kwargs):

@@ -17,6 +17,7 @@ from pullback.check.cases import variants
 from pullback.check.cases.case import Case, make_case
 from pullback.check.cases.probe import Probe, positional_names, probe
 from pullback.check.cases.repro import script
+from pullback.check.derivative import trial
 from pullback.check.derivative.trial import Raised, forward, take_incidents
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.runner.events import AuditEnd, Events
@@ -49,8 +50,10 @@ def audit(
     if subject.target is None:
         sink(unaudited(subject, subject.why_unaudited))
         return AuditEnd(0, sink.allowed)
+    trial.set_heartbeat(events.beat)
     events.step("", "looking for a working example", "")
-    given = [make_case(args, kwargs, positional_names(subject), "given") for args, kwargs in inputs or ()]
+    names, nested = positional_names(subject), subject.kind != "function"
+    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in inputs or ()]
     state, why = _prepare(subject, options, given, events, skip)
     for finding in _incidents(subject):
         sink(finding)
@@ -121,7 +124,7 @@ def _prepare(
         found = probe(subject, generator, events)
         if found.case is None:
             return None, _why_no_example(found)
-        return Audit(subject, options, _settle(subject, found.case), [], events, skip, guessed=True), ""
+        return _in_domain(Audit(subject, options, _settle(subject, found.case), [], events, skip, guessed=True)), ""
     problems = []
     working = []
     for case in given:
@@ -142,6 +145,21 @@ def _prepare(
     widened = any(a.dtype != b.dtype for a, b in zip(base.tensors, working[0].tensors, strict=True))
     rest = working if widened else working[1:]
     return Audit(subject, options, base, rest, events, skip), ""
+
+
+def _in_domain(guessed: Audit) -> Audit:
+    """Return the audit on matrices of some structure, if only then the gradient is right.
+
+    A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
+    nothing about others, and an accusation on one of those would be of our guess, not of the function.
+    """
+    if guessed.base_result is None or not guessed.base_result.wrong or guessed.intent is not None:
+        return guessed
+    for case in variants.structured(guessed.base):
+        other = guessed.on(case)
+        if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
+            return other
+    return guessed
 
 
 def _settle(subject: Subject, case: Case) -> Case:

@@ -216,6 +216,12 @@ class Audit:
             found = intent.flat(self.base_result)
         return found
 
+    @functools.cached_property
+    def any_intent(self) -> Intent | None:
+        """Why the backward is not the derivative on purpose, if that shows on any ordinary case."""
+        found = (intent.bound(result, self.subject.name) for result in self.results() if not result.case.extreme)
+        return self.intent or next((reason for reason in found if reason is not None), None)
+
     def intent_of(self, result: FirstOrder) -> Intent | None:
         """Why a disagreement is meant, if there is a sign of it."""
         return self.intent or intent.bound(result, self.subject.name)

@@ -46,7 +46,7 @@ class Case:
     @property
     def is_variant(self) -> bool:
         """Whether it was made from the example, rather than being it."""
-        return self.label not in ("", "example", "given")
+        return self.label not in ("", "example", "given") and not self.label.endswith("matrices")
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -111,15 +111,18 @@ class Case:
         return args, kwargs, inputs
 
 
-def make_case(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], label: str = "") -> Case:
+def make_case(
+    args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], label: str = "", nested: bool = True
+) -> Case:
     """Build a case from a call.
 
     The differentiated tensors are the floating and complex ones that require grad, or all of them if none
-    does. `names` are those of the positional parameters.
+    does; without `nested`, only those that are arguments themselves, as for an `autograd.Function`, which does
+    not look into lists and tuples. `names` are those of the positional parameters.
     """
     leaves, spec, paths = tree_flatten((tuple(args), dict(kwargs)))
     named = tuple(_leaf_name(path, names) for path in paths)
-    differentiable = [p for p, leaf in enumerate(leaves) if is_differentiable(leaf)]
+    differentiable = [p for p, leaf in enumerate(leaves) if is_differentiable(leaf) and (nested or len(paths[p]) == 2)]
     asked = [p for p in differentiable if leaves[p].requires_grad]
     copies = {id(leaf): copy_tensor(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
     values = tuple(copies[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import itertools
 import re
 import time
 from collections import Counter
@@ -90,7 +91,7 @@ def probe(subject: Subject, generator: torch.Generator, events: Events) -> Probe
 
 
 _RUNS, _FINITE, _RUNS_BACK, _PERFECT = 1, 2, 3, 4
-_BUGS = (NameError, AttributeError, ImportError, RecursionError, NotImplementedError, AssertionError)
+_BUGS = (NameError, AttributeError, ImportError, RecursionError)
 # What the engine says of a backward that is wrong whatever the example: looking on would find a stranger one.
 _BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
 
@@ -138,13 +139,19 @@ def positional_names(subject: Subject) -> list[str]:
 
 
 def _proposals(subject: Subject, generator: torch.Generator) -> Iterator[Case]:
-    for chosen in _parameter_lists(subject):
-        ranked = [candidates(p, hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)]
-        names = [p.name for p in chosen]
-        for dtype in (torch.float64, torch.float32):
-            for family, values in _by_total_rank(ranked):
-                args = _realise(values, _FAMILIES[family], dtype, generator)
-                yield make_case(args, {}, names, "example")
+    """Yield calls, those of each number of arguments in turn."""
+    pending = [_calls(subject, chosen, generator) for chosen in _parameter_lists(subject)]
+    for calls in itertools.zip_longest(*pending):
+        yield from (call for call in calls if call is not None)
+
+
+def _calls(subject: Subject, chosen: Sequence[inspect.Parameter], generator: torch.Generator) -> Iterator[Case]:
+    ranked = [candidates(p, hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)]
+    names = [p.name for p in chosen]
+    for dtype in (torch.float64, torch.float32):
+        for family, values in _by_total_rank(ranked):
+            args = _realise(values, _FAMILIES[family], dtype, generator)
+            yield make_case(args, {}, names, "example", nested=subject.kind != "function")
 
 
 def _parameter_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
@@ -163,20 +170,20 @@ def _parameter_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
 
 
 def _by_total_rank(ranked: Sequence[Sequence[Any]], limit: int = 400) -> Iterator[tuple[int, list[Any]]]:
-    """Yield (family, values), ordered by the sum of the ranks of the choices."""
+    """Yield (family, values): every family with the likeliest values, then by the sum of the ranks of the choices."""
     axes = [len(_FAMILIES), *(len(options) for options in ranked)]
-    queue = [(0, (0,) * len(axes))]
-    seen = {queue[0][1]}
+    queue = [(0, (family, *(0 for _ in ranked))) for family in range(len(_FAMILIES))]
+    seen = {ranks for _, ranks in queue}
     for _ in range(limit):
         if not queue:
             return
-        total, ranks = heapq.heappop(queue)
+        _, ranks = heapq.heappop(queue)
         yield ranks[0], [options[rank] for options, rank in zip(ranked, ranks[1:], strict=True)]
         for axis, size in enumerate(axes):
             following = (*ranks[:axis], ranks[axis] + 1, *ranks[axis + 1 :])
             if following[axis] < size and following not in seen:
                 seen.add(following)
-                heapq.heappush(queue, (total + 1, following))
+                heapq.heappush(queue, (sum(following), following))
 
 
 def _realise(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +66,7 @@ def call_text(case: Case) -> str:
             copied = case.non_leaf and position in case.wrt
             leaves.append(_Name(names[position] + (".clone()" if copied else "")))
         else:
-            leaves.append(value if _is_plain(value) else _Name(_spelled(value)))
+            leaves.append(_Name(_spelled(value)))
     args, kwargs = tree_unflatten(leaves, case.spec)
     return ", ".join([*(repr(a) for a in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
 
@@ -85,15 +87,14 @@ def literal(t: Tensor) -> str:
     if any(expanded):
         small = t[tuple(slice(0, 1) if repeated else slice(None) for repeated in expanded)]
         return f"{literal(small)}.expand({tuple(t.shape)})"
-    flat = f"torch.tensor({_numbers(t)}, {dtype})"
+    flat = f"torch.tensor({_numbers(t.resolve_conj().resolve_neg().tolist())}, {dtype})"
     if t.is_contiguous():
         return flat
     return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"
 
 
-def _numbers(t: Tensor) -> str:
-    text = repr(t.resolve_conj().resolve_neg().tolist())
-    return text.replace("nan", "float('nan')").replace("inf", "float('inf')")
+def _numbers(values: Any) -> str:
+    return f"[{', '.join(map(_numbers, values))}]" if isinstance(values, list) else _spelled(values)
 
 
 def _identifier(name: str, position: int) -> str:
@@ -104,12 +105,14 @@ def _identifier(name: str, position: int) -> str:
 
 
 def _spelled(value: object) -> str:
-    """Return how to write a value that has no literal: by name if it is PyTorch's, else as a gap."""
+    """Return how to write a value: as a literal, by name if it is PyTorch's, else as a gap."""
+    if isinstance(value, complex) and not cmath.isfinite(value):
+        return f"complex({_spelled(value.real)}, {_spelled(value.imag)})"
+    if isinstance(value, float):
+        return float.__repr__(value) if math.isfinite(value) else f"float('{float(value)}')"
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if value is None or isinstance(value, bool | int | complex | str | torch.dtype | torch.Size):
+        return repr(value)
     name = getattr(value, "__name__", "")
     return f"torch.{name}" if name and getattr(torch, name, None) is value else "..."
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(
-        value, bool | int | float | complex | str | torch.dtype | torch.device | torch.Size
-    )

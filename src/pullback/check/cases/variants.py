@@ -44,6 +44,18 @@ def is_structured(t: Tensor) -> bool:
     return torch.allclose(sums, one) or torch.allclose(lengths, one.real.to(lengths.dtype))
 
 
+def structured(case: Case) -> Iterator[Case]:
+    """Yield the case with its square matrices made positive definite, lower triangular, symmetric."""
+    square = [p for p in case.wrt if case.values[p].ndim >= 2 and case.values[p].shape[-1] == case.values[p].shape[-2]]
+    makers: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+        ("positive definite matrices", lambda t: t @ t.mH / t.shape[-1] + torch.eye(t.shape[-1], dtype=t.dtype)),
+        ("lower triangular matrices", lambda t: t.tril(-1) + torch.diag_embed(t.diagonal(0, -2, -1).abs() + 0.5)),
+        ("symmetric matrices", lambda t: (t + t.mH) / 2),
+    )
+    for label, make in makers if square else ():
+        yield case.with_values({p: make(case.values[p]) for p in square}, label)
+
+
 def uniform_sizes(case: Case) -> Iterator[Case]:
     """Yield the case with each size class set to 1, to 0 and to a prime, and all of them to 1 or 0."""
     present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -106,14 +107,27 @@ def bound(result: FirstOrder, name: str) -> Intent | None:
     if "relu" in name.lower() or len(result.run.outputs) != 1:
         return None
     out = result.run.outputs[0].detach()
-    for comparison in result.wrong:
+    given = [c for c in result.wrong if result.gradients[c.order] is not None]
+    others = [v for v in result.case.values if isinstance(v, Tensor)]
+    for comparison in given:
         x = result.run.inputs[comparison.order].detach()
-        if x.shape != out.shape or not comparison.flat or not _is_clamp(x, out):
+        if x.shape != out.shape or not comparison.flat or not _is_clamp(x, out, others):
             return None
+    if not given:
+        return None
     return Intent("bound", "its backward differs from the derivative only where the forward saturates")
 
 
-def _is_clamp(x: Tensor, out: Tensor) -> bool:
-    """True if `out` is `x`, or one of at most two bounds where it differs from it."""
-    held = out[out != x]
-    return bool((out == x).any()) and 0 < held.unique().numel() <= 2
+def _is_clamp(x: Tensor, out: Tensor, others: Sequence[Tensor]) -> bool:
+    """True if `out` is `x`, or where it differs from it, one of at most two bounds or another argument."""
+    held = out != x
+    if not bool(held.any()) or bool(held.all()):
+        return False
+    return out[held].unique().numel() <= 2 or any(_holds(out, other, held) for other in others)
+
+
+def _holds(out: Tensor, bound: Tensor, held: Tensor) -> bool:
+    try:
+        return torch.equal(out[held], bound.expand_as(out)[held])
+    except RuntimeError:
+        return False

@@ -87,7 +87,8 @@ def step_scale(x: Tensor) -> Tensor:
     """Return the length of a step for each element: 1, less for a tensor of tiny values, never lost in rounding."""
     size = x.detach().abs()
     largest = float(size.max())
-    return size.mul(1e-6).clamp(min=min(largest, 1.0) if largest > 0 else 1.0).to(x.dtype)
+    resolved = max(1e-6, 64 * torch.finfo(x.dtype).eps)
+    return size.mul(resolved).clamp(min=min(largest, 1.0) if largest > 0 else 1.0).to(x.dtype)
 
 
 def twins(case: Case, order: int) -> list[int]:

@@ -82,6 +82,7 @@ def forward(
     """
     args, kwargs, inputs = case.arguments(mask, moved)
     reseed()
+    _heartbeat[0]()
     with guarded("forward"), torch.set_grad_enabled(moved is None):
         result = (call or subject.call)(*args, **kwargs)
     outputs = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
@@ -157,6 +158,14 @@ def take_incidents() -> list[tuple[str, str]]:
     taken = list(dict.fromkeys(_incidents))
     _incidents.clear()
     return taken
+
+
+_heartbeat: list[Callable[[], None]] = [lambda: None]
+
+
+def set_heartbeat(beat: Callable[[], None]) -> None:
+    """Have `beat` called at every forward: a slow function is no hanging one."""
+    _heartbeat[0] = beat
 
 
 def reseed() -> None:

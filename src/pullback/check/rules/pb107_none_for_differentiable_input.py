@@ -59,7 +59,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if result.gradients[comparison.order] is not None:
             continue
         name = audit.names[comparison.order]
-        meant = audit.intent is not None
+        meant = audit.any_intent is not None
         yield audit.finding(
             "PB107",
             "info" if meant else "error",

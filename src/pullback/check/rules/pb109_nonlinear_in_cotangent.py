@@ -63,9 +63,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if found is None:
         return
     law, where = found
-    intent = audit.intent
-    if intent is None and audit.base_result is not None and audit.base_result.wrong:
-        intent = audit.intent_of(audit.base_result)
+    intent = audit.any_intent
     yield audit.finding(
         "PB109",
         "info" if intent else "error",

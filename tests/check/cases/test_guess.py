@@ -1,0 +1,102 @@
+"""What values a parameter is given, the likeliest first."""
+
+import ast
+import inspect
+
+import pytest
+import torch
+from torch import Tensor
+
+from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
+from pullback.check.find.discover import subject_of
+
+from ..modules import import_source
+
+
+def ranked(name, default=inspect.Parameter.empty, annotation=inspect.Parameter.empty, hints=()):
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return candidates(inspect.Parameter(name, kind, default=default, annotation=annotation), hints)
+
+
+FLOAT = TensorOf()
+FIRST = {
+    "x": FLOAT, "input": FLOAT, "weight": FLOAT, "query": FLOAT, "bias": FLOAT,
+    "dim": -1, "axis": -1, "k": 2, "eps": 1e-6, "alpha": 0.5, "scale": 0.5, "n_iter": 3, "num_steps": 3,
+    "idx": TensorOf("index"), "labels": TensorOf("index"), "target": TensorOf("index"), "row_index": TensorOf("index"),
+    "mask": TensorOf("mask"), "attention_mask": TensorOf("mask"), "spikes": TensorOf("binary"),
+    "training": True, "inplace": True, "use_bias": True, "keepdim": True, "causal": True,
+    "stride": 1, "padding": 1, "reduction": "mean", "dtype": torch.float32, "shape": (3, 5), "fn": torch.tanh,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_name_tells(name):
+    assert ranked(name)[0] == FIRST[name]
+
+
+def test_a_default_comes_before_the_name():
+    assert ranked("alpha", default=25.0)[0] == 25.0
+    assert ranked("bias", default=None)[0] is None
+
+
+def test_a_call_comes_before_the_default():
+    assert ranked("alpha", default=25.0, hints=[7])[:2] == [7, 25.0]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "first"),
+    [(Tensor, FLOAT), ("torch.Tensor", FLOAT), (int, 2), ("int", 2), (bool, True), ("Optional[Tensor]", FLOAT)],
+)
+def test_an_annotation_tells(annotation, first):
+    assert ranked("thing", annotation=annotation)[0] == first
+
+
+def test_the_name_says_what_kind_of_tensor():
+    assert ranked("mask", annotation=Tensor)[0] == TensorOf("mask")
+    assert ranked("idx", annotation=Tensor)[0] == TensorOf("index")
+
+
+def test_everything_else_is_tried_too_and_nothing_twice():
+    for name in ("x", "alpha", "dim"):
+        found = ranked(name, default=1.0)
+        assert len({(type(value), repr(value)) for value in found}) == len(found)
+        for value in (FLOAT, 2, 0.5, None, True, TensorOf("index")):
+            assert any(type(v) is type(value) and v == value for v in found)
+
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, alpha, window, mode):
+        return x * alpha
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None, None, None
+
+def op(x, alpha=1.75, *, window=(2, 3)):
+    return Op.apply(x, alpha, window, "valid")
+
+class Layer(nn.Module):
+    def __init__(self, alpha=0.125, window=None):
+        super().__init__()
+        self.alpha = alpha
+        self.window = window
+
+    def forward(self, x):
+        return Op.apply(x, self.alpha, self.window, unknown(3))
+"""
+
+
+def test_constants_at_call_sites(tmp_path):
+    source = subject_of(import_source(SOURCE, tmp_path, "guess_call_sites").Op).source
+    assert hints_from_calls(source, 0) == []
+    assert set(hints_from_calls(source, 1)) == {1.75, 0.125}
+    assert hints_from_calls(source, 2) == [(2, 3)]
+    assert hints_from_calls(source, 3) == ["valid"]
+    assert hints_from_calls(source, 4) == []
+    assert hints_from_calls(None, 0) == []
+    assert isinstance(source.call_sites[0].arguments[0], ast.expr)

@@ -1,0 +1,251 @@
+"""A working example is found for signatures as they are published, and the reasons are told where none is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function
+
+from pullback.check.cases.probe import parameters, positional_names, probe
+from pullback.check.derivative.trial import forward, vjp
+from pullback.check.find.discover import subject_of
+
+from ..making import Silent
+from ..modules import import_source
+
+
+def probed(target, seed=0):
+    return probe(subject_of(target), torch.Generator().manual_seed(seed), Silent())
+
+
+def example(target):
+    """Return the arguments found, once they have been seen to run forward and backward."""
+    found = probed(target)
+    assert found.case is not None, found.reasons
+    run = forward(subject_of(target), found.case)
+    gradients = vjp(run, [torch.ones_like(root) for root in run.roots])
+    assert any(g is not None and (g != 0).any() for g in gradients)
+    return found.case.values
+
+
+def op(forward_method, count):
+    """Return a Function whose gradient is the cotangent's sum for every tensor among `count` arguments."""
+
+    class Op(Function):
+        @staticmethod
+        def backward(ctx, *cotangents):
+            total = sum(g.sum() for g in cotangents if g.is_floating_point())
+            grads = [total.expand(s).to(d) if s is not None else None for s, d in ctx.like]
+            return tuple(grads + [None] * (count - len(grads)))
+
+    def forward(ctx, *args):
+        ctx.like = [(a.shape, a.dtype) if torch.is_tensor(a) and a.is_floating_point() else (None, None) for a in args]
+        return forward_method(ctx, *args)
+
+    forward.__wrapped__ = forward_method
+    Op.forward = staticmethod(forward)
+    return Op
+
+
+def attention(ctx, query, key, value, scale):
+    return (query @ key.transpose(-1, -2) * scale).softmax(-1) @ value
+
+
+def linear(ctx, input, weight, bias=None):
+    return F.linear(input, weight, bias)
+
+
+def conv(ctx, input, weight, bias, stride, padding):
+    assert input.dim() == 4
+    return F.conv2d(input, weight, bias, stride, padding)
+
+
+def sparsemax(ctx, X, alpha, dim, n_iter, ensure_sum_one=True):
+    assert isinstance(dim, int)
+    assert isinstance(n_iter, int)
+    return (X * alpha).softmax(dim)
+
+
+def gather(ctx, x, index):
+    assert index.dtype == torch.int64
+    return x[index]
+
+
+def masked(ctx, x, mask):
+    assert mask.dtype == torch.bool
+    return x.masked_fill(mask, 0)
+
+
+def spike(ctx, input, slope=25):
+    return (input * slope).sigmoid()
+
+
+def float32_only(ctx, x):
+    if x.dtype != torch.float32:
+        raise TypeError("expected Float")
+    return x * 2
+
+
+def positive_only(ctx, x):
+    assert (x > 0).all()
+    return x.log()
+
+
+def image_norm(ctx, x, gamma):
+    _, c, _, _ = x.shape
+    return x * gamma.view(1, c, 1, 1)
+
+
+def bilinear(ctx, x, y):
+    assert x.dim() == 3
+    return torch.bmm(x.transpose(1, 2), y)
+
+
+def square_matrix(ctx, A):
+    return torch.linalg.inv(A + 10 * torch.eye(A.shape[-1], dtype=A.dtype))
+
+
+def reduced(ctx, input, target, reduction):
+    loss = (input - F.one_hot(target, input.shape[1])) ** 2
+    return {"mean": loss.mean, "sum": loss.sum}[reduction]()
+
+
+def with_function(ctx, fn, x):
+    return fn(x)
+
+
+def two_outputs(ctx, x, k):
+    return x.topk(k)[0], x.sum()
+
+
+def by_flag(ctx, x, training, momentum):
+    assert training in (True, False)
+    return x * (1 - momentum)
+
+
+def quantised(ctx, x, num_bits, symmetric):
+    levels = 2**num_bits
+    return (x * levels).tanh() / levels if symmetric else x
+
+
+@pytest.mark.parametrize(
+    ("forward", "count"),
+    [
+        (spike, 2), (sparsemax, 5), (linear, 3), (conv, 5), (attention, 4), (gather, 2), (masked, 2),
+        (float32_only, 1), (positive_only, 1), (image_norm, 2), (bilinear, 2), (square_matrix, 1), (reduced, 3),
+        (with_function, 2), (two_outputs, 2), (by_flag, 3), (quantised, 3),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_published_signatures(forward, count):
+    example(op(forward, count))
+
+
+def test_what_is_tried_first():
+    (x, slope) = example(op(spike, 2))
+    assert (x.shape, x.dtype, slope) == ((3, 5), torch.float64, 25)
+    assert torch.equal(x.float().double(), x)
+    assert (x != x.round()).all()
+
+
+def test_a_class_method():
+    class Op(Function):
+        factor = 2
+
+        @classmethod
+        def forward(cls, ctx, x, p=0.5):
+            return cls.factor * x * p
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, None
+
+    assert positional_names(subject_of(Op)) == ["x", "p"]
+    assert len(example(Op)) == 2
+
+
+def test_the_new_style():
+    class Op(Function):
+        @staticmethod
+        def forward(x, exponent: int = 3):
+            return x**exponent
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g * ctx.saved_tensors[0] ** 2, None
+
+    assert [p.name for p in parameters(subject_of(Op))] == ["x", "exponent"]
+    assert example(Op)[1] == 3
+
+
+def test_any_number_of_arguments():
+    def stacked(ctx, *xs):
+        assert len(xs) == 3
+        return torch.stack(xs)
+
+    assert len(example(op(stacked, 3))) == 3
+
+
+CALLED = """
+import torch
+
+class Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *args):
+        x, y, power, kind = args
+        assert power == 11 and kind == "odd"
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g, None, None
+
+def weighted(x, y, power=11):
+    return Weighted.apply(x, y, power, "odd")
+"""
+
+
+def test_constants_that_the_module_itself_passes(tmp_path):
+    values = example(import_source(CALLED, tmp_path, "probe_called").Weighted)
+    assert values[2:] == (11, "odd")
+
+
+def test_a_backward_that_is_broken_whatever_it_is_given_will_do():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return undefined_name  # noqa: F821
+
+    found = probed(Op)
+    assert found.case is not None
+    assert found.trials == 1
+
+
+def test_no_example_and_why():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise RuntimeError(f"needs a special {x.dim() * 0}")
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    found = probed(Op)
+    assert found.case is None
+    assert found.trials > 50
+    assert found.reasons[0] == "forward raised RuntimeError: needs a special 0"
+
+
+def test_the_same_seed_finds_the_same_example():
+    target = op(attention, 4)
+    first, again, other = probed(target).case, probed(target).case, probed(target, seed=1).case
+    assert all(torch.equal(a, b) for a, b in zip(first.tensors, again.tensors, strict=True))
+    assert not torch.equal(first.tensors[0], other.tensors[0])

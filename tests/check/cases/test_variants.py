@@ -1,0 +1,217 @@
+"""Variants differ from the example in what they say, and in nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pullback.check.cases import variants
+from pullback.check.cases.case import make_case
+
+from ..making import normal, uniform
+
+
+def case(*args):
+    return make_case(args, {}, ["x", "y", "z"], "example")
+
+
+def labels(found):
+    return [c.label for c in found]
+
+
+def by_label(found, label):
+    return next(c for c in found if c.label == label)
+
+
+EXAMPLES = {
+    "vector": lambda: case(normal(5)),
+    "matrices": lambda: case(normal(3, 5), normal(5, 4)),
+    "image": lambda: case(normal(2, 3, 6, 6), normal(3)),
+    "scalar": lambda: case(normal()),
+    "indexed": lambda: case(normal(5, 3), torch.tensor([0, 4, 2])),
+    "masked": lambda: case(normal(3, 5), torch.tensor([True, False, True])),
+    "complex": lambda: case(normal(3, 5, dtype=torch.complex128)),
+    "empty": lambda: case(normal(0, 3)),
+    "float32": lambda: case(normal(3, 5, dtype=torch.float32)),
+}
+MAKERS = [variants.values, variants.shared, variants.sizes, variants.layouts, variants.dtypes, variants.extremes]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_every_variant_is_a_labelled_case_of_the_same_arguments(make, name):
+    example = EXAMPLES[name]()
+    found = list(make(example))
+    for one in found:
+        assert one.label
+        assert one.names == example.names
+        assert one.wrt == example.wrt
+        one.arguments()
+    assert len(set(labels(found))) == len(found)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_is_not_changed(name):
+    example = EXAMPLES[name]()
+    before = [v.clone() if isinstance(v, torch.Tensor) else v for v in example.values]
+    for make in MAKERS:
+        list(make(example))
+    assert all(torch.equal(a, b) for a, b in zip(before, example.values, strict=True))
+
+
+def test_ordinary_values():
+    x = normal(3, 5)
+    found = list(variants.values(case(x)))
+    assert (by_label(found, "all zeros").tensors[0] == 0).all()
+    assert (by_label(found, "negative").tensors[0] < 0).all()
+    assert (by_label(found, "positive").tensors[0] > 0).all()
+    assert by_label(found, "all equal").tensors[0].unique().numel() == 1
+    zeros = by_label(found, "exact zeros").tensors[0]
+    assert 0 < (zeros == 0).sum() < 15
+    whole = by_label(found, "whole numbers").tensors[0]
+    assert torch.equal(whole, whole.round())
+
+
+def test_values_spread_over_a_bound_that_is_a_whole_number_off():
+    spread = torch.cat([c.tensors[0].flatten() for c in variants.values(case(normal(3))) if "from -12" in c.label])
+    assert spread.numel() >= 3 * 48
+    assert spread.abs().max() < 12.5
+    gaps = spread.sort().values.diff()
+    assert gaps.max() < 0.3
+
+
+def test_each_input_alone_gets_exact_zeros():
+    found = labels(variants.values(case(normal(3), normal(3, seed=1))))
+    assert "x with exact zeros" in found
+    assert "y with exact zeros" in found
+
+
+def test_integers_repeat_and_reverse():
+    found = list(variants.values(case(normal(5), torch.tensor([0, 4, 2]))))
+    assert by_label(found, "whole-number arguments all equal").values[1].tolist() == [0, 0, 0]
+    assert by_label(found, "whole-number arguments reversed").values[1].tolist() == [2, 4, 0]
+
+
+def test_sizes_of_one_zero_and_primes():
+    found = variants.uniform_sizes(case(normal(3, 5)))
+    shapes = {tuple(c.tensors[0].shape) for c in found}
+    assert {(1, 5), (0, 5), (3, 1), (3, 0), (1, 1), (0, 0), (7, 5), (3, 11)} <= shapes
+
+
+def test_sizes_change_together():
+    for c in variants.uniform_sizes(case(normal(3, 5), normal(5, 4))):
+        assert c.tensors[0].shape[1] == c.tensors[1].shape[0]
+
+
+def test_grown_matrices_are_not_singular():
+    grown = next(c for c in variants.uniform_sizes(case(normal(3, 3))) if c.tensors[0].shape == (7, 7))
+    assert torch.linalg.matrix_rank(grown.tensors[0]) == 7
+
+
+def test_indices_stay_in_range():
+    for c in variants.uniform_sizes(case(normal(5, 3), torch.tensor([0, 4, 2]))):
+        x, index = c.values
+        if x.shape[0] and index.numel():
+            assert index.max() < x.shape[0]
+
+
+def test_a_size_that_a_number_depends_on_makes_a_doubtful_case():
+    with_k = make_case((normal(5), 3), {}, ["x", "k"])
+    doubtful = {c.tensors[0].shape[0]: c.doubtful for c in variants.uniform_sizes(with_k)}
+    assert doubtful[2]
+    assert not doubtful[7]
+
+
+def test_smaller_shapes_that_broadcast_are_doubtful():
+    found = list(variants.broadcasts(case(normal(3, 5), normal(3, 5))))
+    assert all(c.doubtful for c in found)
+    assert {tuple(c.tensors[0].shape) for c in found} == {(1, 5), (3, 1), (), (5,), (3, 5)}
+    assert list(variants.broadcasts(case(normal(3, 5)))) == []
+
+
+@pytest.mark.parametrize("name", ["vector", "matrices", "image", "complex", "float32"])
+def test_layouts_hold_the_same_values(name):
+    example = EXAMPLES[name]()
+    for c in variants.layouts(example):
+        assert c.layout_only
+        if "expanded" not in c.label:
+            assert all(torch.equal(a, b) for a, b in zip(c.tensors, example.tensors, strict=True))
+        plain = variants.contiguous(c)
+        assert not plain.layout_only
+        assert all(t.is_contiguous() for t in plain.tensors)
+        assert all(torch.equal(a, b) for a, b in zip(plain.tensors, c.tensors, strict=True))
+
+
+def test_which_layouts():
+    found = {c.label: c.tensors[0] for c in variants.layouts(case(normal(2, 3, 4, 5)))}
+    assert found["transposed"].stride()[-2] == 1
+    assert found["sliced with a step"].stride()[-1] == 2
+    assert found["non-zero storage offset"].storage_offset() == 3
+    assert found["channels last"].is_contiguous(memory_format=torch.channels_last)
+    assert found["x expanded"].stride()[0] == 0
+    assert "transposed" not in labels(variants.layouts(case(normal(5))))
+
+
+def test_dtypes():
+    assert labels(variants.dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
+    assert labels(variants.dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
+    (narrow, *_) = variants.dtypes(case(normal(3), torch.arange(3)))
+    assert [v.dtype for v in narrow.values] == [torch.float32, torch.int64]
+
+
+def test_there_and_back():
+    example = case(normal(3), torch.arange(3))
+    narrow = by_label(variants.dtypes(example), "bfloat16")
+    back = variants.as_dtypes_of(narrow, example)
+    assert back.tensors[0].dtype == torch.float64
+    assert torch.equal(back.tensors[0], narrow.tensors[0].double())
+    assert variants.widened(narrow).tensors[0].dtype == torch.float64
+
+
+def test_complex_values():
+    z = variants.made_complex(case(normal(3))).tensors[0]
+    assert z.dtype == torch.complex128
+    assert (z.imag != 0).all()
+
+
+def test_one_tensor_for_two_arguments():
+    (found,) = variants.shared(case(normal(3), normal(3, seed=1), normal(4)))
+    assert found.values[0] is found.values[1]
+    assert found.label == "y the same tensor as x"
+
+
+def test_extremes():
+    tiny, huge = variants.extremes(case(uniform(3, low=1)))
+    assert tiny.extreme
+    assert tiny.tensors[0].max() < 1e-11
+    assert huge.tensors[0].min() >= 1e6
+
+
+STRUCTURED = {
+    "one-hot": torch.eye(4)[[0, 2]],
+    "flags as numbers": torch.tensor([0.0, 1.0, 1.0]),
+    "symmetric": (normal(3, 3) + normal(3, 3).t()),
+    "triangular": normal(3, 3).tril(),
+    "probabilities": normal(3, 5).softmax(-1),
+    "unit rows": torch.nn.functional.normalize(normal(3, 5), dim=-1),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_structure_is_kept(name):
+    t = STRUCTURED[name].double()
+    assert variants.is_structured(t)
+    assert "negated" not in labels(variants.values(case(t)))
+    assert list(variants.extremes(case(t))) == []
+
+
+@pytest.mark.parametrize("t", [normal(3, 5), normal(4, 4), normal(5), normal(), normal(3, 1), torch.zeros(3)])
+def test_ordinary_tensors_have_none(t):
+    assert not variants.is_structured(t)
+
+
+@given(st.lists(st.integers(0, 6), max_size=3).map(tuple), st.integers(1, 6), st.integers(0, 8))
+def test_resizing_changes_that_size_and_no_other(shape, old, new):
+    (resized,) = variants.resized(case(normal(*shape)), {old: new}).tensors
+    assert tuple(resized.shape) == tuple(new if size == old else size for size in shape)
+    assert torch.isfinite(resized).all()

@@ -1,0 +1,85 @@
+"""The mistake that explains a wrong gradient is named."""
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from pullback.check.derivative.diagnosis import cause, ignored_cotangents, swapped_with
+
+from ..making import audit_of, function, normal
+
+
+def named(target, *args, order=0):
+    """Return the rule that explains the wrong gradient of an input."""
+    audit = audit_of(target, *args)
+    wrong = next(c for c in audit.base_result.wrong if c.order == order)
+    return cause(audit, audit.base_result, wrong)
+
+
+def product(backward):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a * b.exp()
+
+    Product.backward = staticmethod(lambda ctx, g: backward(g, *ctx.saved_tensors))
+    return Product
+
+
+A, B = normal(3, 4), normal(3, 4, seed=1)
+
+
+def test_a_plainly_wrong_one():
+    assert named(product(lambda g, a, b: (g * b, g * a * b.exp())), A, B) == "PB101"
+    assert named(function(torch.sin, lambda g, x: g * x.sin()), A) == "PB101"
+
+
+def test_none():
+    assert named(product(lambda g, a, b: (g * b.exp(), None)), A, B, order=1) == "PB107"
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_two_that_changed_places(order):
+    assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "PB106"
+
+
+def test_changed_places_only_if_it_would_be_right_there():
+    audit = audit_of(product(lambda g, a, b: (g * a * b.exp(), g)), A, B)
+    assert swapped_with(audit, audit.base_result, audit.base_result.comparisons[0]) is None
+    assert swapped_with(audit, audit.base_result, audit.base_result.comparisons[1]) == 0
+
+
+def test_gradients_of_other_shapes_do_not_change_places():
+    assert named(product(lambda g, a, b: (g.sum() * a, g * a * b.exp())), A, normal()) == "PB101"
+
+
+def test_a_missing_conjugate():
+    z = normal(3, dtype=torch.complex128)
+    assert named(function(lambda z: z.exp(), lambda g, z: g * z.exp()), z) == "PB116"
+    assert named(function(lambda z: z.exp(), lambda g, z: 2 * g * z.exp().conj()), z) == "PB101"
+
+
+def two_outputs(backward):
+    class SinAndSquare(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin(), x * x
+
+    SinAndSquare.backward = staticmethod(lambda ctx, g, h: backward(g, h, *ctx.saved_tensors))
+    return SinAndSquare
+
+
+def test_an_ignored_cotangent():
+    fn = two_outputs(lambda g, h, x: g * x.cos())
+    assert named(fn, A) == "PB111"
+    audit = audit_of(fn, A)
+    assert ignored_cotangents(audit, audit.base_result) == [1]
+
+
+def test_a_cotangent_that_is_used_wrongly_is_not_ignored():
+    fn = two_outputs(lambda g, h, x: g * x.cos() + h * x)
+    assert named(fn, A) == "PB101"
+    audit = audit_of(fn, A)
+    assert ignored_cotangents(audit, audit.base_result) == []

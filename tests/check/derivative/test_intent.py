@@ -1,0 +1,179 @@
+"""What counts as a sign that a backward is no derivative on purpose, and what must not."""
+
+import pytest
+import torch
+
+from pullback.check.derivative import intent
+from pullback.check.find.discover import subject_of
+
+from ..making import audit_of, function, normal, uniform
+from ..modules import import_source
+
+BODY = """
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g{comment}
+"""
+
+
+def declared(folder, name="Op", docstring="", comment=""):
+    """Return the intent that a class of this name, docstring and comment declares."""
+    quoted = f'    """{docstring}"""\n' if docstring else ""
+    text = f"import torch\n\nclass {name}(torch.autograd.Function):\n{quoted}{BODY.format(comment=comment)}"
+    module = import_source(text, folder, f"intent_{abs(hash((name, docstring, comment)))}")
+    return intent.declared(subject_of(getattr(module, name)))
+
+
+NAMES = [
+    "RoundSTE",
+    "STERound",
+    "STEFunction",
+    "StraightThroughEstimator",
+    "Straight_Through",
+    "SurrogateSpike",
+    "FastSigmoidSurrogate",
+    "GradientReversal",
+    "GradReverse",
+    "ReverseGrad",
+    "ReverseLayerF",
+    "GRL",
+    "GradientReversalFunction",
+    "ScaleGradient",
+    "GradScale",
+    "GradientScaler",
+    "ClipGrad",
+    "GradClip",
+    "GradientClipping",
+    "grad_mult",
+    "ApproxSign",
+    "ApproximateRound",
+    "_ScaleGrad",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_declare(name, tmp_path):
+    assert declared(tmp_path, name).sign == "declared"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ScaledDotProduct",
+        "Scale",
+        "RMSNorm",
+        "StepFunction",
+        "Stereo",
+        "Reverse",
+        "ReverseCumsum",
+        "FlipReverse",
+        "Clip",
+        "ClippedRelu",
+        "MulConstant",
+        "Grad",
+        "Gradient",
+        "WeightedGradientOfX",
+        "Estimator",
+        "Through",
+        "Sterile",
+        "FusedScaleMaskSoftmax",
+        "ScaleShift",
+        "Steer",
+    ],
+)
+def test_names_that_do_not(name, tmp_path):
+    assert declared(tmp_path, name) is None
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Rounds; the straight-through estimator passes the gradient on.",
+        "A step whose backward is a surrogate.",
+        "Sign with an STE.",
+        "Identity. Gradient reversal with strength alpha.",
+        "x.exp(), whose gradient is approximated by a constant.",
+        "The backward approximates the derivative by one.",
+        "Reverses the gradient.",
+        "Scales the gradients by a factor.",
+        "The gradient is scaled by alpha.",
+        "Clips the incoming gradient to [-1, 1].",
+        "Forward: exp.\n\n    Backward: the gradient gets clipped.",
+        "A pseudo-derivative is used.",
+    ],
+)
+def test_docstrings_that_declare(docstring, tmp_path):
+    assert declared(tmp_path, docstring=docstring).sign == "declared"
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Approximate GELU.",
+        "Scaled dot-product attention.",
+        "Scaled dot-product attention with a custom backward.",
+        "Approximate GELU with its exact derivative, written out.",
+        "RMSNorm with a learned scale; gradients in float32.",
+        "Clipped ReLU. The gradient is that of the formula.",
+        "Reverse cumulative sum. Its backward is a cumulative sum.",
+        "Saves memory: the backward recomputes.",
+        "The reverse-mode derivative of softmax.",
+    ],
+)
+def test_docstrings_that_do_not(docstring, tmp_path):
+    assert declared(tmp_path, docstring=docstring) is None
+
+
+def test_a_comment_declares_only_in_so_many_words(tmp_path):
+    assert declared(tmp_path, comment="  # straight-through").sign == "declared"
+    assert declared(tmp_path, comment="  # scaled gradient") is None
+
+
+def test_the_reason_quotes_the_sign(tmp_path):
+    assert declared(tmp_path, "RoundSTE").reason == "its name says 'ste'"
+    assert "'Straight-through'" in declared(tmp_path, docstring="Straight-through.").reason
+
+
+def sign_of(target, *args):
+    found = audit_of(target, *args).intent
+    return found and found.sign
+
+
+def test_an_input_that_comes_out_unchanged():
+    assert sign_of(function(lambda x: x.view_as(x), lambda g, x: -g), normal(3)) == "identity"
+    assert sign_of(function(lambda x: x.clone(), lambda g, x: g.clamp(-0.1, 0.1)), normal(3)) == "identity"
+    assert sign_of(function(lambda x: x.float().double() + 0, lambda g, x: -g), normal(3)) is None
+    assert sign_of(function(lambda x: x * x, lambda g, x: g), normal(3)) is None
+
+
+@pytest.mark.parametrize("hard", [torch.round, torch.sign, torch.floor, lambda x: (x > 0).double()])
+def test_a_forward_that_is_flat(hard):
+    assert sign_of(function(hard, lambda g, x: g), normal(3, 4)) == "flat"
+
+
+def test_a_slip_in_a_smooth_function_is_no_intent():
+    assert sign_of(function(torch.sin, lambda g, x: g * x.sin()), normal(3, 4)) is None
+    assert sign_of(function(torch.relu, lambda g, x: g), normal(3, 4)) is None
+    assert sign_of(function(torch.sin, lambda g, x: g * x.cos()), normal(3)) is None
+
+
+def bound(value, gradient, name="Custom"):
+    audit = audit_of(function(value, gradient), uniform(12, low=-2, high=2))
+    assert audit.base_result.wrong
+    found = intent.bound(audit.base_result, name)
+    return found and found.sign
+
+
+def test_a_clamp_that_lets_gradients_through_where_it_saturates():
+    assert bound(lambda x: x.clamp(-1, 1), lambda g, x: g) == "bound"
+    assert bound(lambda x: x.clamp(min=0.5), lambda g, x: torch.where((x > 0.5) | (g < 0), g, 0.3 * g)) == "bound"
+
+
+def test_a_clamp_that_is_wrong_elsewhere_too():
+    assert bound(lambda x: x.clamp(-1, 1), lambda g, x: 2 * g) is None
+    assert bound(lambda x: x.clamp(-1, 1) + 1, lambda g, x: g) is None
+    assert bound(torch.relu, lambda g, x: g, name="MyReLU") is None

@@ -1,0 +1,270 @@
+"""The audit of one subject, in this process: what it runs, on what, and what it says when it cannot."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from pullback.check.audit import audit, static_findings
+from pullback.check.find.discover import subject_of
+from pullback.check.rules import all_rules, selected
+from pullback.check.subject import Options
+from pullback.report.model import finding_to_dict
+
+from .making import Silent, function, normal
+from .modules import import_source
+
+sine = function(torch.sin, lambda g, x: g * x.cos())
+slip = function(torch.sin, lambda g, x: g * x.sin())
+QUICK = Options(select=("PB101", "PB401"))
+
+
+def run(target, *args, options=QUICK, inputs=None, skip=frozenset()):
+    """Audit and return the events and the end."""
+    subject = target if hasattr(target, "why_unaudited") else subject_of(target)
+    events = Silent()
+    given = [(args, {})] if args else inputs
+    return events, audit(subject, options, given, events, skip)
+
+
+def found(events):
+    return [(f.rule, f.severity, f.verdict) for f in events.findings]
+
+
+def test_a_right_function_is_clean():
+    events, end = run(sine, normal(3))
+    assert events.findings == []
+    assert end.cases > 20
+    assert end.allowed == 0
+
+
+def test_a_wrong_one_is_not():
+    events, _ = run(slip, normal(3))
+    assert ("PB101", "error", "wrong") in found(events)
+    (wrong,) = [f for f in events.findings if f.rule == "PB101"]
+    assert wrong.name == "wrong-vjp"
+    assert wrong.evidence.failing >= 1
+    assert "out = fn(x)" in wrong.reproduce
+
+
+def test_steps_name_the_rule_and_the_case():
+    events, _ = run(sine, normal(3))
+    assert ("PB1", "x: float64(3,) [all zeros]") in [(rule, what) for rule, what, _ in events.steps]
+    assert {rule for rule, _, _ in events.steps} == {"", "PB1", "PB101", "PB401"}
+
+
+def slow(x):
+    time.sleep(0.002)
+    return x.sin()
+
+
+def test_the_budget_leaves_every_contract_rule():
+    options = Options(budget=1)
+    events, _ = run(function(slow, lambda g, x: g * x.cos()), normal(3), options=options)
+    ran = {rule for rule, _, _ in events.steps}
+    contract = {rule.id for rule in selected(options) if rule.family == "PB1" and rule.runtime}
+    assert contract <= ran
+    (told,) = [f for f in events.findings if f.rule == "PB006"]
+    left_out = {rule.id for rule in all_rules() if rule.id in told.message}
+    assert left_out
+    assert all(rule.startswith("PB4") for rule in left_out)
+    assert not left_out & ran
+    assert (told.severity, told.verdict) == ("info", "inconclusive")
+
+
+def test_without_time_the_contract_is_still_checked():
+    events, _ = run(slip, normal(3), options=Options(select=("PB101",), budget=1e-6))
+    assert ("PB101", "error", "wrong") in found(events)
+
+
+def test_the_same_seed_finds_the_same():
+    def findings(seed):
+        events, _ = run(slip, options=Options(select=("PB1", "PB401"), seed=seed))
+        return [finding_to_dict(f) for f in events.findings]
+
+    assert findings(0) == findings(0)
+    assert findings(0) != findings(1)
+
+
+ALLOWS = """
+import torch
+
+class Slip(torch.autograd.Function):
+    # pullback: allow[{name}] known, see issue 7
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].sin()
+"""
+
+
+def test_allow_comments_are_counted(tmp_path):
+    options = Options(select=("PB101",))
+    allowed, end = run(import_source(ALLOWS.format(name="wrong-vjp"), tmp_path, "allowing").Slip, options=options)
+    assert (allowed.findings, end.allowed) == ([], 1)
+    other, end = run(import_source(ALLOWS.format(name="wrong-jvp"), tmp_path, "allowing_other").Slip, options=options)
+    assert found(other) == [("PB101", "error", "wrong")]
+    assert end.allowed == 0
+
+
+STATIC = """
+import torch
+
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+"""
+
+
+def test_what_cannot_be_had_alive_is_judged_by_its_source(tmp_path):
+    live = subject_of(import_source(STATIC, tmp_path, "static_only").Op)
+    dead = replace(live, target=None, why_unaudited="the file does not import")
+    events, end = run(dead, options=Options())
+    assert end.cases == 0
+    assert ("PB001", "warning", "unaudited") in found(events)
+    assert "the file does not import" in next(f for f in events.findings if f.rule == "PB001").message
+    of_source = static_findings(dead, Options())
+    assert [f.rule for f in of_source] == ["PB103"]
+    assert of_source[0] in events.findings
+    assert static_findings(dead, Options(ignore=("PB103",))) == []
+
+
+def test_rules_and_cases_to_skip():
+    events, _ = run(slip, normal(3), skip=frozenset({"PB101", "x: float64(3,) [all zeros]"}))
+    assert "PB101" not in {rule for rule, _, _ in events.steps}
+    assert all(what != "x: float64(3,) [all zeros]" for _, what, _ in events.steps)
+    assert not [f for f in events.findings if f.rule == "PB101"]
+
+
+def test_select_and_ignore():
+    assert [r.id for r in selected(Options(select=("PB10",), ignore=("PB101", "PB105")))] == [
+        "PB102", "PB103", "PB104", "PB106", "PB107", "PB108", "PB109",
+    ]  # fmt: skip
+    events, _ = run(slip, normal(3), options=Options(select=("PB1",), ignore=("PB101",)))
+    assert "PB101" not in {rule for rule, _, _ in events.steps}
+
+
+def test_what_the_oracle_cannot_decide_is_said():
+    def chaos(x):
+        return x * 1e-9 + torch.frac(torch.sin(x * 1e7) * 43758.5453)
+
+    events, _ = run(function(chaos, lambda g, x: g * 1e-9), normal(3))
+    assert [f.verdict for f in events.findings if f.rule == "PB101"] == ["inconclusive"]
+    assert not [f for f in events.findings if f.severity == "error"]
+
+
+def test_guessed_calls_that_all_fail_are_told():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise RuntimeError("only on Thursdays")
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    events, end = run(Op)
+    assert found(events) == [("PB001", "warning", "unaudited")]
+    assert "guessed calls, none worked" in events.findings[0].message
+    assert "only on Thursdays" in events.findings[0].message
+    assert "--inputs" in events.findings[0].hint
+    assert end.cases == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ((torch.ones(2, 3), torch.ones(4)), "given inputs do not work: forward raised"),
+        ((torch.ones(2, dtype=torch.int64),) * 2, "no argument is a floating or complex tensor"),
+    ],
+)
+def test_given_inputs_that_do_not_work_are_told(args, why):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x @ y if x.dim() > 1 else x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g
+
+    events, _ = run(Product, *args)
+    assert found(events) == [("PB001", "warning", "unaudited")]
+    assert why in events.findings[0].message
+
+
+def test_the_first_given_input_that_works_is_varied_and_all_are_tried():
+    def picky(x):
+        assert x.shape[-1] != 3
+        return torch.where(x.sum() > 100, 2 * x.sin(), x.sin())
+
+    fn = function(picky, lambda g, x: g * x.cos())
+    inputs = [((normal(3),), {}), ((normal(4),), {}), ((normal(4) + 50,), {})]
+    events, _ = run(fn, inputs=inputs)
+    (wrong,) = [f for f in events.findings if f.rule == "PB101"]
+    assert "50." in wrong.reproduce or "larger" in wrong.message
+
+
+def test_float32_inputs_are_widened_where_the_forward_takes_it():
+    factor = 1 + 2e-6  # far below what float32 can show
+    off = function(torch.sin, lambda g, x: factor * g * x.cos())
+    events, _ = run(off, normal(3).float())
+    assert ("PB101", "error", "wrong") in found(events)
+
+    def single(x):
+        if x.dtype != torch.float32:
+            raise TypeError("float32, please")
+        return x.sin()
+
+    events, end = run(function(single, lambda g, x: g * x.cos()), normal(3).float())
+    assert events.findings == []
+    assert end.cases > 10
+
+
+def test_an_in_place_function_is_audited():
+    class Doubled(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    events, end = run(Doubled, normal(3))
+    assert events.findings == []
+    assert end.cases > 20
+
+
+def test_an_exit_is_told_and_the_audit_goes_on():
+    def leaves(x):
+        if (x == 0).all() and x.numel():
+            raise SystemExit(3)
+        return x.sin()
+
+    events, _ = run(function(leaves, lambda g, x: g * x.sin()), normal(3))
+    assert ("PB004", "error", "wrong") in found(events)
+    assert ("PB101", "error", "wrong") in found(events)
+
+
+def test_a_fault_of_ours_is_no_clean_bill(monkeypatch):
+    from pullback.check.rules import pb101_wrong_vjp
+
+    rule = replace(pb101_wrong_vjp.RULE, runtime=lambda state: 1 / 0)
+    monkeypatch.setattr("pullback.check.audit.selected", lambda options: [rule])
+    events, _ = run(sine, normal(3))
+    assert found(events) == [("PB101", "warning", "inconclusive")]
+    assert "Pullback failed (test_audit.py" in events.findings[0].message

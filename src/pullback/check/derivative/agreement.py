@@ -69,14 +69,17 @@ def gradients(
         Raised: if forward or backward raises.
     """
     run = forward(subject, case, mask, call=call)
-    return vjp(run, standard_cotangents(run.roots) if cotangents is None else cotangents)
+    return vjp(run, standard_cotangents(run.roots, run.differentiable) if cotangents is None else cotangents)
 
 
-def standard_cotangents(roots: Sequence[Tensor], seed: int = 1) -> list[Tensor]:
-    """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype."""
-    generator = torch.Generator().manual_seed(seed)
+def standard_cotangents(roots: Sequence[Tensor], positions: Sequence[int] | None = None) -> list[Tensor]:
+    """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype.
+
+    `positions` are those of the roots among all outputs, which decide; by default they are consecutive.
+    """
     made = []
-    for root in roots:
+    for position, root in zip(positions or range(len(roots)), roots, strict=True):
+        generator = torch.Generator().manual_seed(position + 1)
         magnitude = torch.randint(4, 13, root.shape, generator=generator) / 8
         signs = torch.randint(0, 2, root.shape, generator=generator) * 2 - 1
         made.append((magnitude * signs).to(root.dtype))

@@ -49,7 +49,7 @@ def tangents(subject: Subject, case: Case, directions: dict[int, Tensor]) -> lis
     """
     with fwad.dual_level():
         duals = [
-            fwad.make_dual(t.clone(), directions[order]) if order in directions else t.clone()
+            fwad.make_dual(t.clone(), directions[order].clone()) if order in directions else t.clone()
             for order, t in enumerate(case.tensors)
         ]
         with torch.enable_grad():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.trial import Run
 from pullback.check.find.source import FunctionSource
@@ -28,12 +29,13 @@ _IN_NAME = re.compile(
 )
 _EXPLICIT = re.compile(
     r"straight[- ]?through|\bSTE\b|surrogate|pseudo[- ]?(gradient|derivative)|(gradient|sign) estimator"
-    r"|lineari[sz]e d\w+/d\w+|gradient (reversal|scaling|clipping)",
+    r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping)",
     re.IGNORECASE,
 )
 _CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
 _GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
 _NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
+_QUANTISES = re.compile(r"quant|lsq|binar|ternar|dorefa|spike|levels", re.IGNORECASE)
 _IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHANGE}", re.IGNORECASE)
 """At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
@@ -43,7 +45,7 @@ class Intent:
     """Why a backward that differs from the derivative is taken to be meant.
 
     Attributes:
-        sign: "declared", "identity", "flat" or "bound".
+        sign: "declared", "identity", "random", "flat" or "bound".
         reason: in words, for the finding.
     """
 
@@ -80,20 +82,42 @@ def _remarks(source: FunctionSource) -> str:
 
 
 def identity(run: Run) -> Intent | None:
-    """Return an intent if an output is an input unchanged: then the backward is there to change gradients.
+    """Return an intent if every output is an input unchanged: then the backward is there to change gradients.
 
     To be judged on generic values: x * x is also "unchanged" at 1.
     """
-    for out in run.outputs:
-        for x in run.inputs:
-            if out.shape == x.shape and out.dtype == x.dtype and torch.equal(out.detach(), x.detach()):
-                return Intent("identity", "its forward returns an input unchanged")
+    roots = [out.detach() for out in run.roots]
+    inputs = [x.detach() for x in run.inputs]
+    if roots and all(any(_unchanged(out, x) for x in inputs) for out in roots):
+        return Intent("identity", "its forward returns an input unchanged")
     return None
 
 
-def flat(result: FirstOrder) -> Intent | None:
-    """Return an intent if the forward is flat almost everywhere in an input whose gradient is not zero."""
-    if any(c.flat and not c.moves for c in result.wrong):
+def _unchanged(out: Tensor, x: Tensor) -> bool:
+    constant = x.numel() > 1 and bool((x == x.flatten()[0]).all())
+    return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x) and not constant
+
+
+def random(draws: bool) -> Intent | None:
+    """Return an intent if the backward draws random numbers of its own: its gradient is right on average, if at all."""
+    return Intent("random", "its backward draws random numbers") if draws else None
+
+
+def flat(result: FirstOrder, name: str) -> Intent | None:
+    """Return an intent if the forward is flat almost everywhere in an input whose gradient is not zero.
+
+    It speaks for the whole function where every disagreeing input is flat, or where the name says that it
+    quantises: then a scale's gradient is an estimate too. Else a slip in another input would hide behind it.
+    """
+    estimated = [c for c in result.wrong if flat_in(c)]
+    if estimated and (len(estimated) == len(result.wrong) or _QUANTISES.search(name)):
+        return flat_in(estimated[0])
+    return None
+
+
+def flat_in(comparison: Comparison) -> Intent | None:
+    """Return an intent, for one input, if nothing that was compared of it moves the output."""
+    if comparison.flat and not comparison.moves:
         return Intent("flat", "its forward is flat almost everywhere and its backward is not")
     return None
 

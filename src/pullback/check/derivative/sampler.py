@@ -72,10 +72,12 @@ class Sampler:
 
 
 def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a tensor of random signs and magnitudes in [0.5, 1], exact in every dtype."""
+    """Return a tensor of random signs and magnitudes between 7/16 and 15/16, exact in every dtype."""
 
     def draw() -> Tensor:
-        magnitude = torch.randint(4, 9, t.shape, generator=generator) / 8
+        magnitude = (
+            2 * torch.randint(3, 8, t.shape, generator=generator) + 1
+        ) / 16  # never 1: that hides a lost factor
         return magnitude * (torch.randint(0, 2, t.shape, generator=generator) * 2 - 1)
 
     if t.is_complex():
@@ -87,7 +89,7 @@ def step_scale(x: Tensor) -> Tensor:
     """Return the length of a step for each element: 1, less for a tensor of tiny values, never lost in rounding."""
     size = x.detach().abs()
     largest = float(size.max())
-    resolved = max(1e-6, 64 * torch.finfo(x.dtype).eps)
+    resolved = min(max(1e-6, 2**16 * torch.finfo(x.dtype).eps), 1.0)
     return size.mul(resolved).clamp(min=min(largest, 1.0) if largest > 0 else 1.0).to(x.dtype)
 
 

@@ -91,7 +91,7 @@ def second_order(audit: Audit) -> SecondOrder:
         raised,
         right,
         changed,
-        hidden_saved(audit.subject, audit.base) if worst.status == "wrong" else 0,
+        hidden_saved(audit.subject, audit.base) if worst.status == "wrong" and not math.isnan(worst.got) else 0,
     )
 
 
@@ -209,9 +209,17 @@ def _real_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def hidden_saved(subject: Subject, case: Case) -> int:
-    """Count the floating tensors that a Function keeps for backward and that are neither input nor output."""
+    """Count the tensors kept for backward that are neither input nor output, and change with the inputs."""
     if subject.kind != "function":
         return 0
+    here = _hidden(subject, case)
+    there = _hidden(subject, case.map_inputs(lambda t: t * 0.875, case.label))
+    if len(here) != len(there):
+        return max(len(here), len(there))
+    return sum(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+def _hidden(subject: Subject, case: Case) -> list[Tensor]:
     run = forward(subject, case)
     known = {(t.data_ptr(), t.shape) for t in (*run.inputs, *run.outputs)}
     known |= {(v.data_ptr(), v.shape) for v in case.values if isinstance(v, Tensor)}
@@ -220,6 +228,6 @@ def hidden_saved(subject: Subject, case: Case) -> int:
         try:
             vjp(run, standard_cotangents(run.roots))
         except Raised:
-            return 0
-    kept = [t for call in calls for t in call.kept]
-    return sum(t.is_floating_point() and (t.data_ptr(), t.shape) not in known for t in kept)
+            return []
+    kept = [t.detach() for call in calls for t in call.kept]
+    return [t.clone() for t in kept if t.is_floating_point() and (t.data_ptr(), t.shape) not in known]

@@ -1,6 +1,6 @@
 """Running a subject once: a forward on fresh copies, then products with its derivative.
 
-Every forward starts from the same random state, so that a function that draws random numbers is a
+Every forward, and every backward, starts from the same random state, so that a function that draws random numbers is a
 function of its inputs. What the audited code raises comes back as `Raised`, whatever its class.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_flatten
-from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.cases.case import Case, copy_tensor, is_differentiable
 from pullback.check.subject import Subject
 
 _SEED = 20_241
@@ -113,12 +113,13 @@ def vjp(
     asked = [x for x in run.inputs if x.requires_grad] if wrt is None else list(wrt)
     if not used or not asked:
         return [None] * len(asked)
+    reseed()
     with guarded("backward"):
         return list(
             torch.autograd.grad(
                 [out for out, _ in used],
                 asked,
-                [g for _, g in used],
+                [copy_tensor(g) for _, g in used],
                 allow_unused=True,
                 create_graph=create_graph,
                 retain_graph=retain_graph,

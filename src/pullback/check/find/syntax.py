@@ -45,7 +45,8 @@ def returns_a_value(function: ast.FunctionDef) -> bool:
     """Whether some `return` gives more than None (in every place of its tuple)."""
     for node in own_nodes(function):
         if isinstance(node, ast.Return) and node.value is not None:
-            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            value = node.value.left if isinstance(node.value, ast.BinOp) else node.value  # (None,) * 5
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
             if any(not (isinstance(v, ast.Constant) and v.value is None) for v in values):
                 return True
     return False

@@ -94,7 +94,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
-    intent = audit.intent_of(result)
+    intent = audit.intent_of(result, comparison)
     if intent is not None:
         return audit.finding(
             "PB101",

@@ -9,7 +9,8 @@ legal. The source alone shows it too, where every `return` of the backward is a 
 The first backward raises, often long after the forward was tested.
 
 ## Limits
-The static half says nothing about a backward that builds its tuple by other means.
+The static half says nothing about a backward that builds its tuple by other means, and does not count arguments that
+have a default: gradients must match the arguments that a call passes.
 
 ## Bad
 ```python
@@ -48,7 +49,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.derivative.recorder import record_base
 from pullback.check.find.source import FunctionSource
-from pullback.check.find.syntax import own_nodes, positional_arguments
+from pullback.check.find.syntax import own_nodes, positional_arguments, returns_a_value
 from pullback.check.rules._rule import SourceMatch, rule
 from pullback.report.model import Finding
 
@@ -68,7 +69,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "wrong",
                 f"backward returned {len(call.returned)} gradients for {len(call.needs)} arguments of forward",
                 case=audit.base,
-                tail=["out.sum().backward()  # out[0] if there are several outputs"],
+                tail=[
+                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                ],
                 hint=_HINT,
                 line=_line(audit.subject.source),
             )
@@ -83,7 +87,10 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     forward, backward = source.methods.get("forward"), source.methods.get("backward")
     if forward is None or backward is None or forward.args.vararg or forward.args.kwonlyargs:
         return
-    expected = len(positional_arguments(forward)) - (0 if "setup_context" in source.methods else 1)
+    if not returns_a_value(backward):
+        return  # nothing but None: of outputs that are marked non-differentiable, which it is never called for
+    passed = len(positional_arguments(forward)) - len(forward.args.defaults)
+    expected = passed - (0 if "setup_context" in source.methods else 1)
     returns = [node for node in own_nodes(backward) if isinstance(node, ast.Return) and node.value is not None]
     for node in returns:
         value = node.value

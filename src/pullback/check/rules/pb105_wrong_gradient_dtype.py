@@ -71,7 +71,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
                     "wrong",
                     f"backward returned a gradient of {what} for {name} of {wanted}",
                     case=case,
-                    tail=["out.sum().backward()"],
+                    tail=[
+                        "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                        "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                    ],
                     hint="keep the input's dtype: no .float(), and pass dtype= and device= to factories",
                 )
                 return

@@ -68,7 +68,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"the gradient of {name} is returned in the place of {audit.names[other or 0]}",
             case=result.case,
             evidence=audit.evidence(result, comparison),
-            tail=["out.sum().backward()", "print([x.grad for x in inputs])"],
+            tail=[
+                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                "print([x.grad for x in inputs])",
+            ],
             hint="return the gradients in the order of forward's arguments",
         )
         return

@@ -69,7 +69,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case=result.case,
             evidence=audit.evidence(result, comparison),
             tail=[
-                "out.sum().backward()  # out[0] if there are several outputs",
+                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
                 "print([x.grad for x in inputs])",
             ],
             hint=f"return the gradient of {name}; where None is meant, detach {name} before the call",

@@ -66,7 +66,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"backward returned a {type(gradient).__name__} for argument {place}, "
                 f"which is a {type(argument).__name__}",
                 case=case,
-                tail=["out.sum().backward()"],
+                tail=[
+                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                ],
                 hint="return None in its place",
             )
             return

@@ -89,7 +89,8 @@ def _finding(audit: Audit, mask: list[bool], message: str) -> Finding:
         case=audit.base,
         mask=mask,
         tail=[
-            "out.sum().backward()  # out[0] if there are several outputs",
+            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+            "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
             "print([x.grad for x in inputs])",
         ],
         hint="guard each gradient by its own input's ctx.needs_input_grad, and return None for the others",

@@ -72,7 +72,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"{bad.name} of shape {bad.expected} is broadcast; its gradient is returned with shape {bad.returned}, "
                 "and only eager PyTorch sums it",
                 case=case,
-                tail=["out.sum().backward()"],
+                tail=[
+                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                ],
                 hint=f"return g.sum_to_size({bad.name}.shape)"
                 + ("" if meant else ", or refuse inputs of different shapes"),
             )

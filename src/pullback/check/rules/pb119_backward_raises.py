@@ -84,7 +84,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "wrong" if severity == "error" else "unsupported",
             f"{error}" + (f" (with {result.case.label})" if result.case.is_variant else ""),
             case=smallest,
-            tail=["out.sum().backward()  # out[0] if there are several outputs"],
+            tail=[
+                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+            ],
             hint=_hint(result.case),
         )
         if result.case is audit.base:

@@ -19,4 +19,4 @@ def may_drop(audit: Audit) -> bool:
         return True
     if any(comparison.kink for comparison in result.comparisons):
         return False
-    return not result.wrong or audit.intent_of(result) is not None
+    return all(audit.intent_of(result, comparison) is not None for comparison in result.wrong)

@@ -30,9 +30,9 @@ from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 _CONTRACT_SHARE = 0.6
 """Of the budget, for the variants of the contract rules; the rest is for composition."""
 _SHRINK_SECONDS = 0.5
-_ELEMENTS_SHARE = 0.05
-"""Of the budget, for the single elements of one input of one case."""
-_FORWARDS_AN_ELEMENT = 82
+_SLOW = 2e-3
+"""Seconds for a forward, from which on fewer elements are compared singly (82 forwards each)."""
+_FEW_ELEMENTS = 8
 _FEWEST_ELEMENTS = 3
 
 
@@ -118,11 +118,11 @@ class Audit:
 
     @functools.cached_property
     def elements(self) -> int:
-        """How many elements of an input to compare singly, so that a slow forward leaves time for other cases."""
+        """How many elements of an input to compare singly: few if a forward takes milliseconds."""
         started = time.monotonic()
         forward(self.subject, self.base)
-        seconds = max(time.monotonic() - started, 1e-6) * _FORWARDS_AN_ELEMENT
-        return max(_FEWEST_ELEMENTS, min(MAX_ELEMENTS, int(_ELEMENTS_SHARE * self.options.budget / seconds)))
+        seconds = time.monotonic() - started
+        return MAX_ELEMENTS if seconds < _SLOW else _FEW_ELEMENTS if seconds < 10 * _SLOW else _FEWEST_ELEMENTS
 
     @functools.cached_property
     def draws(self) -> bool:

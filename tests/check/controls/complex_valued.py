@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from ._control import Control, complex_normal, normal, uniform
+from ._control import Control, complex_normal, normal
 
 
 class ComplexMultiply(Function):
@@ -201,26 +201,6 @@ class HermitianInner(Function):
         return g.conj()[..., None] * y, g[..., None] * x
 
 
-class ModRelu(Function):
-    """max(|z| + bias, 0) * z / |z|: a kink, in one real and one complex input."""
-
-    @staticmethod
-    def forward(ctx, z, bias):
-        ctx.save_for_backward(z, bias)
-        return (z.abs() + bias).clamp(min=0) * torch.sgn(z)
-
-    @staticmethod
-    def backward(ctx, g):
-        z, bias = ctx.saved_tensors
-        modulus = z.abs()
-        direction = torch.sgn(z)
-        active = modulus + bias > 0
-        g = torch.where(active, g, 0)
-        along = (g * direction.conj()).real
-        turned = (g - along * direction) * (modulus + bias) / torch.where(modulus == 0, 1, modulus)
-        return along * direction + turned, along.sum_to_size(bias.shape)
-
-
 CONTROLS = [
     Control("complex-multiply", ComplexMultiply, lambda: (complex_normal(2, 3), complex_normal(3, seed=1))),
     Control("complex-exp", ComplexExp, lambda: (complex_normal(3, 2),)),
@@ -235,5 +215,4 @@ CONTROLS = [
     Control("scale-by-complex", ScaleByComplex, lambda: (complex_normal(3, 2), 0.5 - 1.5j)),
     Control("real-gain", RealGain, lambda: (complex_normal(2, 3), normal(3, seed=1))),
     Control("hermitian-inner", HermitianInner, lambda: (complex_normal(2, 3), complex_normal(2, 3, seed=1))),
-    Control("mod-relu", ModRelu, lambda: (complex_normal(3, 4), uniform(4, low=-1.0, high=0.2, seed=1))),
 ]

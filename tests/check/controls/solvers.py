@@ -89,6 +89,8 @@ class Equilibrium(Function):
 
     @staticmethod
     def forward(ctx, weight, x):
+        if (weight.abs().sum(-1) >= 1).any():
+            raise ValueError("no contraction: the iteration may not converge")
         out = torch.zeros_like(x)
         for _ in range(100):
             out = torch.tanh((weight * out).sum(-1) + x)

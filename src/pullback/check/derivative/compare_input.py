@@ -24,6 +24,8 @@ _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
 _FINER = 2.0**-12
 """What looks wrong is looked at again with steps this much smaller, for a ripple that the first ones missed."""
+_TELLING = 16
+"""Of so many elements none was wrong: then a direction that is must owe it to others, if there are others."""
 MAX_ELEMENTS = 48
 """Elements of one input that are compared singly."""
 _AGREEMENT = {
@@ -195,7 +197,7 @@ def _compare_elements(
         complete = len(picked) == x.numel()
         decided = [c for _, c in results if c.status == "ok"]
         kinked = suspicion.kink or any(c.kink for _, c in results)
-        if suspicion.status == "wrong" and not complete and not kinked:
+        if suspicion.status == "wrong" and not complete and not kinked and len(picked) >= _TELLING:
             return suspicion
         return Comparison(order, "ok" if decided else "inconclusive", compared=len(results), kink=kinked)
     worst_index, worst = max(wrong, key=lambda item: _badness(item[1]))

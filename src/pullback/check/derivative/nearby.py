@@ -21,9 +21,9 @@ def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -
     gradients are right is what the ordinary cases test.
     """
     found = []
-    for _ in range(_NEARBY):
+    for trial in range(_NEARBY):
         moved = {
-            p: t + _NEARBY_DISTANCE * step_scale(t) * random_like(t, generator)
+            p: t + _moved(t, generator, uneven=trial % 2 == 1)
             for p, t in zip(sampler.case.wrt, sampler.case.tensors, strict=True)
             if t.numel()
         }
@@ -41,6 +41,12 @@ def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -
         tied = _real(x) == value
         low[tied], high[tied] = low[tied].min(), high[tied].max()
     return low, high
+
+
+def _moved(t: Tensor, generator: torch.Generator, uneven: bool) -> Tensor:
+    """Return a small change of each element; an uneven one brings out single elements, and the ends of the hull."""
+    change = _NEARBY_DISTANCE * step_scale(t) * random_like(t, generator)
+    return change * 2.0 ** -torch.randint(0, 9, t.shape, generator=generator) if uneven else change
 
 
 def _real(t: Tensor) -> Tensor:

@@ -97,7 +97,8 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     """Return the case with every dimension of a size in `change` given its new size, values repeated."""
     label = ", ".join(f"size {old} -> {new}" for old, new in change.items())
     counts = [v for v in case.values if isinstance(v, int) and not isinstance(v, bool) and abs(v) > 1]
-    fits = all(abs(count) < min(change.values()) for count in counts)
+    whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
+    fits = all(abs(c) < min(change.values()) for c in counts) and not any(_is_permutation(v) for v in whole)
     return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
 
 
@@ -142,13 +143,11 @@ def values(case: Case) -> Iterator[Case]:
         for p, v in enumerate(case.values)
         if isinstance(v, Tensor) and not (v.is_floating_point() or v.is_complex()) and v.numel()
     }
-    if integers:
+    if integers and not any(_is_permutation(v) for v in integers.values()):
         same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}
-        if not any(_is_permutation(v) for v in integers.values()):
-            yield case.with_values(same, "whole-number arguments all equal")
-        yield case.with_values(
-            {p: v.flip(0) if v.ndim else v for p, v in integers.items()}, "whole-number arguments reversed"
-        )
+        yield case.with_values(same, "whole-number arguments all equal")
+        flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
+        yield case.with_values(flipped, "whole-number arguments reversed")
 
 
 def extremes(case: Case) -> Iterator[Case]:
@@ -228,9 +227,14 @@ def contiguous(case: Case) -> Case:
 
 
 def _is_permutation(t: Tensor) -> bool:
-    if t.ndim != 1 or t.numel() < 2 or t.dtype == torch.bool:
+    """Whether each row or column holds every index once: an inverse of it may be among the arguments."""
+    if not t.ndim or t.numel() < 2 or t.dtype == torch.bool:
         return False
-    return torch.equal(t.sort().values, torch.arange(t.numel(), dtype=t.dtype))
+    for dim in range(t.ndim):
+        indices = torch.arange(t.shape[dim], dtype=t.dtype).reshape(-1, *(1 for _ in t.shape[dim + 1 :]))
+        if t.shape[dim] > 1 and torch.equal(t.sort(dim).values, indices.expand_as(t)):
+            return True
+    return False
 
 
 def _half_zero(t: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pullback.check.cases import variants
 from pullback.check.cases.case import Case, make_case
@@ -128,6 +129,10 @@ def _prepare(
     problems = []
     working = []
     for case in given:
+        devices = {v.device.type for v in case.values if isinstance(v, Tensor)} - {"cpu"}
+        if devices:
+            problems.append(f"they are on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
+            continue
         try:
             if not forward(subject, _settle(subject, case)).outputs:
                 problems.append("the forward returned no tensor")

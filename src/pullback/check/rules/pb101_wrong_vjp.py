@@ -141,7 +141,10 @@ def _fails(audit: Audit, case: Case, order: int) -> bool:
 def _message(result: FirstOrder, c: Comparison) -> str:
     name = result.case.names[result.case.wrt[c.order]]
     at = f"[{', '.join(map(str, c.index))}]" if c.index else ""
-    what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward is {show(c.expected)}"
+    right = f"is {show(c.expected)}"
+    if c.kink and c.low < c.high:
+        right = f"is anything between {show(c.low)} and {show(c.high)}"
+    what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward {right}"
     where = "" if not result.case.is_variant else f" (with {result.case.label})"
     return what + where
 

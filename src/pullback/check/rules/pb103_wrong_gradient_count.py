@@ -9,8 +9,8 @@ legal. The source alone shows it too, where every `return` of the backward is a 
 The first backward raises, often long after the forward was tested.
 
 ## Limits
-The static half says nothing about a backward that builds its tuple by other means, and does not count arguments that
-have a default: gradients must match the arguments that a call passes.
+The static half says nothing about a backward that builds its tuple by other means, and does not count arguments
+that have a default: gradients must match the arguments that a call passes.
 
 ## Bad
 ```python

@@ -1,12 +1,12 @@
-"""allow-without-reason (PB007): an allow comment gives no reason, so it does not count.
+"""idle-allow-comment (PB007): an allow comment does not count: it gives no reason, or names no rule.
 
 ## What it finds
-`# pullback: allow[NAME]` with nothing behind it. The comment silences a finding of that rule in the class that
-it stands in or directly above, but only with a reason: `# pullback: allow[wrong-vjp] clips the gradient on
-purpose`.
+`# pullback: allow[NAME]` with nothing behind it, or with a NAME that is no rule's. The comment silences a
+finding of that rule in the class that it stands in or directly above, but only with a reason: `# pullback:
+allow[wrong-vjp] clips the gradient on purpose`.
 
 ## Why it hurts
-Who reads the code later cannot tell a decision from a shortcut.
+Who reads the code later cannot tell a decision from a shortcut; and a name that is misspelt silences nothing.
 
 ## Limits
 Any text counts as a reason.
@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules import rule_named
 from pullback.check.rules._rule import SourceMatch, rule
 
 
@@ -52,6 +53,14 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             "write why after the bracket: # pullback: allow[NAME] reason",
             "warning",
         )
+    for name in source.allow:
+        if rule_named(name) is None:
+            yield SourceMatch(
+                source.line,
+                f"an allow comment names {name!r}, which is no rule",
+                "`pullback rules` lists them",
+                "warning",
+            )
 
 
 RULE = rule(__doc__, static=_static)

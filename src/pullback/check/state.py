@@ -223,7 +223,7 @@ class Audit:
     @functools.cached_property
     def intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if there is a sign of it."""
-        found = intent.declared(self.subject) or intent.identity(self.base_run) or intent.random(self.backward_draws)
+        found = intent.declared(self.subject) or intent.identity(self.base_run)
         if found is None and self.base_result is not None:
             found = intent.flat(self.base_result, self.subject.name)
         return found

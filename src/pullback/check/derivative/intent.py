@@ -45,7 +45,7 @@ class Intent:
     """Why a backward that differs from the derivative is taken to be meant.
 
     Attributes:
-        sign: "declared", "identity", "random", "flat" or "bound".
+        sign: "declared", "identity", "flat" or "bound".
         reason: in words, for the finding.
     """
 
@@ -96,11 +96,6 @@ def identity(run: Run) -> Intent | None:
 def _unchanged(out: Tensor, x: Tensor) -> bool:
     constant = x.numel() > 1 and bool((x == x.flatten()[0]).all())
     return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x) and not constant
-
-
-def random(draws: bool) -> Intent | None:
-    """Return an intent if the backward draws random numbers of its own: its gradient is right on average, if at all."""
-    return Intent("random", "its backward draws random numbers") if draws else None
 
 
 def flat(result: FirstOrder, name: str) -> Intent | None:

@@ -84,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 yield found
             if meant and audit.intent is not None:
                 return
-    undecided = all(c.status == "inconclusive" for result in results for c in result.comparisons)
+    undecided = all(c.status == "inconclusive" for result in results for c in result.comparisons if c.compared)
     base = audit.base_result
     if base is None and audit.base_run.roots:
         yield _inconclusive(audit, "the output is not finite on the example")
@@ -117,7 +117,9 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         case=result.case,
         evidence=audit.evidence(result, comparison),
         tail=_tail(result, comparison),
-        hint=_hint(result, comparison),
+        hint="its backward draws random numbers: say so if that is meant"
+        if audit.backward_draws
+        else _hint(result, comparison),
     )
 
 

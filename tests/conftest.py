@@ -1,5 +1,7 @@
 """Tests run on one thread, from the same random state, and leave no global setting of PyTorch changed."""
 
+import sys
+
 import hypothesis
 import pytest
 import torch
@@ -19,3 +21,13 @@ def _strict():
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules_of_temporary_files():
+    """What a test imports from its temporary folder is gone for the next one, which may use the same name."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]

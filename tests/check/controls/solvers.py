@@ -50,6 +50,8 @@ class Kepler(Function):
 
     @staticmethod
     def forward(ctx, mean_anomaly, eccentricity):
+        if bool((eccentricity.abs() >= 1).any()):
+            raise ValueError("an orbit's eccentricity is below 1")
         out = mean_anomaly + eccentricity * mean_anomaly.sin()
         for _ in range(20):
             residual = out - eccentricity * out.sin() - mean_anomaly

@@ -61,6 +61,8 @@ def audit(
     if state is None:
         sink(unaudited(subject, why))
         return AuditEnd(0, sink.allowed)
+    if state.guessed and state.base.label.endswith("matrices") and state.running(("PB101",)):
+        sink(_only_in_domain(state))
     left_out = _run_rules(state, chosen, sink)
     if left_out:
         sink(_over_budget(state, left_out))
@@ -165,6 +167,12 @@ def _in_domain(guessed: Audit) -> Audit:
         if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
             return other
     return guessed
+
+
+def _only_in_domain(state: Audit) -> Finding:
+    what = f"the gradient is right for {state.base.label}, and wrong for other square matrices"
+    hint = "if others are meant too, look for a missing transpose; if not, say so in the docstring and give inputs"
+    return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
 
 
 def _settle(subject: Subject, case: Case) -> Case:

@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from pullback.check.cases.case import make_case
+from pullback.check.case import make_case
 from pullback.check.cases.probe import positional_names
 from pullback.check.derivative.first_order import first_order
 from pullback.check.find.discover import subject_of

@@ -15,8 +15,7 @@ from pullback.check.runner.importer import run_targets
 from pullback.check.runner.outcome import report_of
 from pullback.check.runner.process import ensure_can_fork
 from pullback.check.runner.subjects import preload, run_subjects
-from pullback.check.runner.task import Given
-from pullback.check.subject import Options, Subject
+from pullback.check.subject import Given, Options, Subject
 from pullback.errors import OptionError
 from pullback.report.model import Report
 

@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.check import trial
+from pullback.check.case import Case, make_case
 from pullback.check.cases import variants
-from pullback.check.cases.case import Case, make_case
 from pullback.check.cases.probe import Probe, positional_names, probe
 from pullback.check.cases.repro import script
-from pullback.check.derivative import trial
-from pullback.check.derivative.trial import Raised, forward, take_incidents
+from pullback.check.events import AuditEnd, Events
 from pullback.check.rules import Rule, rule_named, selected
-from pullback.check.runner.events import AuditEnd, Events
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject
+from pullback.check.trial import Raised, forward, take_incidents
 from pullback.report.model import Finding, Location
 
 

@@ -10,21 +10,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
+from pullback.check.case import Case
 from pullback.check.cases import variants
-from pullback.check.cases.case import Case
 from pullback.check.cases.probe import parameters
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.derivative import intent
-from pullback.check.derivative.agreement import standard_cotangents
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison
 from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
-from pullback.check.derivative.trial import Raised, Run, forward, reseed, vjp
+from pullback.check.events import Events
 from pullback.check.rules import rule_named, selected
-from pullback.check.runner.events import Events
 from pullback.check.subject import Options, Subject
+from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _CONTRACT_SHARE = 0.6

@@ -61,3 +61,7 @@ class Subject:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the subject as its users do."""
         return self.target.apply(*args, **kwargs) if self.kind == "function" else self.target(*args, **kwargs)
+
+
+Given = Callable[[Subject], Inputs | None]
+"""Example inputs for a subject, `None` where there are none. Called in the subject's process."""

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch.autograd import Function
 
 from pullback.check.cases.probe import parameters, positional_names, probe
-from pullback.check.derivative.trial import forward, vjp
 from pullback.check.find.discover import subject_of
+from pullback.check.trial import forward, vjp
 
 from ..making import Silent
 from ..modules import import_source

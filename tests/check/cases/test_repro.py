@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.check.cases.case import make_case
+from pullback.check.case import make_case
 from pullback.check.cases.repro import call_text, literal, script, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.variants import dtypes, layouts, shared, sizes, values

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pullback.check.cases.case import make_case
+from pullback.check.case import make_case
 from pullback.check.cases.shrink import shrink
 
 from ..making import normal

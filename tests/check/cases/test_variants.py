@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pullback.check.case import make_case
 from pullback.check.cases import variants
-from pullback.check.cases.case import make_case
 
 from ..making import normal, uniform
 

@@ -10,16 +10,16 @@ import torch
 from torch.autograd import Function
 
 from pullback.check import audit
+from pullback.check.case import make_case
 from pullback.check.cases import variants
-from pullback.check.cases.case import make_case
 from pullback.check.cases.probe import positional_names
 from pullback.check.contexts.pure import called, pure, slots_of
 from pullback.check.contexts.refusals import refusal
 from pullback.check.contexts.transforms import base_setting, setting_of, settings, tensor_slots
-from pullback.check.derivative.trial import Raised
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import rule_named
 from pullback.check.subject import Options
+from pullback.check.trial import Raised
 
 RULES = tuple(f"PB{number}" for number in range(405, 416))
 X = torch.tensor([[0.3, -1.2, 2.1], [0.7, 1.4, -0.4]], dtype=torch.float64)

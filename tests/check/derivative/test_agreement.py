@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.check.derivative.agreement import difference, gradients, show, standard_cotangents
-from pullback.check.derivative.trial import Raised
+from pullback.check.derivative.agreement import difference, gradients, show
 from pullback.check.find.discover import subject_of
+from pullback.check.trial import Raised, standard_cotangents
 
 from ..making import case_of, function, normal
 

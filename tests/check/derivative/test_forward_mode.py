@@ -5,8 +5,8 @@ import torch
 from torch.autograd import Function
 
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
-from pullback.check.derivative.trial import Raised
 from pullback.check.find.discover import subject_of
+from pullback.check.trial import Raised
 
 from ..making import audit_of, case_of, function, normal
 

@@ -6,8 +6,8 @@ from torch.autograd import Function
 
 from pullback.check.derivative.raw import misshapen, returned_gradients
 from pullback.check.derivative.recorder import backward_name, record_base, recording
-from pullback.check.derivative.trial import forward, vjp
 from pullback.check.find.discover import subject_of
+from pullback.check.trial import forward, vjp
 
 from ..making import case_of, normal
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pullback.check import audit as audit_module
-from pullback.check.runner.events import AuditEnd
+from pullback.check.events import AuditEnd
 from pullback.check.runner.process import Process
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits

@@ -8,8 +8,7 @@ from typing import Any
 
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
-from pullback.check.runner.task import Given
-from pullback.check.subject import Inputs, Subject
+from pullback.check.subject import Given, Inputs, Subject
 from pullback.errors import OptionError, TargetError
 
 

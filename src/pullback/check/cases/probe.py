@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from pullback._torch import custom_op_function, is_dispatched_op, op_parameters
-from pullback.check.cases.case import Case, make_case
+from pullback.check.case import Case, make_case
 from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
-from pullback.check.derivative.agreement import standard_cotangents
-from pullback.check.derivative.trial import Raised, forward, incidents, vjp
-from pullback.check.runner.events import Events
+from pullback.check.events import Events
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, incidents, standard_cotangents, vjp
 
 _MAX_TRIALS = 600
 _MAX_SECONDS = 4.0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_unflatten
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.subject import Subject
 
 _MAX_ELEMENTS = 200

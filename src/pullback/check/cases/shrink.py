@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.cases.variants import resized
 
 

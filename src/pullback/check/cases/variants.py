@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.case import Case, is_differentiable
 
 PRIMES = (2, 7, 11)
 _LARGE = 4.0

@@ -12,7 +12,7 @@ from pullback.check.cases.repro import variables
 from pullback.check.contexts.compare import preamble
 from pullback.check.contexts.pure import Pure, Slots, called, pure
 from pullback.check.contexts.transforms import Setting, tensor_slots
-from pullback.check.derivative.trial import Raised, guarded, reseed
+from pullback.check.trial import Raised, guarded, reseed
 
 _FACTORS = (1.0, 0.75, 1.25)
 """What the examples of a batch are of the first: their signs and their order of size stay."""

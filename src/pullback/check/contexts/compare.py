@@ -13,7 +13,7 @@ from pullback.check.contexts.pure import Slots
 from pullback.check.contexts.refusals import Context, refusal
 from pullback.check.contexts.transforms import Setting
 from pullback.check.derivative.agreement import Difference, show
-from pullback.check.derivative.trial import Raised, guarded
+from pullback.check.trial import Raised, guarded
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback._torch import tree_flatten, tree_unflatten
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.subject import Subject
 
 Pure = Callable[..., tuple[Tensor, ...]]

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pullback.check.derivative.trial import Raised
 from pullback.check.subject import Kind
+from pullback.check.trial import Raised
 
 _LENGTH = 200
 _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"

@@ -13,13 +13,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from pullback.check.case import Case, copy_tensor
 from pullback.check.cases import variants
-from pullback.check.cases.case import Case, copy_tensor
 from pullback.check.contexts.pure import Pure, Slots, called, pure, slots_of
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.trial import Raised, forward, guarded, reseed, vjp
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, guarded, reseed, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
-from pullback.check.derivative.trial import forward, vjp
+from pullback.check.case import Case
 from pullback.check.subject import Subject
+from pullback.check.trial import forward, standard_cotangents, vjp
 
 _ROUNDING = {
     torch.float64: 1e-6,
@@ -70,20 +70,6 @@ def gradients(
     """
     run = forward(subject, case, mask, call=call)
     return vjp(run, standard_cotangents(run.roots, run.differentiable) if cotangents is None else cotangents)
-
-
-def standard_cotangents(roots: Sequence[Tensor], positions: Sequence[int] | None = None) -> list[Tensor]:
-    """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype.
-
-    `positions` are those of the roots among all outputs, which decide; by default they are consecutive.
-    """
-    made = []
-    for position, root in zip(positions or range(len(roots)), roots, strict=True):
-        generator = torch.Generator().manual_seed(position + 1)
-        magnitude = torch.randint(4, 13, root.shape, generator=generator) / 8
-        signs = torch.randint(0, 2, root.shape, generator=generator) * 2 - 1
-        made.append((magnitude * signs).to(root.dtype))
-    return made
 
 
 def difference(

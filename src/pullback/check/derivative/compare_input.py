@@ -16,7 +16,7 @@ from pullback.check.derivative.oracle import (
     working_epsilon,
 )
 from pullback.check.derivative.sampler import Sampler, random_like, step_scale
-from pullback.check.derivative.trial import Raised, as_real
+from pullback.check.trial import Raised, as_real
 
 Status = Literal["ok", "wrong", "inconclusive"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder, agrees
-from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.trial import Raised, forward, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

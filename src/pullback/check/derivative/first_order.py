@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.case import Case, is_differentiable
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, compare_input
 from pullback.check.derivative.oracle import (
     SIGNIFICANT,
 )
 from pullback.check.derivative.sampler import Sampler, random_like, twins
-from pullback.check.derivative.trial import Raised, Run, forward, vjp
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, Run, forward, vjp
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.cases.case import Case, is_differentiable
+from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.repro import literal
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.trial import Raised, as_real, forward, guarded
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, as_real, forward, guarded
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

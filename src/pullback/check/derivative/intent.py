@@ -18,9 +18,9 @@ from torch import Tensor
 
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.trial import Run
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
+from pullback.check.trial import Run
 
 _SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_")
 _IN_NAME = re.compile(

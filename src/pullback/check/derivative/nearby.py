@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.derivative.sampler import Sampler, random_like, step_scale
-from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.trial import Raised, forward, vjp
 
 _NEARBY = 64
 _NEARBY_DISTANCE = 1e-4

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.derivative.recorder import record_base
-from pullback.check.derivative.trial import Raised, forward
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
-from pullback.check.derivative.agreement import standard_cotangents
-from pullback.check.derivative.trial import Raised, forward, vjp
+from pullback.check.case import Case
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 
 
 @dataclass

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.derivative.oracle import (
     Estimate,
     differentiate,
     refine_by_complex_step,
 )
-from pullback.check.derivative.trial import Raised, as_real, forward
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, as_real, forward
 
 
 class Sampler:

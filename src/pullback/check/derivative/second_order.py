@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from pullback.check.cases.case import Case
-from pullback.check.derivative.agreement import difference, standard_cotangents
+from pullback.check.case import Case
+from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.derivative.recorder import recording
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.trial import Raised, Run, as_real, forward, guarded, vjp
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, Run, as_real, forward, guarded, standard_cotangents, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

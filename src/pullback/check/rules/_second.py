@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import literal
-from pullback.check.derivative.agreement import show, standard_cotangents
+from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
+from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.cases.repro import literal
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison

@@ -49,8 +49,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.case import Case
 from pullback.check.cases import variants
-from pullback.check.cases.case import Case
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding

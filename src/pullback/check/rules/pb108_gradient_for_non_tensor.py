@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pullback.check.cases.case import Case
+from pullback.check.case import Case
 from pullback.check.derivative.recorder import record_base
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding

@@ -48,8 +48,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.derivative.agreement import Difference, difference, gradients, standard_cotangents
+from pullback.check.derivative.agreement import Difference, difference, gradients
 from pullback.check.rules._rule import rule
+from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

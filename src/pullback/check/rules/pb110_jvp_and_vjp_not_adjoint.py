@@ -62,12 +62,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.cases.case import is_differentiable
+from pullback.check.case import is_differentiable
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.trial import Raised, as_real
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:

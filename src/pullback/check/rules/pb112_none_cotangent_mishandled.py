@@ -50,8 +50,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from pullback.check.derivative.trial import Raised, Run, forward, guarded, vjp
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward, guarded, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -51,8 +51,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.derivative.trial import Raised
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -49,9 +49,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.derivative.agreement import difference, gradients, standard_cotangents
-from pullback.check.derivative.trial import Raised
+from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

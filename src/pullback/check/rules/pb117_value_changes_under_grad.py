@@ -47,8 +47,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import Difference, difference
-from pullback.check.derivative.trial import Raised, Run, forward
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -51,9 +51,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback.check.derivative.agreement import difference, standard_cotangents
-from pullback.check.derivative.trial import Raised, forward, guarded
+from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward, guarded, standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -54,11 +54,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from pullback.check.case import Case
 from pullback.check.cases import variants
-from pullback.check.cases.case import Case
-from pullback.check.derivative.agreement import difference, gradients, standard_cotangents
-from pullback.check.derivative.trial import Raised
+from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:

@@ -48,10 +48,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cases.case import Case
-from pullback.check.derivative.agreement import Difference, difference, standard_cotangents
-from pullback.check.derivative.trial import Raised, forward, reseed, vjp
+from pullback.check.case import Case
+from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ from torch import Tensor
 from pullback.check.contexts.batches import Batch, batches
 from pullback.check.contexts.compare import Refused, Told, differing, refusing
 from pullback.check.contexts.transforms import Setting, base_setting, parts, setting_of
-from pullback.check.derivative.trial import Raised
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -69,12 +69,12 @@ from torch import Tensor
 
 from pullback.check.cases.repro import literal
 from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
+from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
 from pullback.check.contexts.transforms import Setting, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.tangent_graph import tangent_graph_mismatch
-from pullback.check.derivative.trial import Raised, as_real, guarded, reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:

@@ -58,8 +58,8 @@ from torch import Tensor
 
 from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.transforms import Setting, parts, settings
-from pullback.check.derivative.trial import Raised, guarded, reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

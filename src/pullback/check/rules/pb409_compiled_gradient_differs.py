@@ -58,13 +58,13 @@ import torch
 from torch import Tensor
 
 from pullback._torch import compile_in_this_process
+from pullback.check.case import copy_tensor
 from pullback.check.cases import variants
-from pullback.check.cases.case import copy_tensor
 from pullback.check.contexts.compare import PRINT, Way, compare_one
 from pullback.check.contexts.pure import called, pure
 from pullback.check.contexts.transforms import Setting, base_setting, setting_of, tensor_slots
-from pullback.check.derivative.trial import reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pullback.check.contexts.compare import Way, compare
 from pullback.check.contexts.transforms import Setting, settings
-from pullback.check.derivative.trial import reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

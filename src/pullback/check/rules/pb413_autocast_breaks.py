@@ -62,8 +62,8 @@ from torch import Tensor
 from pullback.check.contexts.compare import PRINT, Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.transforms import Setting, setting_of, settings
 from pullback.check.derivative.agreement import difference
-from pullback.check.derivative.trial import Raised, guarded, reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ from torch import Tensor
 from pullback.check.contexts.compare import PRINT, Way, compare_one
 from pullback.check.contexts.dropped import may_drop
 from pullback.check.contexts.transforms import Setting, base_setting
-from pullback.check.derivative.trial import reseed
 from pullback.check.rules._rule import rule
+from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pullback.check.runner.outcome import Outcome, outcome_from_dict, outcome_to
 from pullback.check.runner.pool import run_tasks, usable_cores
 from pullback.check.runner.process import Death, ensure_can_fork
 from pullback.check.runner.subjects import preload, run_subjects
-from pullback.check.runner.task import Given, Limits, Sender, describe_failure, refusal
-from pullback.check.subject import Kind, Options, Subject
+from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
+from pullback.check.subject import Given, Kind, Options, Subject
 from pullback.errors import PullbackError, RunnerError, TargetError
 from pullback.report.model import Location, Report
 

@@ -20,8 +20,8 @@ from pullback.check.runner.child import has_gpu
 from pullback.check.runner.outcome import Outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
 from pullback.check.runner.process import ensure_can_fork
-from pullback.check.runner.task import Given, Limits, SubjectTask
-from pullback.check.subject import Options, Subject
+from pullback.check.runner.task import Limits, SubjectTask
+from pullback.check.subject import Given, Options, Subject
 
 _COMPILING = ("PB409", "PB410", "PB415")
 

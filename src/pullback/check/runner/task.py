@@ -16,12 +16,9 @@ from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
-from pullback.check.subject import Inputs, Options, Subject
+from pullback.check.subject import Given, Options, Subject
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.model import Evidence, Finding, finding_from_dict, finding_to_dict
-
-Given = Callable[[Subject], Inputs | None]
-"""Example inputs for a subject, `None` where there are none. Called in the subject's process."""
 
 _REFUSALS = {error.__name__: error for error in (TargetError, OptionError, RunnerError)}
 _BEAT = 0.2

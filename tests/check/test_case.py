@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.check.cases.case import copy_tensor, make_case
+from pullback.check.case import copy_tensor, make_case
 
 from ..making import normal
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_flatten
-from pullback.check.cases.case import Case, copy_tensor, is_differentiable
+from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.subject import Subject
 
 _SEED = 20_241
@@ -181,3 +181,17 @@ def as_real(t: Tensor) -> Tensor:
     if t.is_complex():
         return torch.view_as_real(t.resolve_conj().to(torch.complex128)).flatten()
     return t.to(torch.float64).flatten()
+
+
+def standard_cotangents(roots: Sequence[Tensor], positions: Sequence[int] | None = None) -> list[Tensor]:
+    """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype.
+
+    `positions` are those of the roots among all outputs, which decide; by default they are consecutive.
+    """
+    made = []
+    for position, root in zip(positions or range(len(roots)), roots, strict=True):
+        generator = torch.Generator().manual_seed(position + 1)
+        magnitude = torch.randint(4, 13, root.shape, generator=generator) / 8
+        signs = torch.randint(0, 2, root.shape, generator=generator) * 2 - 1
+        made.append((magnitude * signs).to(root.dtype))
+    return made

@@ -12,7 +12,7 @@ from torch import Tensor
 from pullback.check.contexts.transforms import Setting
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.derivative.sampler import random_like
-from pullback.check.derivative.trial import as_real, guarded, reseed
+from pullback.check.trial import as_real, guarded, reseed
 
 _SEED = 7
 _AGREEMENT = 1e-6

@@ -1,0 +1,57 @@
+"""Arrows point down: which part of the audit may import which."""
+
+import ast
+from pathlib import Path
+
+import pullback
+
+_ROOT = Path(pullback.__file__).parent
+
+_MAY_IMPORT = {
+    "check/find": {"check/find", "check", "report"},
+    "check/cases": {"check/find", "check/cases", "check", "report"},
+    "check/derivative": {"check/find", "check/cases", "check/derivative", "check", "report"},
+    "check/contexts": {"check/find", "check/cases", "check/derivative", "check/contexts", "check", "report"},
+    "report": {"report"},
+}
+"""For each folder, those whose modules it may import (beside `errors` and `_torch`)."""
+
+_TOP_OF_CHECK = {"case", "trial", "events", "subject"}
+"""What every folder of `check` may import from `check` itself."""
+
+
+def _imports(path: Path) -> set[str]:
+    """Return the modules that a file imports when it runs (not those for type checking only)."""
+    tree = ast.parse(path.read_text())
+    guarded = {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and getattr(test.test, "id", "") == "TYPE_CHECKING"
+        for node in ast.walk(test)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in guarded and (node.module or "").startswith("pullback."):
+            assert node.module is not None
+            as_module = _ROOT / Path(*node.module.split(".")[1:])
+            found |= {f"{node.module}.{a.name}" for a in node.names} if as_module.is_dir() else {node.module}
+    return found
+
+
+def test_arrows_point_down() -> None:
+    wrong = []
+    for folder, allowed in _MAY_IMPORT.items():
+        files = list((_ROOT / folder).glob("*.py"))
+        assert files
+        for path in files:
+            for module in _imports(path):
+                parts = module.split(".")[1:]
+                if len(parts) == 1:
+                    ok = parts[0] in {"errors", "_torch"}
+                elif parts[0] == "check" and len(parts) == 2:
+                    ok = "check" in allowed and parts[1] in _TOP_OF_CHECK
+                else:
+                    ok = "/".join(parts[:-1]) in allowed
+                if not ok:
+                    wrong.append(f"{folder}/{path.name} imports {module}")
+    assert not wrong

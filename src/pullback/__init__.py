@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pullback.check.api import check as check
+    from pullback.errors import DerivativeError as DerivativeError
+    from pullback.errors import FormulaError as FormulaError
     from pullback.errors import OptionError as OptionError
     from pullback.errors import PullbackError as PullbackError
     from pullback.errors import RunnerError as RunnerError
     from pullback.errors import TargetError as TargetError
+    from pullback.op import Op as Op
+    from pullback.op import function as function
     from pullback.report.model import Evidence as Evidence
     from pullback.report.model import Finding as Finding
     from pullback.report.model import Location as Location
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "function": "pullback.op",
+    "Op": "pullback.op",
+    "FormulaError": "pullback.errors",
+    "DerivativeError": "pullback.errors",
     "Report": "pullback.report.model",
     "Finding": "pullback.report.model",
     "SubjectResult": "pullback.report.model",

@@ -11,8 +11,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import fx
+from torch._C import (
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree
 
 
@@ -120,3 +131,130 @@ def given_by(function: type[torch.autograd.Function], name: str) -> bool:
     Relies on `torch.autograd.function` being the module of the classes that have it as a stub.
     """
     return any(name in vars(cls) and cls.__module__ != "torch.autograd.function" for cls in function.__mro__)
+
+
+def is_plain_eager() -> bool:
+    """Whether nothing but eager autograd sees the ops of this thread: no transform, tracer, mode or autocast.
+
+    Relies on `torch._C._functorch.peek_interpreter_stack`, `_len_torch_dispatch_stack`,
+    `_len_torch_function_stack`, `_get_tracing_state`, `_is_any_autocast_enabled` and
+    `torch.autograd.forward_ad._current_level`. Dynamo is asked for apart, by `torch.compiler.is_compiling`.
+    """
+    return not (
+        _peek_interpreter_stack() is not None
+        or _len_torch_dispatch_stack()
+        or _len_torch_function_stack()
+        or _is_any_autocast_enabled()
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
+    )
+
+
+def in_dual_level() -> bool:
+    """Whether a forward-mode level is open.
+
+    Relies on `torch.autograd.forward_ad._current_level`.
+    """
+    return forward_ad._current_level >= 0
+
+
+def in_functorch() -> bool:
+    """Whether a `torch.func` transform is running.
+
+    Relies on `torch._C._functorch.peek_interpreter_stack`.
+    """
+    return _peek_interpreter_stack() is not None
+
+
+def below_autograd() -> AbstractContextManager[Any]:
+    """Return a context in which ops skip their autograd kernels.
+
+    Relies on `torch._C._AutoDispatchBelowAutograd`.
+    """
+    context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return context
+
+
+def fake_mode() -> Any:
+    """Return a mode in which tensors have shapes, strides and dtypes, and no values.
+
+    Relies on `torch._subclasses.fake_tensor.FakeTensorMode` and its `from_tensor`.
+    """
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor has no values.
+
+    Relies on `torch._subclasses.fake_tensor.FakeTensor`.
+    """
+    return isinstance(tensor, FakeTensor)
+
+
+DATA_DEPENDENT: tuple[type[Exception], ...] = (DataDependentOutputException,)
+"""What a fake tensor raises where a value is needed: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
+
+
+def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:
+    """Record the ATen ops of a call, without decompositions, on fake tensors.
+
+    Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
+    """
+    traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+    return traced
+
+
+def is_mutable(op: Any) -> bool:
+    """Whether an ATen op writes to an argument.
+
+    Relies on `OpOverload._schema.is_mutable`.
+    """
+    return bool(op._schema.is_mutable)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to in place.
+
+    Relies on `Tensor._version`.
+    """
+    return int(tensor._version)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return what is equal for two tensors that share memory, also for fake ones.
+
+    Relies on `UntypedStorage._cdata`.
+    """
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_tripwire(target: Any) -> bool:
+    """Whether a node of a graph calls the op `pullback::tripwire`.
+
+    Relies on `OpOverload.namespace`.
+    """
+    return getattr(target, "namespace", "") == "pullback"
+
+
+def tree_leaves(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of nested tuples, lists and dicts, and their structure.
+
+    Relies on `torch.utils._pytree.tree_flatten`.
+    """
+    return _pytree.tree_flatten(tree)
+
+
+def any_autocast() -> bool:
+    """Whether autocast is on, for any device.
+
+    Relies on `torch._C._is_any_autocast_enabled`.
+    """
+    return bool(_is_any_autocast_enabled())
+
+
+def is_jit_tracing() -> bool:
+    """Whether `torch.jit.trace` is running.
+
+    Relies on `torch._C._get_tracing_state`.
+    """
+    return _get_tracing_state() is not None

@@ -15,3 +15,11 @@ class OptionError(PullbackError):
 
 class RunnerError(PullbackError):
     """An audit cannot be run in this process, whatever the target."""
+
+
+class FormulaError(PullbackError):
+    """A formula does what has no derivative, or its relaxation is not one."""
+
+
+class DerivativeError(PullbackError):
+    """A derivative that was given cannot hold here: it would be lost, or it is not what it has to be."""

@@ -1,0 +1,1 @@
+"""How a call is carried out: kernels inside one Function in plain eager mode, native ops anywhere else."""

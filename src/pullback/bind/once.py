@@ -1,0 +1,71 @@
+"""Second derivatives of rules that leave PyTorch: an error, in every way of asking for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pullback.errors import DerivativeError
+
+_LEAVES_PYTORCH = frozenset({"numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__"})
+
+
+def guarded_against_twice(
+    name: str,
+    pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
+    cotangents: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """Call a rule in a backward that is itself being recorded, and guard what it computes outside of PyTorch.
+
+    A rule is linear in the cotangent, so its result depends on it. Cotangents that do not require grad are made
+    to: a result that then does not has been computed where autograd does not see it, as has whatever follows a
+    call of `numpy()` and its like. Differentiating such a result is an error, not zero.
+    """
+    watch = _Watch()
+    live = [g.detach().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
+    with watch:
+        gradients = pull(live)
+    sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]
+    return [g if g is None or (g.requires_grad and not watch.left) else _once(name, g, sources) for g in gradients]
+
+
+def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    guarded: Tensor = _Once.apply(name, g, *sources)  # type: ignore[no-untyped-call]
+    return guarded
+
+
+def _can_require_grad(g: Tensor) -> bool:
+    return not g.requires_grad and (g.dtype.is_floating_point or g.dtype.is_complex)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes whether values left PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left = self.left or getattr(func, "__name__", "") in _LEAVES_PYTORCH
+        return func(*args, **(kwargs or {}))
+
+
+class _Once(torch.autograd.Function):
+    """The identity on the first argument; its derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, g: Tensor, *sources: Tensor) -> Tensor:
+        ctx.name = name
+        return g.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise DerivativeError(
+            f"the rule of {ctx.name} computes outside of PyTorch (NumPy, a kernel), so it has no second derivative: "
+            "write the rule in torch ops, or as another `pullback.function` with a rule of its own."
+        )

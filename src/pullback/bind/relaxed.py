@@ -1,0 +1,79 @@
+"""The native form of a relaxed op: the value of one formula, every derivative of another.
+
+With `s = soft(x)` and `cut` a copy whose gradient is stopped, `hard - where(isnan(d), 0, d)` for
+`d = cut(s) - s` has the value of `hard`, since `d` is +0 (or NaN where `s` is not finite), and the derivative of
+`s`. It is made of native ops only, so every transform carries it by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.errors import DerivativeError, FormulaError
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the function with the value of `hard` and every derivative of `soft`.
+
+    Where the value of `soft` is not finite, its derivative is taken as 0. Integer and bool outputs of `hard`
+    have no derivative.
+
+    Raises:
+        FormulaError: when called, if the two return different structures, shapes or dtypes.
+    """
+
+    @wraps(hard)
+    def native(*args: Any, **kwargs: Any) -> Any:
+        if _torch.is_jit_tracing():
+            raise DerivativeError(f"torch.jit.trace cannot keep the derivative of {name}: use torch.export.")
+        with torch.no_grad():
+            values, spec = _torch.tree_leaves(hard(*args, **kwargs))
+        relaxations, soft_spec = _torch.tree_leaves(soft(*args, **kwargs))
+        if spec != soft_spec:
+            raise FormulaError(f"{name} returns {spec} and its relaxation {soft_spec}: they must be alike.")
+        pairs = zip(values, relaxations, strict=True)
+        return _torch.tree_unflatten([_value_of(h, s, i, name) for i, (h, s) in enumerate(pairs)], spec)
+
+    return native
+
+
+def _value_of(hard: Any, soft: Any, i: int, name: str) -> Any:
+    if not isinstance(hard, Tensor):
+        return hard
+    if not isinstance(soft, Tensor) or hard.shape != soft.shape or hard.dtype != soft.dtype:
+        raise FormulaError(
+            f"output {i} of {name} is {_shown(hard)}, that of its relaxation {_shown(soft)}: a relaxation returns what "
+            "the function returns, with other derivatives."
+        )
+    if not (hard.dtype.is_floating_point or hard.dtype.is_complex):
+        return hard
+    if hard.is_complex():
+        return torch.view_as_complex(_with_derivative_of(torch.view_as_real(hard), torch.view_as_real(soft)))
+    return _with_derivative_of(hard, soft)
+
+
+def _with_derivative_of(hard: Tensor, soft: Tensor) -> Tensor:
+    d = cut(soft) - soft
+    return cut(hard) - torch.where(torch.isnan(d), 0.0, d)
+
+
+def cut(t: Tensor) -> Tensor:
+    """Return the same values without their gradient.
+
+    A round trip through integers: three of PyTorch's passes drop `detach`, none drops this.
+    """
+    return t.view(_BITS[t.dtype.itemsize]).view(t.dtype)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"

@@ -1,0 +1,215 @@
+"""A derivative given by hand: how a vjp or jvp rule is called, and what it may return."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.errors import DerivativeError
+
+TENSOR = object()
+"""Stands for a tensor in a template."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """A structure with its tensors taken out."""
+
+    template: list[Any]
+    spec: Any
+
+    @classmethod
+    def of(cls, value: Any) -> tuple[Tree, list[Tensor]]:
+        """Take the tensors out of `value`."""
+        leaves, spec = _torch.tree_leaves(value)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return cls([TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec), tensors
+
+    def filled(self, tensors: Sequence[Any]) -> Any:
+        """Put tensors, or what stands for them, back."""
+        waiting = iter(tensors)
+        return _torch.tree_unflatten([next(waiting) if leaf is TENSOR else leaf for leaf in self.template], self.spec)
+
+
+@dataclass(slots=True)
+class Record:
+    """What one call of a ruled op leaves for its rule, beside tensors. `kinds` are those of the input tensors."""
+
+    args: Tree
+    kinds: list[tuple[torch.Size, torch.dtype]]
+    out: Tree | None = None
+    residuals: Tree | None = None
+    differentiable: tuple[bool, ...] = ()
+    autocast: bool = False
+
+
+@dataclass(slots=True)
+class Rule:
+    """The derivative of an op, as given.
+
+    Attributes:
+        name: of the op.
+        formula: computes the value, and with `residuals` also what the rule gets beside it.
+        parameters: names of the formula's parameters.
+        vjp: `(g, out, [saved,] *inputs, [needs=])` to the gradients of the inputs.
+        jvp: `(tangents, out, [saved,] *inputs)` to the tangent of `out`.
+        residuals: whether the formula returns `(out, saved)`.
+        linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
+        proven: what has been proven, for each kind of call.
+        idle: positions of the vjp's parameters that it never reads.
+    """
+
+    name: str
+    formula: Callable[..., Any]
+    parameters: tuple[str, ...]
+    residuals: bool = False
+    vjp: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+    linear: bool | None = None
+    proven: dict[Any, bool] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+
+    def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Run the formula: the tensors of its result, and the residuals."""
+        result = self.formula(*record.args.filled(tensors))
+        saved: Any = ()
+        if self.residuals:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise DerivativeError(f"{self.name} has residuals=True: its formula returns (out, saved).")
+            result, saved = result
+        record.out, outputs = Tree.of(result)
+        record.residuals, kept = Tree.of(saved)
+        if not outputs:
+            raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.")
+        record.differentiable = tuple(t.dtype.is_floating_point or t.dtype.is_complex for t in outputs)
+        record.autocast = _torch.any_autocast()
+        return outputs, kept
+
+    def pull(
+        self,
+        record: Record,
+        cotangents: Sequence[Tensor | None],
+        tensors: Sequence[Tensor | None],
+        outputs: Sequence[Tensor | None],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Call the vjp rule: one gradient for each tensor among the inputs.
+
+        Raises:
+            DerivativeError: if it returns the wrong number, structure, shape or dtype of gradients.
+        """
+        assert self.vjp is not None
+        assert record.out is not None
+        assert record.residuals is not None
+        args = record.args.filled(tensors)
+        given: list[Any] = [record.out.filled(cotangents), record.out.filled(outputs)]
+        if self.residuals:
+            given.append(record.residuals.filled(kept))
+        options = {"needs": self._needs(record, needs)} if takes(self.vjp, "needs") else {}
+        result = self.vjp(*given, *args, **options)
+        if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1):
+            result = (result,)
+        if len(result) != len(args):
+            raise DerivativeError(
+                f"the vjp of {self.name} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
+                f"input{'s' * (len(args) != 1)} ({', '.join(self.parameters)}): one for each, None where there is none."
+            )
+        return self._gradients(record, result, args)
+
+    def _gradients(self, record: Record, result: tuple[Any, ...], args: tuple[Any, ...]) -> list[Tensor | None]:
+        marks = record.args.filled([TENSOR] * len(record.kinds))
+        kinds = iter(record.kinds)
+        found: list[Tensor | None] = []
+        for name, gradient, mark in zip(self._argument_names(len(args)), result, marks, strict=True):
+            leaves, spec = _torch.tree_leaves(mark)
+            gradients, given = _torch.tree_leaves(gradient)
+            if gradient is None:
+                gradients = [None] * len(leaves)
+            elif given != spec:
+                raise DerivativeError(f"the vjp of {self.name} returned {given} for `{name}`, which is {spec}.")
+            for leaf, g in zip(leaves, gradients, strict=True):
+                if leaf is TENSOR:
+                    found.append(self._checked(record, name, next(kinds), g))
+                elif g is not None:
+                    raise DerivativeError(f"the vjp of {self.name} returned a gradient for {leaf!r} in `{name}`.")
+        return found
+
+    def _checked(self, record: Record, name: str, kind: tuple[torch.Size, torch.dtype], g: Any) -> Tensor | None:
+        if g is None:
+            return None
+        shape, dtype = kind
+        if not isinstance(g, Tensor):
+            raise DerivativeError(f"the vjp of {self.name} returned a {type(g).__name__} for `{name}`, not a tensor.")
+        if not (dtype.is_floating_point or dtype.is_complex):
+            raise DerivativeError(f"the vjp of {self.name} returned a gradient for `{name}`, which holds {dtype}.")
+        if g.shape != shape or (g.dtype != dtype and not record.autocast):
+            raise DerivativeError(
+                f"the vjp of {self.name} returned shape {tuple(g.shape)}, {g.dtype} for `{name}` of shape "
+                f"{tuple(shape)}, {dtype}: sum over what was broadcast, and cast back."
+            )
+        return g
+
+    def push(
+        self,
+        record: Record,
+        tangents: Sequence[Tensor | None],
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        kept: Sequence[Tensor],
+    ) -> list[Tensor | None]:
+        """Call the jvp rule: the tangent of each output tensor.
+
+        Raises:
+            DerivativeError: if it returns another structure or other shapes than the op.
+        """
+        assert self.jvp is not None
+        assert record.out is not None
+        assert record.residuals is not None
+        given: list[Any] = [record.args.filled(tangents), record.out.filled(outputs)]
+        if self.residuals:
+            given.append(record.residuals.filled(kept))
+        result, spec = _torch.tree_leaves(self.jvp(*given, *record.args.filled(tensors)))
+        if spec != record.out.spec:
+            raise DerivativeError(f"the jvp of {self.name} returned {spec}, the op {record.out.spec}.")
+        pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
+        for tangent, out in zip(pushed, outputs, strict=True):
+            if tangent is not None and tangent.shape != out.shape:
+                raise DerivativeError(
+                    f"the jvp of {self.name} returned shape {tuple(tangent.shape)} for an output of {tuple(out.shape)}."
+                )
+        return pushed
+
+    def _needs(self, record: Record, needs: Sequence[bool]) -> tuple[bool, ...]:
+        """Return for each argument whether any of its tensors needs a gradient."""
+        marks = record.args.filled(needs)
+        return tuple(any(leaf is True for leaf in _torch.tree_leaves(mark)[0]) for mark in marks)
+
+    def _argument_names(self, n: int) -> list[str]:
+        return [*self.parameters, *(f"argument {i}" for i in range(len(self.parameters), n))][:n]
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a keyword-only parameter of this name."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def unread(function: Callable[..., Any]) -> set[int]:
+    """Return the positions of the parameters that a Python function never reads: these need not be saved."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return set()
+    read: set[str] = set(code.co_cellvars)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_FAST") or instruction.opname.startswith("STORE_FAST_LOAD_FAST"):
+            names = instruction.argval
+            read |= set(names) if isinstance(names, tuple) else {names}
+    return {i for i, name in enumerate(code.co_varnames[: code.co_argcount]) if name not in read}

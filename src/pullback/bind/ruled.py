@@ -1,0 +1,142 @@
+"""An op whose derivative is given by a rule: three Functions, for plain eager mode, for transforms, for Dynamo.
+
+Each carries the rule. They differ in what they can afford: plain eager mode needs no `setup_context` (three
+times dearer), Dynamo refuses a Function that defines `jvp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.bind.once import guarded_against_twice
+from pullback.bind.rule import TENSOR, Record, Rule, Tree
+from pullback.bind.transpose import pull_by_transposition, push_by_transposition
+from pullback.bind.tripwire import tripwire
+
+
+def run_eager(rule: Rule, args: tuple[Any, ...]) -> Any:
+    """Carry out one call in plain eager mode."""
+    tree, tensors = Tree.of(args)
+    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return _packed(record, rule.evaluate(record, tensors)[0])
+    return _packed(record, _as_tuple(_Eager.apply(rule, record, *tensors)))  # type: ignore[no-untyped-call]
+
+
+def run_transformed(rule: Rule, args: tuple[Any, ...]) -> Any:
+    """Carry out one call under a transform, a tracer or a mode."""
+    tree, tensors = Tree.of(args)
+    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
+    return _packed(record, results[: len(record.differentiable)])
+
+
+def _packed(record: Record, outputs: Sequence[Tensor]) -> Any:
+    assert record.out is not None
+    return record.out.filled(outputs)
+
+
+def _as_tuple(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+class _Eager(torch.autograd.Function):
+    """Plain eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs, kept = rule.evaluate(record, tensors)
+        ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
+        idle_inputs, idle_outputs = _idle(rule, record)
+        ctx.save_for_backward(
+            *(None if i in idle_inputs else x for i, x in enumerate(tensors)),
+            *(None if idle_outputs else out for out in outputs),
+            *kept,
+        )
+        ctx.mark_non_differentiable(
+            *(out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes),
+        )
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_backward(ctx, cotangents, ctx.needs_input_grad[2:])
+
+
+class _Transformable(torch.autograd.Function):
+    """Transforms and tracers: new style, batched by its own ops, and a tripwire for those who look inside."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs, kept = rule.evaluate(record, tensors)
+        live = zip(outputs, record.differentiable, strict=True)
+        return (*(tripwire(out, rule.name) if yes else out for out, yes in live), *(t.detach() for t in kept))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rule, record, *tensors = inputs
+        n_outputs = len(record.differentiable)
+        ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), n_outputs)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
+        dead = [out for out, yes in zip(output[:n_outputs], record.differentiable, strict=True) if not yes]
+        ctx.mark_non_differentiable(*dead, *output[n_outputs:])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_backward(ctx, cotangents[: ctx.counts[1]], ctx.needs_input_grad[2:])
+
+    @staticmethod
+    def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, outputs, kept = _saved(ctx)
+        record: Record = ctx.record
+        push = push_by_transposition if ctx.rule.jvp is None else Rule.push
+        pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
+        live = zip(pushed, outputs, record.differentiable, strict=True)
+        return (*(_tangent(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
+
+
+def _tangent(tangent: Tensor | None, out: Tensor) -> Tensor:
+    return torch.zeros_like(out) if tangent is None else tangent
+
+
+def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
+    rule: Rule = ctx.rule
+    record: Record = ctx.record
+    tensors, outputs, kept = _saved(ctx)
+    live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
+    if rule.vjp is None:
+        return pull_by_transposition(rule, record, live, tensors, outputs, kept, needs)
+
+    def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        found = rule.pull(record, gs, tensors, outputs, kept, needs)
+        return [g if need else None for g, need in zip(found, needs, strict=True)]
+
+    if torch.is_grad_enabled() and _torch.is_plain_eager() and not torch.compiler.is_compiling():
+        sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
+        return guarded_against_twice(rule.name, pull, live, sources)
+    return pull(live)
+
+
+def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    n_inputs, n_outputs = ctx.counts
+    saved = list(ctx.saved_tensors)
+    return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
+
+
+def _idle(rule: Rule, record: Record) -> tuple[set[int], bool]:
+    """Return which input tensors, and whether the outputs, the vjp rule never reads."""
+    if not rule.idle:
+        return set(), False
+    idle = rule.idle
+    first = 3 if rule.residuals else 2
+    marks = record.args.filled([True] * record.args.template.count(TENSOR))
+    owners = [i for i, mark in enumerate(marks) for leaf in _torch.tree_leaves(mark)[0] if leaf is True]
+    return {i for i, owner in enumerate(owners) if owner + first in idle}, 1 in idle

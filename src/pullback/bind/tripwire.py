@@ -1,0 +1,51 @@
+"""A guard for derivatives that only a Function can give: what bypasses the Function meets an error.
+
+Some of PyTorch's transforms trace through the forward of a Function and differentiate what they see. The
+output of every such forward passes here, through an op whose own derivative is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from pullback import _torch
+from pullback.errors import DerivativeError
+
+_library = torch.library.Library("pullback", "DEF")
+_library.define("tripwire(Tensor x, str name) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def tripwire(x: Tensor, name: str) -> Tensor:
+    """Return a copy of `x` that cannot be differentiated except by the rule of the op `name`."""
+    copy: Tensor = torch.ops.pullback.tripwire.default(x, name)
+    return copy
+
+
+def _copy(x: Tensor, name: str) -> Tensor:
+    return x.clone()
+
+
+def _refuse_to_differentiate(x: Tensor, name: str) -> Tensor:
+    dual = _torch.in_dual_level() and forward_ad.unpack_dual(x).tangent is not None
+    if dual or (torch.is_grad_enabled() and x.requires_grad):
+        raise DerivativeError(
+            f"the derivative given for {name} would be lost: this transform differentiates the op's forward instead. "
+            "Apply the transform to a formula (`@pullback.function` without a rule), compile the differentiated "
+            "function in eager mode, or move the op out of the transformed code."
+        )
+    with _torch.below_autograd():
+        return tripwire(x, name)
+
+
+def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, name: str) -> tuple[Tensor, int | None]:
+    return tripwire(x, name), in_dims[0]
+
+
+_library.impl("tripwire", _copy, "CompositeExplicitAutograd")
+_library.impl("tripwire", _refuse_to_differentiate, "Autograd")
+torch.library.register_fake("pullback::tripwire", lambda x, name: torch.empty_like(x), lib=_library)
+torch.library.register_vmap("pullback::tripwire", _batched, lib=_library)

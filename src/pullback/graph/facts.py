@@ -1,0 +1,149 @@
+"""What one call of a formula does, found by running it on tensors that have no values."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback import _torch
+from pullback.errors import FormulaError
+
+Flat = Callable[..., list[Any]]
+"""A formula on the tensors of its call alone, which returns the leaves of what comes out."""
+
+_NOT_THE_USERS = tuple(str(Path(str(p.__file__)).parent) for p in (torch, _torch))
+
+_VALUE_READERS = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "__array__": "NumPy",
+    "__bool__": "a tensor as a condition (`if`, `while`, `and`, `not`)",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__index__": "a tensor as an index of a Python list or range",
+    "__complex__": "complex(tensor)",
+    "data_ptr": ".data_ptr()",
+    "__dlpack__": "DLPack",
+}
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a call does.
+
+    Attributes:
+        outputs: the leaves of what comes out; its tensors have no values.
+        obstacle: why a graph cannot stand for the formula, in words; empty where one can.
+    """
+
+    outputs: list[Any] = field(default_factory=list)
+    obstacle: str = ""
+
+
+def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
+    """Run a formula on fake tensors like `tensors`.
+
+    Raises:
+        FormulaError: if it needs the value of a tensor, or writes to an input.
+    """
+    seen = _Seen()
+    facts = Facts()
+    with _torch.fake_mode() as mode:
+        fakes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
+        fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
+        versions = [_torch.version_of(fake) for fake in fakes]
+        try:
+            with torch.enable_grad(), seen, _Readers(name):
+                facts.outputs = flat(*fakes)
+        except _torch.DATA_DEPENDENT as error:
+            facts.obstacle = f"an op that it calls needs a value ({error})"
+        except FormulaError:
+            raise
+        except Exception as error:
+            facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
+        written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
+    if written:
+        raise FormulaError(
+            f"{name} writes to its input tensor number {written[0]}: the caller's tensor would change under autograd. "
+            "Work on a copy: `x = x.clone()`."
+        )
+    facts.obstacle = facts.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
+    return facts
+
+
+def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
+    """Return a fake tensor that may be written to, and that requires grad where the real one does."""
+    if not tensor.requires_grad:
+        return fake.detach()
+    return fake.detach().requires_grad_() * 1 if fake.dtype.is_floating_point or fake.dtype.is_complex else fake
+
+
+def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
+    memory = {_torch.storage_of(t) for t in inputs}
+    for out in outputs:
+        if isinstance(out, Tensor):
+            if not _torch.is_fake(out):
+                return "it returns a tensor that was not made from its inputs"
+            storage = _torch.storage_of(out)
+            if storage in memory:
+                return "an output is a view of an input or of another output"
+            memory.add(storage)
+    return ""
+
+
+class _Seen(TorchDispatchMode):
+    """Watches the ops of a call for those that a graph cannot repeat."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.obstacle = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.obstacle = self.obstacle or f"it draws random numbers ({func})"
+        elif _torch.is_mutable(func):
+            self.obstacle = self.obstacle or f"it works in place ({func})"
+        elif func is not torch.ops.aten.lift_fresh.default:
+            leaves, _, _ = _torch.tree_flatten((args, kwargs or {}))
+            if any(isinstance(a, Tensor) and not _torch.is_fake(a) for a in leaves):
+                self.obstacle = self.obstacle or "it closes over a tensor"
+        return func(*args, **(kwargs or {}))
+
+
+class _Readers(TorchFunctionMode):
+    """Refuses what takes a value out of a tensor, and names the line."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        what = _VALUE_READERS.get(getattr(func, "__name__", ""))
+        if what is not None and args and _torch.is_fake(args[0]):
+            raise FormulaError(
+                f"{self._name} needs the value of a tensor: {what}{_users_line()}. What depends on values cannot be "
+                "differentiated, compiled or batched as one formula: use torch.where, torch.clamp or masks, or give "
+                "the derivative with `@op.vjp`."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _users_line() -> str:
+    """Return where the user's code stands: the innermost frame that is neither PyTorch's nor ours."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(_NOT_THE_USERS):
+            return f", in {frame.filename}:{frame.lineno}: `{frame.line}`"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,164 @@
+"""The trace of a formula with its first derivative, and its division into a forward and a backward.
+
+The joint graph is cut as autograd cuts it: what the outputs need is computed forward, everything else
+backward; what crosses the cut is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.facts import Flat
+
+_NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A formula and its vjp, for one kind of input.
+
+    Attributes:
+        forward: tensors to (outputs and what is saved), all in one list.
+        backward: what is saved and cotangents to the gradients of the wanted inputs.
+        n_outputs: how many of the forward's results are outputs.
+        saved: for each saved value the index of the input that it is, or `None` where it was computed.
+        wanted: positions of the inputs that get a gradient.
+        unused: for each of these, whether no output depends on it.
+        connected: positions of the outputs that depend on them.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    n_outputs: int
+    saved: tuple[int | None, ...]
+    wanted: tuple[int, ...]
+    unused: tuple[bool, ...]
+    connected: tuple[int, ...]
+
+
+def joint_of(
+    value: Flat, derivative: Flat, tensors: Sequence[Tensor], outputs: Sequence[Any], wanted: Sequence[int]
+) -> Joint:
+    """Trace a formula and its vjp.
+
+    Args:
+        value: gives the outputs.
+        derivative: gives the same outputs, and is what is differentiated.
+        tensors: the inputs.
+        outputs: fake results of `derivative`, which say what the cotangents are like.
+        wanted: positions of the inputs to differentiate.
+    """
+    results = [out for out in outputs if isinstance(out, Tensor)]
+    connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
+    cotangents = [_cotangent(results[i]) for i in connected]
+    n = len(tensors)
+
+    def both(*given: Tensor) -> list[Any]:
+        if value is not derivative or not connected:
+            with torch.no_grad():
+                values = [out for out in value(*given[:n]) if isinstance(out, Tensor)]
+        if not connected:
+            return [values, []]
+        primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given[:n])]
+        with torch.enable_grad():
+            outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
+        roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
+        if value is derivative:
+            values = outs
+        return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
+
+    graph = _torch.trace_ops(both, *(x.detach() for x in tensors), *cotangents)
+    return _cut(graph, n, tuple(wanted), tuple(connected))
+
+
+def _cotangent(out: Tensor) -> Tensor:
+    """Return a real tensor with the size and layout of an output (its values are not read)."""
+    return torch.empty_strided(cotangent_size(out), cotangent_stride(out), dtype=out.dtype, device=out.device)
+
+
+def cotangent_size(out: Tensor) -> tuple[int, ...]:
+    """Return the size of an output's cotangent."""
+    return tuple(out.shape)
+
+
+def cotangent_stride(out: Tensor) -> tuple[int, ...]:
+    """Return the layout that cotangents are brought to: the output's, or row-major where that overlaps."""
+    dense = sorted((s, n) for s, n in zip(out.stride(), out.shape, strict=True) if n > 1)
+    step = 1
+    for stride, size in dense:
+        if stride != step:
+            return torch.empty(out.shape, device="meta").stride()
+        step *= size
+    return tuple(out.stride())
+
+
+def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connected: tuple[int, ...]) -> Joint:
+    graph = joint.graph
+    _simplify(graph)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
+    results: Any = graph.output_node().args[0]
+    outputs, gradients = results
+    ahead = _ancestors(outputs)
+    later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
+    borders = list(dict.fromkeys(a for node in later for a in node.all_input_nodes if a in ahead or a in inputs))
+    borders += [g for g in dict.fromkeys(gradients) if isinstance(g, fx.Node) and g in ahead and g not in borders]
+    borders = [node for node in borders if node.op != "get_attr"]
+    computed = [node for node in borders if node not in inputs]
+    forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
+    constants = [node for node in graph.nodes if node.op == "get_attr" and node in ahead]
+    backward = _part(joint, [*borders, *cotangents], [*constants, *later], list(gradients))
+    saved = tuple(inputs.index(node) if node in inputs else None for node in borders)
+    unused = tuple(g is None for g in gradients)
+    return Joint(forward, backward, len(outputs), saved, wanted, unused, connected)
+
+
+def _simplify(graph: fx.Graph) -> None:
+    """Drop what only matters to autograd (kernels run below it), what is computed twice, and what nobody uses.
+
+    Two equal nodes have equal results: there are no random and no in-place ops here (`facts_of`).
+    """
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
+        if same is None:
+            key = (node.target, repr(node.args), repr(node.kwargs))
+            same = known.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _ancestors(nodes: Sequence[Any]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = [node for node in nodes if isinstance(node, fx.Node)]
+    while stack:
+        node = stack.pop()
+        if node not in found and node.op != "placeholder":
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _part(
+    joint: fx.GraphModule, placeholders: Sequence[fx.Node], body: Sequence[fx.Node], results: Sequence[Any]
+) -> fx.GraphModule:
+    """Return the nodes of `body` as a graph of its own."""
+    part = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in placeholders}
+    for node in body:
+        if node not in made:
+            made[node] = part.node_copy(node, made.__getitem__)
+    part.output([made[r] if isinstance(r, fx.Node) else r for r in results])
+    part.eliminate_dead_code()
+    part.lint()
+    return fx.GraphModule(joint, part)

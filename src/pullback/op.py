@@ -1,0 +1,215 @@
+"""`pullback.function`: an op from a formula, a formula and its relaxation, or a formula and a rule."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.bind import eager
+from pullback.bind.call import Call
+from pullback.bind.compiled import compilable
+from pullback.bind.plan import Plan, make_plan
+from pullback.bind.relaxed import relaxed
+from pullback.bind.rule import Rule, unread
+from pullback.bind.ruled import run_eager, run_transformed
+from pullback.errors import DerivativeError, OptionError
+from pullback.graph.reads import Reads, reads_of
+
+MAX_PLANS = 64
+"""Kinds of call that get graphs of their own; others run the formula as it stands."""
+
+
+class Op:
+    """A differentiable function made by `pullback.function`.
+
+    It is called like the function it was made from. In plain eager mode it runs graphs of its value and
+    gradient inside one autograd node; under every transform, tracer and mode it is the formula itself.
+    """
+
+    _is_pullback_op = True
+
+    def __init__(
+        self,
+        formula: Callable[..., Any],
+        soft: Callable[..., Any] | None = None,
+        residuals: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, formula)
+        self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
+        self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
+        self._formula = formula
+        self._soft = soft
+        self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
+        self._signature = inspect.signature(formula)
+        self._rule: Rule | None = None
+        self._residuals = residuals
+        self._plans: dict[Any, Plan] = {}
+        self._reads: Reads | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def kind(self) -> str:
+        """How its derivative is given: "derived", "relaxed" or "ruled"."""
+        if self._rule is not None or self._residuals:
+            return "ruled"
+        return "derived" if self._soft is None else "relaxed"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the formula."""
+        if torch.compiler.is_compiling():
+            return self._native(*args, **kwargs) if self._rule is None else self._call_ruled(args, kwargs)
+        for a in args:
+            if isinstance(a, fx.Proxy):
+                return a.tracer.create_proxy("call_function", self, args, kwargs)
+        if self._rule is not None or self._residuals:
+            return self._call_ruled(args, kwargs)
+        if not _torch.is_plain_eager():
+            return self._native(*args, **kwargs)
+        grad = torch.is_grad_enabled()
+        call = Call(args, kwargs, grad)
+        plan = self._plans.get(call.key) if call.key is not None else None
+        if plan is None or (self._reads is not None and not self._reads.unchanged()):
+            plan = self._plan(call, grad)
+        if plan.joint is None:
+            return self._native(*args, **kwargs)
+        return eager.run(plan, call.tensors)
+
+    def vjp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
+        """Give the derivative as a vjp: `(g, out, *inputs)` to the gradients of the inputs.
+
+        `g` has the structure of `out`; the rule returns one gradient for each input, `None` for those that
+        have none. With `residuals=True` it takes `(g, out, saved, *inputs)`. A keyword-only parameter `needs`
+        receives which inputs need a gradient. Forward mode follows by transposition if the rule is linear in
+        `g`, which is proven from its graph unless `linear` says so.
+        """
+        if rule is None:
+            return functools.partial(self.vjp, linear=linear)
+        made = self._ruled()
+        made.vjp, made.linear, made.idle = rule, linear, unread(rule)
+        self._compilable = compilable(made)
+        return self
+
+    def jvp(self, rule: Callable[..., Any], /) -> Op:
+        """Give the derivative as a jvp: `(tangents, out, *inputs)` to the tangent of `out`.
+
+        `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
+        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition.
+        """
+        self._ruled().jvp = rule
+        return self
+
+    def _ruled(self) -> Rule:
+        if self._soft is not None:
+            raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
+        if self._rule is None:
+            names = tuple(self._signature.parameters)
+            self._rule = Rule(self.__name__, self._formula, names, self._residuals)
+        return self._rule
+
+    def _call_ruled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rule = self._rule
+        if rule is None:
+            raise DerivativeError(f"{self.__name__} has residuals=True, which is for rules: give one with `.vjp`.")
+        if kwargs or len(args) != len(rule.parameters):
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            if bound.kwargs:
+                raise DerivativeError(
+                    f"{self.__name__} has keyword-only parameters ({', '.join(bound.kwargs)}): a rule takes its inputs "
+                    "by position."
+                )
+            args = bound.args
+        if torch.compiler.is_compiling():
+            return self._compilable(args)
+        leaves = args
+        if any(isinstance(a, list | tuple | dict) for a in args):
+            leaves = tuple(_torch.tree_leaves(args)[0])
+        plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in leaves if isinstance(a, Tensor))
+        return (run_eager if plain and _torch.is_plain_eager() else run_transformed)(rule, args)
+
+    def _plan(self, call: Call, grad: bool) -> Plan:
+        with self._lock:
+            if self._reads is None or not self._reads.unchanged():
+                self._plans.clear()
+                self._reads = reads_of(self._formula)
+                if self._soft is not None and not self._reads.obstacle:
+                    soft = reads_of(self._soft)
+                    self._reads.watched += soft.watched
+                    self._reads.obstacle = soft.obstacle
+            key = call.key if call.key is not None else ("inline", type(call), len(call.leaves))
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._new_plan(call, grad)
+                if len(self._plans) < MAX_PLANS:
+                    self._plans[key] = plan
+            return plan
+
+    def _new_plan(self, call: Call, grad: bool) -> Plan:
+        assert self._reads is not None
+        if len(self._plans) >= MAX_PLANS:
+            return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
+        plan = make_plan(call, self.__name__, self._formula, self._native, grad)
+        return Plan(None, self._reads.obstacle) if self._reads.obstacle and plan.joint is not None else plan
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}>"
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # a global, like a function: pickled and copied by name
+
+    def __deepcopy__(self, memo: Any) -> Op:
+        return self
+
+
+@overload
+def function(formula: Callable[..., Any], /) -> Op: ...
+
+
+@overload
+def function(
+    *, derivative_of: Callable[..., Any] | None = None, residuals: bool = False
+) -> Callable[[Callable[..., Any]], Op]: ...
+
+
+def function(
+    formula: Callable[..., Any] | None = None,
+    /,
+    *,
+    derivative_of: Callable[..., Any] | None = None,
+    residuals: bool = False,
+) -> Any:
+    """Make a differentiable op of a formula in torch ops.
+
+    Args:
+        formula: takes tensors, plain values and containers of tensors; returns a tensor or a tuple, list or
+            dict of tensors. A method works too. It must not write to its inputs nor decide by their values.
+        derivative_of: a relaxation: the op has the value of `formula` and every derivative of this function,
+            which takes the same arguments and returns the same structure, shapes and dtypes.
+        residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
+
+    Returns:
+        An `Op`, called like the formula.
+
+    Raises:
+        OptionError: if what is decorated is not callable, or `derivative_of` is given with `residuals`.
+    """
+    if derivative_of is not None and residuals:
+        raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
+
+    def make(target: Callable[..., Any]) -> Op:
+        if not callable(target):
+            raise OptionError(f"pullback.function takes a function, not a {type(target).__name__}.")
+        return Op(target, derivative_of, residuals)
+
+    return make if formula is None else make(formula)

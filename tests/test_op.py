@@ -1,0 +1,73 @@
+"""Ops made by `pullback.function`, in plain eager mode."""
+
+import pytest
+import torch
+
+import pullback
+
+
+@pullback.function
+def gate(x):
+    return torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x))
+
+
+@pullback.function(derivative_of=lambda x: x)
+def round_ste(x):
+    return torch.round(x)
+
+
+@pullback.function
+def clip_grad(x, bound: float):
+    return x.clone()
+
+
+@clip_grad.vjp
+def _(g, out, x, bound):
+    return g.clamp(-bound, bound), None
+
+
+def leaf(*shape, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
+def test_derived_orders_equal_native():
+    x = leaf(5)
+    ours, native = gate(x), torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x))
+    for _ in range(4):
+        assert torch.equal(ours, native)
+        (ours,) = torch.autograd.grad(ours.sum(), x, create_graph=True)
+        (native,) = torch.autograd.grad(native.sum(), x, create_graph=True)
+
+
+def test_relaxed_keeps_bits_and_takes_the_other_derivative():
+    x = torch.tensor([-0.3, -0.0, 0.5, 3e38, torch.inf], requires_grad=True)
+    y = round_ste(x)
+    assert torch.equal(y.view(torch.int32), torch.round(x).view(torch.int32))
+    (g,) = torch.autograd.grad(y.sum(), x)
+    assert g.tolist() == [1, 1, 1, 1, 0]  # where the relaxation is not finite, none
+
+
+def test_ruled_gradient_is_the_rules():
+    x = leaf(3)
+    (g,) = torch.autograd.grad((clip_grad(x, 0.5) * 3).sum(), x)
+    assert g.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_nonlinear_rule_refuses_forward_mode():
+    x = leaf(3).detach()
+    with pytest.raises(pullback.DerivativeError, match="linear in the cotangent"):
+        torch.func.jvp(lambda t: clip_grad(t, 0.5), (x,), (x,))
+
+
+def test_reused_graph_is_never_stale():
+    scale = 2.0
+
+    @pullback.function
+    def scaled(x):
+        return x * scale
+
+    x = leaf(3)
+    assert torch.equal(scaled(x), 2 * x)
+    scale = 5.0
+    assert torch.equal(scaled(x), 5 * x)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, overload
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind import eager
-from pullback.bind.call import Call
+from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plan import Plan, make_plan
 from pullback.bind.relaxed import relaxed
@@ -74,13 +74,18 @@ class Op:
         if not _torch.is_plain_eager():
             return self._native(*args, **kwargs)
         grad = torch.is_grad_enabled()
-        call = Call(args, kwargs, grad)
-        plan = self._plans.get(call.key) if call.key is not None else None
-        if plan is None or (self._reads is not None and not self._reads.unchanged()):
-            plan = self._plan(call, grad)
-        if plan.joint is None:
-            return self._native(*args, **kwargs)
-        return eager.run(plan, call.tensors)
+        key = None if kwargs else key_of(args, grad)
+        plan = self._plans.get(key)
+        if plan is not None and (self._reads is None or self._reads.unchanged()):
+            kernels = plan.kernels
+            if kernels is not None:
+                return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
+        else:
+            call = Call(args, kwargs, grad)
+            kernels = self._plan(call, grad).kernels
+            if kernels is not None:
+                return eager.run(kernels, call.tensors)
+        return (self._native if grad else self._formula)(*args, **kwargs)
 
     def vjp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a vjp: `(g, out, *inputs)` to the gradients of the inputs.
@@ -136,28 +141,21 @@ class Op:
         return (run_eager if plain and _torch.is_plain_eager() else run_transformed)(rule, args)
 
     def _plan(self, call: Call, grad: bool) -> Plan:
+        """Return how a call is carried out; concurrent first calls trace once."""
         with self._lock:
             if self._reads is None or not self._reads.unchanged():
                 self._plans.clear()
-                self._reads = reads_of(self._formula)
-                if self._soft is not None and not self._reads.obstacle:
-                    soft = reads_of(self._soft)
-                    self._reads.watched += soft.watched
-                    self._reads.obstacle = soft.obstacle
-            key = call.key if call.key is not None else ("inline", type(call), len(call.leaves))
+                self._reads = reads_of(self._formula, self._soft)
+            key = call.key if call.key is not None else _shape_of(call)
             plan = self._plans.get(key)
+            if plan is None and len(self._plans) >= MAX_PLANS:
+                return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = self._new_plan(call, grad)
-                if len(self._plans) < MAX_PLANS:
-                    self._plans[key] = plan
+                plan = make_plan(call, self.__name__, self._formula, self._native, grad)
+                if self._reads.obstacle and plan.kernels is not None:
+                    plan = Plan(None, self._reads.obstacle)
+                self._plans[key] = plan
             return plan
-
-    def _new_plan(self, call: Call, grad: bool) -> Plan:
-        assert self._reads is not None
-        if len(self._plans) >= MAX_PLANS:
-            return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
-        plan = make_plan(call, self.__name__, self._formula, self._native, grad)
-        return Plan(None, self._reads.obstacle) if self._reads.obstacle and plan.joint is not None else plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -170,6 +168,17 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+    return [a for a in args if isinstance(a, Tensor)]
+
+
+def _shape_of(call: Call) -> Hashable:
+    """Return what tells calls apart whose arguments cannot all be compared: enough to look at each kind once."""
+    return tuple(
+        (type(leaf), leaf.dtype, leaf.dim()) if isinstance(leaf, Tensor) else type(leaf) for leaf in call.leaves
+    )
 
 
 @overload

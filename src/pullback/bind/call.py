@@ -10,8 +10,28 @@ from torch import Tensor
 
 from pullback import _torch
 
-_TENSORS = (Tensor, torch.nn.Parameter)
-_ATOMS = (int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_ATOMS = frozenset({int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+
+
+def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
+    """Return what a graph of a call would be specialised on; `None` where that cannot be said.
+
+    `leaves` are the arguments, or what is in them; `grad` says whether autograd records.
+    """
+    key: list[Any] = []
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind is Tensor or kind is torch.nn.Parameter:
+            if leaf.layout is not torch.strided or leaf.is_neg() or (leaf.is_complex() and leaf.is_conj()):
+                return None
+            key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
+        elif kind is float:
+            key += (kind, leaf.hex())  # -0.0 is not 0.0, and NaN is itself
+        elif kind in _ATOMS:
+            key += (kind, leaf)
+        else:
+            return None
+    return tuple(key)
 
 
 class Call:
@@ -20,70 +40,50 @@ class Call:
     Attributes:
         leaves: arguments, with containers opened.
         tensors: those that are tensors.
-        key: what a graph would be specialised on, or `None` where that cannot be said.
-        obstacle: why `key` is `None`.
+        key: see `key_of`; with the structure of the containers.
     """
 
-    __slots__ = ("_args", "_positions", "_spec", "key", "leaves", "obstacle", "tensors")
+    __slots__ = ("_positions", "_spec", "key", "leaves", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grad: bool) -> None:
         self._spec = None
         self.leaves: Sequence[Any] = args
-        self.obstacle = ""
         if kwargs or any(isinstance(a, list | tuple | dict) for a in args):
             self.leaves, self._spec = _torch.tree_leaves((args, dict(kwargs)))
-        tensors: list[Tensor] = []
-        positions: list[int] = []
-        key: list[tuple[Any, ...]] = []
-        for i, leaf in enumerate(self.leaves):
-            if isinstance(leaf, Tensor):
-                tensors.append(leaf)
-                positions.append(i)
-                if type(leaf) not in _TENSORS or leaf.layout is not torch.strided:
-                    self.obstacle = "an argument is a tensor subclass or not strided"
-                    continue
-                needs = grad and leaf.requires_grad
-                key.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, needs, _lazy(leaf)))
-            elif type(leaf) is float:
-                key.append((float, leaf.hex()))  # -0.0 is not 0.0, and NaN is itself
-            elif type(leaf) in _ATOMS:
-                key.append((type(leaf), leaf))
-            else:
-                self.obstacle = f"an argument is an object of type {type(leaf).__name__}"
-        self.tensors = tensors
-        self._positions = positions
-        self.key: Hashable | None = None if self.obstacle else (self._spec, *key)
+        self._positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
+        self.tensors: list[Tensor] = [self.leaves[i] for i in self._positions]
+        self.key = key_of(self.leaves, grad)
+        if self.key is not None and self._spec is not None:
+            self.key = (self._spec, self.key)
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is no key, in words; empty where there is one."""
+        if self.key is not None:
+            return ""
+        known = (Tensor, torch.nn.Parameter, float, *_ATOMS)
+        strange = [type(leaf).__name__ for leaf in self.leaves if type(leaf) not in known]
+        if strange:
+            return f"an argument is an object of type {strange[0]}"
+        return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
     def flat(self, function: Callable[..., Any], structure: list[Any] | None = None) -> Callable[..., list[Any]]:
         """Return `function` as a function of the tensors alone, which returns leaves.
 
         `structure`, where given, receives how the leaves are put back together.
         """
-        rebuild = self._rebuilder()
-
-        def flat(*tensors: Tensor) -> list[Any]:
-            args, kwargs = rebuild(tensors)
-            leaves, spec = _torch.tree_leaves(function(*args, **kwargs))
-            if structure is not None:
-                structure[:] = [spec]
-            return leaves
-
-        return flat
-
-    def _rebuilder(self) -> Callable[[Sequence[Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
         # keeps no tensor of this call alive: plans outlive calls
         template = [None if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         positions, spec = self._positions, self._spec
 
-        def rebuild(tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def flat(*tensors: Tensor) -> list[Any]:
             leaves = list(template)
             for position, tensor in zip(positions, tensors, strict=True):
                 leaves[position] = tensor
-            return (tuple(leaves), {}) if spec is None else _torch.tree_unflatten(leaves, spec)
+            args, kwargs = (leaves, {}) if spec is None else _torch.tree_unflatten(leaves, spec)
+            results, result_spec = _torch.tree_leaves(function(*args, **kwargs))
+            if structure is not None:
+                structure[:] = [result_spec]
+            return results
 
-        return rebuild
-
-
-def _lazy(tensor: Tensor) -> bool:
-    """Whether conjugation or negation waits to be carried out."""
-    return tensor.is_neg() or (tensor.is_complex() and tensor.is_conj())
+        return flat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.errors import FormulaError
-from pullback.graph.facts import Facts, Flat, facts_of
+from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 
 TENSOR = object()
@@ -20,27 +20,50 @@ TENSOR = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How to carry out one kind of call.
+class Kernels:
+    """A call carried out by graphs, ready to run.
 
     Attributes:
-        joint: the graphs; `None` where the formula runs as it stands.
-        why_inline: the reason, where there are no graphs.
+        joint: the graphs.
         native: the derivative's formula on the tensors of a call, for orders beyond the first.
+        forward: tensors to outputs and what is computed for the backward.
+        backward: what is saved, and cotangents, to gradients.
+        n_inputs, n_outputs: how many tensors go in and come out.
+        operands: of the backward, as positions in (inputs, computed values).
+        layouts: position and stride of each cotangent that the backward reads.
+        places: positions of the gradients among those of the Function's arguments.
+        dead: positions of the outputs that have no derivative.
         template: the leaves of the result, `TENSOR` in place of each tensor.
-        spec: their structure.
-        layouts: size and stride of each connected output's cotangent.
-        forward, backward: the graphs as functions.
+        spec: their structure; `None` for a lone tensor.
     """
 
-    joint: Joint | None
+    joint: Joint
+    native: Flat
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    n_inputs: int
+    n_outputs: int
+    operands: tuple[int, ...]
+    layouts: tuple[tuple[int, tuple[int, ...]], ...]
+    places: tuple[int, ...]
+    dead: tuple[int, ...]
+    template: tuple[Any, ...]
+    spec: Any
+
+    def packed(self, tensors: Sequence[Tensor]) -> Any:
+        """Put the tensors of a result into its structure."""
+        if self.spec is None:
+            return tensors[0]
+        waiting = iter(tensors)
+        return _torch.tree_unflatten([next(waiting) if leaf is TENSOR else leaf for leaf in self.template], self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given."""
+
+    kernels: Kernels | None
     why_inline: str = ""
-    native: Flat | None = None
-    template: tuple[Any, ...] = ()
-    spec: Any = None
-    layouts: tuple[tuple[int, ...], ...] = ()
-    forward: Callable[..., Any] | None = None
-    backward: Callable[..., Any] | None = None
 
 
 def make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], grad: bool) -> Plan:
@@ -51,54 +74,50 @@ def make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Call
     """
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
-    flat = flat_value if derivative is value else call.flat(derivative)
     facts = facts_of(flat_value, call.tensors, name)
-    outputs = facts.outputs
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
         raise FormulaError(f"{name} returns {type(facts.outputs[0]).__name__}: a formula returns tensors.")
+    flat = flat_value
     if derivative is not value and not facts.obstacle:
+        flat = call.flat(derivative)
         facts = facts_of(flat, call.tensors, name)
-        outputs = facts.outputs if not facts.obstacle else outputs
-    obstacle = facts.obstacle or call.obstacle
+    wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
+    obstacle = facts.obstacle or call.obstacle or ("" if wanted else "no gradient is asked for")
     if obstacle:
         return Plan(None, obstacle)
-    return _with_graphs(call, flat_value, flat, Facts(outputs), structure[0], grad)
-
-
-def _with_graphs(call: Call, value: Flat, derivative: Flat, facts: Facts, spec: Any, grad: bool) -> Plan:
-    wanted = [
-        i
-        for i, t in enumerate(call.tensors)
-        if grad and t.requires_grad and (t.dtype.is_floating_point or t.dtype.is_complex)
-    ]
     try:
-        joint = joint_of(value, derivative, call.tensors, facts.outputs, wanted)
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted)
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
-    results = [out for out in facts.outputs if isinstance(out, Tensor)]
-    return Plan(
+    if not joint.connected:
+        return Plan(None, "no output depends on an input that requires grad")
+    return Plan(_kernels(joint, flat, facts.outputs, structure[0]))
+
+
+def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> Kernels:
+    results = [out for out in outputs if isinstance(out, Tensor)]
+    n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
+    later = iter(range(n_inputs, n_inputs + len(joint.saved)))
+    return Kernels(
         joint,
-        native=derivative,
-        template=tuple(TENSOR if isinstance(out, Tensor) else out for out in facts.outputs),
-        spec=spec,
-        layouts=tuple(cotangent_stride(results[i]) for i in joint.connected),
-        forward=joint.forward.forward,
-        backward=joint.backward.forward,
+        native,
+        joint.forward.forward,
+        joint.backward.forward,
+        n_inputs=n_inputs,
+        n_outputs=len(results),
+        operands=tuple(next(later) if i is None else i for i in joint.saved),
+        layouts=tuple((i, cotangent_stride(results[i])) for i in joint.connected),
+        places=tuple(1 + i for i in joint.wanted),
+        dead=tuple(i for i in range(len(results)) if i not in joint.connected),
+        template=tuple(TENSOR if isinstance(out, Tensor) else out for out in outputs),
+        spec=None if spec.is_leaf() else spec,
     )
 
 
-def as_planned(g: Tensor, stride: tuple[int, ...]) -> Tensor:
+def in_layout(g: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return a cotangent in the layout for which the backward was made."""
-    if g.is_complex():
+    if g.is_neg() or (g.is_complex() and g.is_conj()):
         g = g.resolve_conj().resolve_neg()
-    elif g.is_neg():
-        g = g.resolve_neg()
     if g.stride() == stride or not g.numel():
         return g
     return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
-
-
-def rebuilt(plan: Plan, tensors: Any) -> Any:
-    """Put the tensors of a result back into its structure."""
-    waiting = iter(tensors)
-    return _torch.tree_unflatten([next(waiting) if leaf is TENSOR else leaf for leaf in plan.template], plan.spec)

@@ -46,13 +46,19 @@ class Reads:
 
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
-        return all(_now(holder, name) is value for holder, name, value in self.watched)
+        for holder, name, value in self.watched:  # a plain loop: this runs at every call
+            if (_now(holder, name) if name == "" else holder.get(name, _MISSING)) is not value:
+                return False
+        return True
 
 
-def reads_of(function: Callable[..., Any]) -> Reads:
-    """Return what `function`, and the Python functions that it names, read from around them."""
+def reads_of(*functions: Callable[..., Any] | None) -> Reads:
+    """Return what these functions, and the Python functions that they name, read from around them."""
     reads = Reads()
-    _follow(function, reads, set())
+    for function in functions:
+        if function is not None and not reads.obstacle:
+            _follow(function, reads, set())
+    reads.watched = list({(id(holder), name): (holder, name, value) for holder, name, value in reads.watched}.values())
     return reads
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pullback.autograd_function import AutogradFunction as AutogradFunction
     from pullback.check.api import check as check
     from pullback.errors import DerivativeError as DerivativeError
     from pullback.errors import FormulaError as FormulaError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "function": "pullback.op",
+    "AutogradFunction": "pullback.autograd_function",
     "Op": "pullback.op",
     "FormulaError": "pullback.errors",
     "DerivativeError": "pullback.errors",

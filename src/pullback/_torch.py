@@ -258,3 +258,11 @@ def is_jit_tracing() -> bool:
     Relies on `torch._C._get_tracing_state`.
     """
     return _get_tracing_state() is not None
+
+
+def to_save(ctx: Any) -> tuple[torch.Tensor | None, ...]:
+    """Return what a forward has given to `save_for_backward`.
+
+    Relies on `ctx.to_save`, which is missing or `None` where it has not been called.
+    """
+    return getattr(ctx, "to_save", None) or ()

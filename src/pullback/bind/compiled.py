@@ -28,7 +28,9 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             result = formula(*args)
             out, kept = result if residuals else (result, ())
             several = isinstance(out, tuple)
-            outputs = tuple(tripwire(t, name) if t.is_floating_point() else t for t in (out if several else (out,)))
+            outputs = tuple(
+                tripwire(t, args, name) if t.is_floating_point() else t for t in (out if several else (out,))
+            )
             saved = kept if isinstance(kept, tuple) else (kept,)
             tensors = [a for a in args if isinstance(a, Tensor)]
             ctx.rest = [None if isinstance(a, Tensor) else a for a in args]

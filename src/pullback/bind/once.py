@@ -11,6 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.errors import DerivativeError
 
+_ONCE_DIFFERENTIABLE = "torch::autograd::Error"
+"""The node that `once_differentiable` leaves: it is skipped where it stands on no way to the inputs."""
+
 _LEAVES_PYTORCH = frozenset({"numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__"})
 
 
@@ -19,19 +22,27 @@ def guarded_against_twice(
     pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
     cotangents: Sequence[Tensor | None],
     inputs: Sequence[Tensor],
+    hides: bool = False,
 ) -> list[Tensor | None]:
     """Call a rule in a backward that is itself being recorded, and guard what it computes outside of PyTorch.
 
     A rule is linear in the cotangent, so its result depends on it. Cotangents that do not require grad are made
     to: a result that then does not has been computed where autograd does not see it, as has whatever follows a
-    call of `numpy()` and its like. Differentiating such a result is an error, not zero.
+    call of `numpy()` and its like, and everything where the forward kept a tensor that it computed (`hides`):
+    autograd does not know that it depends on the inputs. Differentiating such a result is an error, not zero.
     """
     watch = _Watch()
     live = [g.detach().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
     with watch:
         gradients = pull(live)
+    unseen = watch.left or hides
     sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]
-    return [g if g is None or (g.requires_grad and not watch.left) else _once(name, g, sources) for g in gradients]
+    return [g if g is None or not (unseen or _unseen(g)) else _once(name, g, sources) for g in gradients]
+
+
+def _unseen(g: Tensor) -> bool:
+    """Whether autograd has lost track, or `once_differentiable` says that it has."""
+    return g.grad_fn is None or g.grad_fn.name() == _ONCE_DIFFERENTIABLE
 
 
 def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
@@ -66,6 +77,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         raise DerivativeError(
-            f"the rule of {ctx.name} computes outside of PyTorch (NumPy, a kernel), so it has no second derivative: "
-            "write the rule in torch ops, or as another `pullback.function` with a rule of its own."
+            f"the derivative of {ctx.name} has no derivative itself: it computes outside of PyTorch (NumPy, a kernel), "
+            "or from a tensor that the forward computed and saved. Write it in torch ops on the inputs and outputs, or "
+            "as another `pullback.function` with a rule of its own."
         )

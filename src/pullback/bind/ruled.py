@@ -77,7 +77,7 @@ class _Transformable(torch.autograd.Function):
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
         live = zip(outputs, record.differentiable, strict=True)
-        return (*(tripwire(out, rule.name) if yes else out for out, yes in live), *(t.detach() for t in kept))
+        return (*(tripwire(out, tensors, rule.name) if yes else out for out, yes in live), *(t.detach() for t in kept))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -6,6 +6,7 @@ output of every such forward passes here, through an op whose own derivative is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,36 +17,46 @@ from pullback import _torch
 from pullback.errors import DerivativeError
 
 _library = torch.library.Library("pullback", "DEF")
-_library.define("tripwire(Tensor x, str name) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("tripwire(Tensor x, Tensor[] sources, str name) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def tripwire(x: Tensor, name: str) -> Tensor:
-    """Return a copy of `x` that cannot be differentiated except by the rule of the op `name`."""
-    copy: Tensor = torch.ops.pullback.tripwire.default(x, name)
+def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
+    """Return a copy of `x` that cannot be differentiated except by the rule of the op `name`.
+
+    `sources` are the arguments of the op. They count where the op computes outside of PyTorch, or detaches: what
+    it returns then does not require grad, and would pass for a constant.
+    """
+    tensors = [s for s in sources if isinstance(s, Tensor)]
+    copy: Tensor = torch.ops.pullback.tripwire.default(x, tensors, name)
     return copy
 
 
-def _copy(x: Tensor, name: str) -> Tensor:
+def _copy(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
     return x.clone()
 
 
-def _refuse_to_differentiate(x: Tensor, name: str) -> Tensor:
-    dual = _torch.in_dual_level() and forward_ad.unpack_dual(x).tangent is not None
-    if dual or (torch.is_grad_enabled() and x.requires_grad):
+def _differentiated(t: Tensor) -> bool:
+    if _torch.in_dual_level() and forward_ad.unpack_dual(t).tangent is not None:
+        return True
+    return torch.is_grad_enabled() and t.requires_grad
+
+
+def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
+    if any(map(_differentiated, (x, *sources))):
         raise DerivativeError(
             f"the derivative given for {name} would be lost: this transform differentiates the op's forward instead. "
             "Apply the transform to a formula (`@pullback.function` without a rule), compile the differentiated "
             "function in eager mode, or move the op out of the transformed code."
         )
     with _torch.below_autograd():
-        return tripwire(x, name)
+        return tripwire(x, sources, name)
 
 
-def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, name: str) -> tuple[Tensor, int | None]:
-    return tripwire(x, name), in_dims[0]
+def _batched(info: Any, in_dims: Any, x: Tensor, sources: list[Tensor], name: str) -> tuple[Tensor, int | None]:
+    return tripwire(x, sources, name), in_dims[0]
 
 
 _library.impl("tripwire", _copy, "CompositeExplicitAutograd")
 _library.impl("tripwire", _refuse_to_differentiate, "Autograd")
-torch.library.register_fake("pullback::tripwire", lambda x, name: torch.empty_like(x), lib=_library)
+torch.library.register_fake("pullback::tripwire", lambda x, sources, name: torch.empty_like(x), lib=_library)
 torch.library.register_vmap("pullback::tripwire", _batched, lib=_library)

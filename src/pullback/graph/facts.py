@@ -57,8 +57,9 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     """
     seen = _Seen()
     facts = Facts()
+    plain = [t.detach() for t in tensors]
     with _torch.fake_mode() as mode:
-        fakes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
+        fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
@@ -82,9 +83,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
 
 def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
     """Return a fake tensor that may be written to, and that requires grad where the real one does."""
-    if not tensor.requires_grad:
-        return fake.detach()
-    return fake.detach().requires_grad_() * 1 if fake.dtype.is_floating_point or fake.dtype.is_complex else fake
+    return fake.requires_grad_() * 1 if tensor.requires_grad else fake
 
 
 def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:

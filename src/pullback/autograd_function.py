@@ -1,0 +1,190 @@
+"""`pullback.AutogradFunction`: a base class in place of `torch.autograd.Function`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.bind.once import guarded_against_twice
+from pullback.bind.tripwire import tripwire
+from pullback.errors import FormulaError
+from pullback.op import Op
+
+_METHODS = (
+    "forward",
+    "setup_context",
+    "backward",
+    "vjp",
+    "jvp",
+    "vmap",
+    "generate_vmap_rule",
+    "clear_saved_tensors_on_access",
+)
+
+
+class AutogradFunction:
+    """Change the base of a `torch.autograd.Function` to this, and `apply` works in every context or refuses.
+
+    With `forward` alone, old style (`forward(ctx, …)`) or new, the derivative is derived from it, for every order
+    and mode. What the class defines besides (`backward`, `jvp`, `vmap`, `setup_context`) is honoured, and guarded: a
+    transform that would differentiate the forward instead meets a `DerivativeError`, and a backward that
+    leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking.
+    """
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            FormulaError: if the derivative is derived and `forward` does what has none.
+            DerivativeError: where a transform would lose the derivative that the class defines.
+        """
+        return cls._carried(*args, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._carried = staticmethod(_carrier(cls))  # type: ignore[method-assign]
+
+    @staticmethod
+    def _carried(*args: Any, **kwargs: Any) -> Any:
+        raise FormulaError("AutogradFunction is a base: derive from it, and define `forward`.")
+
+
+def _carrier(cls: Any) -> Callable[..., Any]:
+    """Return what carries out the calls of a class."""
+    if not hasattr(cls, "forward"):
+        return cls._carried  # type: ignore[no-any-return]
+    if hasattr(cls, "backward") or hasattr(cls, "vjp") or hasattr(cls, "jvp"):
+        return _honoured(cls)
+    return Op(_formula(cls))
+
+
+def _old_style(cls: Any) -> bool:
+    first = next(iter(inspect.signature(cls.forward).parameters), "")
+    return first == "ctx" and not hasattr(cls, "setup_context")
+
+
+def _formula(cls: Any) -> Callable[..., Any]:
+    """Return `forward` as a function of the inputs alone."""
+    if not _old_style(cls):
+        forward: Callable[..., Any] = cls.forward
+        return forward
+
+    @functools.wraps(cls.forward)
+    def formula(*args: Any, **kwargs: Any) -> Any:
+        context = _Context(args)
+        return context.stopped(cls.forward(context, *args, **kwargs))
+
+    parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+    formula.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return formula
+
+
+class _Context:
+    """The `ctx` of a forward whose backward is derived: nothing need be saved."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+        self._stopped: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        pass
+
+    save_for_forward = save_for_backward
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        raise FormulaError("mark_dirty: a forward whose backward is derived does not write to its inputs.")
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        self._stopped = tensors
+
+    def stopped(self, result: Any) -> Any:
+        """Return a result with the gradient of what was marked non-differentiable stopped."""
+        leaves, spec = _torch.tree_leaves(result)
+        cut = [leaf.detach() if any(leaf is t for t in self._stopped) else leaf for leaf in leaves]
+        return _torch.tree_unflatten(cut, spec)
+
+
+def _honoured(cls: Any) -> Callable[..., Any]:
+    """Return the calls of a class that defines its derivative, guarded where it could be lost."""
+    given = {name: inspect.getattr_static(cls, name) for name in _METHODS if hasattr(cls, name)}
+    rule = given.pop("vjp", None) or given.get("backward")
+    if rule is not None:
+        given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, rule.__func__))
+    given["forward"] = staticmethod(_noted(cls.forward) if _old_style(cls) else cls.forward)
+    eager = _function(cls, given)
+    given["forward"] = staticmethod(_wired(cls.__qualname__, cls.forward))
+    if "setup_context" in given and "vmap" not in given:
+        given.setdefault("generate_vmap_rule", True)
+    transformable = _function(cls, given)
+    given.pop("jvp", None)  # Dynamo refuses a Function that has one
+    compilable = _function(cls, given)
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return compilable.apply(*args, **kwargs)
+        plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in args if isinstance(a, Tensor))
+        return (eager if plain and _torch.is_plain_eager() else transformable).apply(*args, **kwargs)
+
+    return apply
+
+
+def _function(cls: type, given: dict[str, Any]) -> Any:
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (torch.autograd.Function,), {**given, **names})
+
+
+def _wired(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def wired(*args: Any, **kwargs: Any) -> Any:
+        result = forward(*args, **kwargs)
+        if isinstance(result, Tensor):
+            return tripwire(result, args, name) if result.is_floating_point() or result.is_complex() else result
+        return tuple(
+            tripwire(t, args, name) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) else t
+            for t in result
+        )
+
+    return wired
+
+
+def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Note whether an old-style forward saves what it computed: autograd does not see that it depends on the inputs."""
+
+    @functools.wraps(forward)
+    def noted(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        result = forward(ctx, *args, **kwargs)
+        known = [*args, *(result if isinstance(result, tuple) else (result,))]
+        ctx._hides = any(
+            isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and not any(t is k for k in known)
+            for t in _torch.to_save(ctx)
+        )
+        return result
+
+    return noted
+
+
+def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(backward)
+    def guarded(ctx: Any, *cotangents: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not _torch.is_plain_eager():
+            return backward(ctx, *cotangents)
+        saved = [t for t in ctx.saved_tensors if t is not None]
+
+        def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
+            gradients = backward(ctx, *gs)
+            return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
+
+        hides = getattr(ctx, "_hides", False)
+        return tuple(guarded_against_twice(name, pull, cotangents, saved, hides))
+
+    return guarded

@@ -1,0 +1,180 @@
+"""`pullback.AutogradFunction` in place of `torch.autograd.Function`."""
+
+import pytest
+import torch
+from torch.func import grad, jvp, vmap
+
+import pullback
+
+
+class Sine(pullback.AutogradFunction):
+    """Old style, forward alone."""
+
+    @staticmethod
+    def forward(ctx, x, scale=2.0):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x.sin() * scale
+
+
+class NewSine(pullback.AutogradFunction):
+    """New style, forward alone."""
+
+    @staticmethod
+    def forward(x, scale=2.0):
+        return x.sin() * scale
+
+
+class Minus3(pullback.AutogradFunction):
+    """New style, with a backward that differs from autodiff's."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -3 * g
+
+
+class OldMinus3(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return -3 * g
+
+
+class NumpyCube(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(x.detach().numpy() ** 3)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.from_numpy(3 * x.detach().numpy() ** 2)
+
+
+class OnceCube(NumpyCube):
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * g * x**2
+
+
+class SavedIntermediate(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x):
+        e = torch.exp(-x * x)
+        ctx.save_for_backward(x, e)
+        return e * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        x, e = ctx.saved_tensors
+        return -2 * x * e * g
+
+
+X = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
+
+
+def leaf():
+    return X.clone().requires_grad_()
+
+
+def compiled(function):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("function", [Sine, NewSine])
+def test_forward_alone_is_enough(function):
+    x = leaf()
+    (g,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
+    (gg,) = torch.autograd.grad(g.sum(), x)
+    torch.testing.assert_close(g.detach(), 2 * X.cos())
+    torch.testing.assert_close(gg, -2 * X.sin())
+    torch.testing.assert_close(grad(lambda t: function.apply(t, 3.0).sum())(X), 3 * X.cos())
+    torch.testing.assert_close(jvp(function.apply, (X,), (X,))[1], 2 * X * X.cos())
+    torch.testing.assert_close(vmap(grad(function.apply))(X), 2 * X.cos())
+    torch.testing.assert_close(compiled(grad(lambda t: function.apply(t).sum()))(X), 2 * X.cos())
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_what_is_defined_is_honoured(function):
+    x = leaf()
+    (g,) = torch.autograd.grad(function.apply(x).sum(), x)
+    assert g.tolist() == [-3, -3, -3]
+    (g,) = torch.autograd.grad(compiled(function.apply)(x).sum(), x)
+    assert g.tolist() == [-3, -3, -3]
+
+
+def test_new_style_is_batched():
+    assert grad(lambda t: Minus3.apply(t).sum())(X).tolist() == [-3, -3, -3]
+    assert vmap(grad(Minus3.apply))(X).tolist() == [-3, -3, -3]
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3, NumpyCube, OnceCube])
+def test_a_transform_that_loses_the_backward_is_refused(function):
+    with pytest.raises(Exception, match="would be lost"):
+        compiled(grad(lambda t: function.apply(t).sum()))(X)
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_export_then_train_is_refused(function):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return function.apply(x)
+
+    exported = torch.export.export(Model(), (X,)).module()
+    assert torch.equal(exported(X), X)
+    with pytest.raises(pullback.DerivativeError, match="would be lost"):
+        exported(leaf())
+
+
+@pytest.mark.parametrize("function", [NumpyCube, OnceCube, SavedIntermediate])
+def test_second_derivatives_that_autograd_cannot_see_are_refused(function):
+    x = leaf()
+    (g,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
+    with pytest.raises((pullback.DerivativeError, RuntimeError), match=r"no derivative itself|once_differentiable"):
+        g.sum().backward()
+    with pytest.raises((pullback.DerivativeError, RuntimeError), match=r"no derivative itself|once_differentiable"):
+        torch.autograd.functional.hessian(lambda t: function.apply(t).sum(), X)
+
+
+def test_writing_to_an_input_is_refused():
+    class Doubled(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+    with pytest.raises(pullback.FormulaError, match="does not write"):
+        Doubled.apply(leaf() * 1)
+
+
+def test_non_differentiable_outputs_stay_so():
+    class WithArgmax(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            y, weight = x * x, x.exp()
+            ctx.mark_non_differentiable(weight)
+            return y, weight
+
+    y, weight = WithArgmax.apply(leaf())
+    assert y.requires_grad
+    assert not weight.requires_grad
+
+
+def test_the_base_itself_is_no_function():
+    with pytest.raises(pullback.FormulaError, match="derive from it"):
+        pullback.AutogradFunction.apply(X)

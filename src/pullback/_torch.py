@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -266,3 +266,16 @@ def to_save(ctx: Any) -> tuple[torch.Tensor | None, ...]:
     Relies on `ctx.to_save`, which is missing or `None` where it has not been called.
     """
     return getattr(ctx, "to_save", None) or ()
+
+
+@contextmanager
+def without_saved_tensors_hooks() -> Iterator[None]:
+    """Have the caller's saved-tensor hooks not called: what is traced saves tensors that have no values.
+
+    Relies on `torch._C._autograd._saved_tensors_hooks_set_tracing`.
+    """
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)

@@ -12,7 +12,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
+from pullback import _torch, introspect
 from pullback.bind import eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
@@ -53,6 +53,7 @@ class Op:
         self._residuals = residuals
         self._plans: dict[Any, Plan] = {}
         self._reads: Reads | None = None
+        self._first: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -66,7 +67,7 @@ class Op:
         """Compute the formula."""
         if torch.compiler.is_compiling():
             return self._native(*args, **kwargs) if self._rule is None else self._call_ruled(args, kwargs)
-        for a in args:
+        for a in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(a, fx.Proxy):
                 return a.tracer.create_proxy("call_function", self, args, kwargs)
         if self._rule is not None or self._residuals:
@@ -110,6 +111,59 @@ class Op:
         """
         self._ruled().jvp = rule
         return self
+
+    def graph(self, *args: Any, order: int = 0, **kwargs: Any) -> fx.GraphModule:
+        """Return the graph of ATen ops of the value (order 0), of the vjp (1), of the vjp of that (2), and so on.
+
+        Order n takes the tensors of order n − 1 and one cotangent for each of its results, and returns a gradient
+        for each of its tensors. The arguments are an example; without any, those of the first call.
+
+        Raises:
+            OptionError: if there is no example, or the op has a rule and `order` is not 0.
+        """
+        args, kwargs = self._example(args, kwargs)
+        if order and self.kind == "ruled":
+            raise OptionError(f"the derivative of {self.__name__} is a rule; it has a graph for its value alone.")
+        return introspect.trace(self._formula if order == 0 else self._soft or self._formula, args, kwargs, order)
+
+    def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
+        """Return what a call keeps for its backward, and which of it the caller holds anyway."""
+        args, kwargs = self._example(args, kwargs)
+        return introspect.saved_by(self, args, kwargs, self.input_names(args, kwargs))
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
+        args, kwargs = self._example(args, kwargs)
+        how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
+        return introspect.page(self, args, kwargs, how)
+
+    def input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        """Return a name for each tensor of a call, in order."""
+        parameters = iter(self._signature.parameters.values())
+        named: list[tuple[str, Any]] = []
+        parameter = None
+        for a in args:
+            if parameter is None or parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+                parameter = next(parameters)
+            named.append((parameter.name, a))
+        names = []
+        for name, value in [*named, *kwargs.items()]:
+            leaves, _, paths = _torch.tree_flatten(value)
+            pairs = zip(leaves, paths, strict=True)
+            names += [name + "".join(f"[{step!r}]" for step in path) for x, path in pairs if isinstance(x, Tensor)]
+        return names
+
+    def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        call = Call(args, kwargs, grad=True).requiring_grad()
+        why = self._plan(call, True).why_inline
+        return f"as it stands, since {why}" if why else "as graphs of its value and gradient, inside one autograd node"
+
+    def _example(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args or kwargs:
+            return args, kwargs
+        if self._first is None:
+            raise OptionError(f"{self.__name__} has not been called yet: give example inputs.")
+        return self._first()
 
     def _ruled(self) -> Rule:
         if self._soft is not None:
@@ -155,6 +209,7 @@ class Op:
                 if self._reads.obstacle and plan.kernels is not None:
                     plan = Plan(None, self._reads.obstacle)
                 self._plans[key] = plan
+                self._first = self._first or call.example()
             return plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -67,23 +67,50 @@ class Call:
             return f"an argument is an object of type {strange[0]}"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
+    def requiring_grad(self) -> Call:
+        """Return the same call on tensors that require grad, where they can."""
+        live = [_leaf(x) if x.is_floating_point() or x.is_complex() else x for x in self.tensors]
+        args, kwargs = self._filler()(live)
+        return Call(args, kwargs, grad=True)
+
+    def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what makes the arguments of a call like this one, with ones in every tensor."""
+        kinds = [(x.shape, x.dtype, x.device) for x in self.tensors]
+        filled = self._filler()
+        return lambda: filled([torch.ones(shape, dtype=dtype, device=device) for shape, dtype, device in kinds])
+
     def flat(self, function: Callable[..., Any], structure: list[Any] | None = None) -> Callable[..., list[Any]]:
         """Return `function` as a function of the tensors alone, which returns leaves.
 
         `structure`, where given, receives how the leaves are put back together.
         """
-        # keeps no tensor of this call alive: plans outlive calls
-        template = [None if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
-        positions, spec = self._positions, self._spec
+        filled = self._filler()
 
         def flat(*tensors: Tensor) -> list[Any]:
-            leaves = list(template)
-            for position, tensor in zip(positions, tensors, strict=True):
-                leaves[position] = tensor
-            args, kwargs = (leaves, {}) if spec is None else _torch.tree_unflatten(leaves, spec)
+            args, kwargs = filled(tensors)
             results, result_spec = _torch.tree_leaves(function(*args, **kwargs))
             if structure is not None:
                 structure[:] = [result_spec]
             return results
 
         return flat
+
+    def _filler(self) -> Callable[[Sequence[Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what puts other tensors into the call; it keeps none of this call alive."""
+        template = [None if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        positions, spec = self._positions, self._spec
+
+        def filled(tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            leaves = list(template)
+            for position, tensor in zip(positions, tensors, strict=True):
+                leaves[position] = tensor
+            if spec is None:
+                return tuple(leaves), {}
+            args, kwargs = _torch.tree_unflatten(leaves, spec)
+            return tuple(args), kwargs
+
+        return filled
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()

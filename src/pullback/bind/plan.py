@@ -72,6 +72,11 @@ def make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Call
     Raises:
         FormulaError: if the formula does what has no derivative, or returns no tensor.
     """
+    with _torch.without_saved_tensors_hooks():
+        return _make_plan(call, name, value, derivative, grad)
+
+
+def _make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], grad: bool) -> Plan:
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
     facts = facts_of(flat_value, call.tensors, name)

@@ -100,7 +100,7 @@ def cotangent_stride(out: Tensor) -> tuple[int, ...]:
 
 def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connected: tuple[int, ...]) -> Joint:
     graph = joint.graph
-    _simplify(graph)
+    simplify(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
     results: Any = graph.output_node().args[0]
@@ -119,7 +119,7 @@ def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connecte
     return Joint(forward, backward, len(outputs), saved, wanted, unused, connected)
 
 
-def _simplify(graph: fx.Graph) -> None:
+def simplify(graph: fx.Graph) -> None:
     """Drop what only matters to autograd (kernels run below it), what is computed twice, and what nobody uses.
 
     Two equal nodes have equal results: there are no random and no in-place ops here (`facts_of`).

@@ -1,0 +1,151 @@
+"""What an op does, to read: its graphs, what it keeps for the backward, one page on all of it."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.bind.call import Call
+from pullback.graph.joint import simplify
+from pullback.graph.lines import DOMAINS, KINKS, lines_of, notes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that is kept between forward and backward.
+
+    Attributes:
+        name: of the input, "output", or what it is in the graph.
+        shape: its sizes.
+        dtype: its element type.
+        bytes: its size in memory.
+        alive: whether it is an input or an output, which the caller often holds anyway.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+    alive: bool
+
+    def __str__(self) -> str:
+        held = ", alive anyway" if self.alive else ""
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {list(self.shape)}, {self.bytes} bytes{held}"
+
+
+def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: int) -> fx.GraphModule:
+    """Return the graph of a function's value (order 0), of its vjp (1), of the vjp of that (2), and so on.
+
+    Order n takes the tensors of order n − 1 and a cotangent for each of its results.
+    """
+    call = Call(args, kwargs, grad=True)
+    flat: Callable[..., list[Any]] = call.flat(function)
+    inputs = [x.detach() for x in call.tensors]
+    for _ in range(order):
+        with torch.no_grad():
+            results = [out for out in flat(*inputs) if isinstance(out, Tensor)]
+        flat, n = _vjp(flat, len(inputs)), len(inputs)
+        inputs = [
+            *inputs[:n],
+            *(torch.zeros_like(out) for out in results if out.is_floating_point() or out.is_complex()),
+        ]
+    with torch.no_grad():
+        module = _torch.trace_ops(flat, *inputs)
+    simplify(module.graph)
+    module.recompile()
+    return module
+
+
+def _vjp(flat: Callable[..., list[Any]], n: int) -> Callable[..., list[Any]]:
+    """Return the vjp of a function of n tensors with respect to all of them, itself differentiable."""
+
+    def pulled(*given: Tensor) -> list[Any]:
+        with torch.enable_grad():
+            primals = [_leaf(x) if _is_real(x) else x for x in given[:n]]
+            outputs = [out for out in flat(*primals) if isinstance(out, Tensor) and _is_real(out)]
+            pairs = [(out, g) for out, g in zip(outputs, given[n:], strict=True) if out.requires_grad]
+            leaves = [x for x in primals if _is_real(x)]
+            roots, cotangents = [out for out, _ in pairs], [g for _, g in pairs]
+            return [
+                torch.zeros_like(x) if g is None else g
+                for x, g in zip(
+                    leaves,
+                    torch.autograd.grad(roots, leaves, cotangents, create_graph=True, allow_unused=True),
+                    strict=True,
+                )
+            ]
+
+    return pulled
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """Return an alias to differentiate by: what `x` was made from must not count."""
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def _is_real(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def saved_by(
+    op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
+) -> list[Saved]:
+    """Call `op` as in training, and return what is kept for its backward, each tensor once."""
+    call = Call(args, kwargs, grad=True)
+    inputs = [x.detach().requires_grad_() if _is_real(x) else x for x in call.tensors]
+    kept: dict[int, Tensor] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        kept.setdefault(t.untyped_storage().data_ptr(), t.detach())
+        return t
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        outputs = [out for out in call.flat(op)(*inputs) if isinstance(out, Tensor)]
+    known = {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
+    known |= {out.untyped_storage().data_ptr(): "output" for out in outputs}
+    return [
+        Saved(known.get(pointer, "computed"), tuple(t.shape), t.dtype, t.nbytes, pointer in known)
+        for pointer, t in kept.items()
+    ]
+
+
+def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> str:
+    """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain."""
+    value = trace(op._formula, args, kwargs, 0)
+    names = op.input_names(args, kwargs)
+    shown = op._formula if op._soft is None else op._soft
+    sections = [repr(op), _source(op._formula)]
+    if op.kind == "ruled":
+        sections += ["Derivative: given by a rule.", _source(op._rule.vjp or op._rule.jvp)]
+    else:
+        derivative = trace(shown, args, kwargs, 1).graph
+        title = "Derivative (vjp), of the formula" if op._soft is None else "Derivative (vjp), of the relaxation"
+        sections += [f"{title}:", *(f"    {line}" for line in lines_of(derivative, names))]
+    saved = saved_by(op, args, kwargs, names)
+    sections.append(
+        f"Saved for backward: {sum(s.bytes for s in saved if not s.alive)} bytes beside inputs and outputs."
+    )
+    sections += [f"    {s}" for s in saved]
+    graph = trace(shown, args, kwargs, 0).graph if op.kind != "ruled" else value.graph
+    sections += _list("Kinks", notes_of(graph, KINKS), "none")
+    sections += _list("Domain", notes_of(graph, DOMAINS), "everywhere")
+    sections.append(f"Runs {how}.")
+    return "\n".join(sections) + "\n"
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        return textwrap.indent(textwrap.dedent(inspect.getsource(function)).rstrip(), "    ")
+    except (OSError, TypeError):
+        return f"    {function!r}"
+
+
+def _list(title: str, notes: Sequence[str], nothing: str) -> list[str]:
+    return [f"{title}: {nothing}."] if not notes else [f"{title}:", *(f"    {note}" for note in notes)]

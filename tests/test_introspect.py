@@ -1,0 +1,99 @@
+"""`op.graph`, `op.saved` and `op.explain`."""
+
+import pytest
+import torch
+
+import pullback
+
+
+@pullback.function
+def gate(x, scale=1.0):
+    return torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x)) * scale
+
+
+@pullback.function(derivative_of=lambda x: torch.clamp(x, -1, 1))
+def round_ste(x):
+    return torch.round(x)
+
+
+@pullback.function
+def clip_grad(x, bound: float):
+    return x.clone()
+
+
+@clip_grad.vjp(linear=False)
+def _(g, out, x, bound):
+    return g.clamp(-bound, bound), None
+
+
+X = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
+G, H = torch.ones_like(X), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+
+def test_graphs_of_every_order_compute_the_derivative():
+    def vjp(x, g):
+        return torch.func.vjp(gate.__wrapped__, x)[1](g)[0]
+
+    assert torch.equal(gate.graph(X, order=0)(X)[0], gate.__wrapped__(X))
+    torch.testing.assert_close(gate.graph(X, order=1)(X, G)[0], vjp(X, G))
+    for ours, native in zip(gate.graph(X, order=2)(X, G, H), torch.func.vjp(vjp, X, G)[1](H), strict=True):
+        torch.testing.assert_close(ours, native)
+
+
+def test_without_an_example_the_first_call_serves():
+    @pullback.function
+    def cube(x):
+        return x**3
+
+    with pytest.raises(pullback.OptionError, match="not been called"):
+        cube.graph()
+    cube(X)
+    assert cube.graph(order=1)(X, G)[0].tolist() == (3 * X**2).tolist()
+
+
+def test_saved_says_what_is_kept_and_what_is_alive_anyway():
+    saved = gate.saved(X)
+    assert [s.name for s in saved if s.alive] == ["x"]
+    assert sum(s.bytes for s in saved if not s.alive) == 4 * X.nbytes or len(saved) > 1
+    assert clip_grad.saved(X, 0.5) == []
+
+
+def test_explain_is_one_page():
+    page = gate.explain(X)
+    for part in ("torch.sigmoid(x)", "sigmoid(x)", "Saved for backward", "Kinks: none.", "rsqrt: its argument"):
+        assert part in page
+    assert "inside one autograd node" in page
+    assert "clamp at its bounds" in round_ste.explain(X)
+    assert "given by a rule" in clip_grad.explain(X, 0.5)
+
+
+def test_a_rule_has_no_graph_of_its_derivative():
+    with pytest.raises(pullback.OptionError, match="is a rule"):
+        clip_grad.graph(X, 0.5, order=1)
+
+
+def test_explain_says_why_a_call_runs_as_it_stands():
+    class Scale:
+        factor = 2.0
+
+    holder = Scale()
+
+    @pullback.function
+    def scaled(x):
+        return x * holder.factor
+
+    assert "may change between calls" in scaled.explain(X)
+
+
+def test_names_of_inputs():
+    @pullback.function
+    def total(first, *rest, weights):
+        return first + sum(rest) + weights["w"]
+
+    assert total.input_names((X, X, X), {"weights": {"w": X}}) == ["first", "rest", "rest", "weights['w']"]
+
+
+def test_repr_names_kind_and_signature():
+    assert repr(gate) == "<pullback.function gate(x, scale=1.0): derived>"
+    assert "relaxed" in repr(round_ste)
+    assert "ruled" in repr(clip_grad)

@@ -8,22 +8,18 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from pullback.check import trial
 from pullback.check.case import Case, make_case
-from pullback.check.cases import variants
-from pullback.check.cases.probe import Probe, positional_names, probe
 from pullback.check.cases.repro import script
+from pullback.check.cases.signature import positional_names
 from pullback.check.events import AuditEnd, Events
+from pullback.check.example import prepare
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject
-from pullback.check.trial import Raised, forward, take_incidents
+from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
 
@@ -55,7 +51,7 @@ def audit(
     events.step("", "looking for a working example", "")
     names, nested = positional_names(subject), subject.kind != "function"
     given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in inputs or ()]
-    state, why = _prepare(subject, options, given, events, skip)
+    state, why = prepare(subject, options, given, events, skip)
     for finding in _incidents(subject):
         sink(finding)
     if state is None:
@@ -118,76 +114,10 @@ class _Sink:
         self.events.finding(finding)
 
 
-def _prepare(
-    subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
-) -> tuple[Audit | None, str]:
-    """Find the working example; return the audit's state, or why there is none."""
-    generator = torch.Generator().manual_seed(options.seed)
-    if not given:
-        found = probe(subject, generator, events)
-        if found.case is None:
-            return None, _why_no_example(found)
-        return _in_domain(Audit(subject, options, _settle(subject, found.case), [], events, skip, guessed=True)), ""
-    problems = []
-    working = []
-    for case in given:
-        devices = {v.device.type for v in case.values if isinstance(v, Tensor)} - {"cpu"}
-        if devices:
-            problems.append(f"they are on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
-            continue
-        try:
-            if not forward(subject, _settle(subject, case)).outputs:
-                problems.append("the forward returned no tensor")
-            elif not case.wrt:
-                problems.append("no argument is a floating or complex tensor")
-            else:
-                working.append(_settle(subject, case))
-        except Raised as error:
-            problems.append(str(error))
-    if not working:
-        return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
-    base = variants.widened(working[0])
-    if not Audit(subject, options, base, [], events).is_valid(base):
-        base = working[0]
-    widened = any(a.dtype != b.dtype for a, b in zip(base.tensors, working[0].tensors, strict=True))
-    rest = working if widened else working[1:]
-    return Audit(subject, options, base, rest, events, skip), ""
-
-
-def _in_domain(guessed: Audit) -> Audit:
-    """Return the audit on matrices of some structure, if only then the gradient is right.
-
-    A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
-    nothing about others, and an accusation on one of those would be of our guess, not of the function.
-    """
-    if guessed.base_result is None or not guessed.base_result.wrong or guessed.intent is not None:
-        return guessed
-    for case in variants.structured(guessed.base):
-        other = guessed.on(case)
-        if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
-            return other
-    return guessed
-
-
 def _only_in_domain(state: Audit) -> Finding:
     what = f"the gradient is right for {state.base.label}, and wrong for other square matrices"
     hint = "if others are meant too, look for a missing transpose; if not, say so in the docstring and give inputs"
     return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
-
-
-def _settle(subject: Subject, case: Case) -> Case:
-    """Return the case with inputs that are no leaves, if the function changes them in place."""
-    try:
-        forward(subject, case)
-    except Raised as error:
-        if "leaf" in str(error.error) and "in-place" in str(error.error):
-            return replace(case, non_leaf=True)
-    return case
-
-
-def _why_no_example(found: Probe) -> str:
-    tried = f"{found.trials} guessed calls, none worked"
-    return f"{tried}; most often {'; '.join(found.reasons)}" if found.reasons else tried
 
 
 def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:

@@ -12,9 +12,9 @@ import torch
 
 from pullback.check.case import Case
 from pullback.check.cases import variants
-from pullback.check.cases.probe import parameters
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
+from pullback.check.cases.signature import parameters
 from pullback.check.derivative import intent
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison
 from pullback.check.derivative.first_order import FirstOrder, first_order

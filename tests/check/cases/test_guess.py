@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
+from pullback.check.cases.callables import SMOOTH
+from pullback.check.cases.guess import candidates, hints_from_calls
+from pullback.check.cases.tensors import TensorOf
 from pullback.check.find.discover import subject_of
 
 from ..modules import import_source
@@ -21,11 +23,11 @@ def ranked(name, default=inspect.Parameter.empty, annotation=inspect.Parameter.e
 FLOAT = TensorOf()
 FIRST = {
     "x": FLOAT, "input": FLOAT, "weight": FLOAT, "query": FLOAT, "bias": FLOAT,
-    "dim": -1, "axis": -1, "k": 2, "eps": 1e-6, "alpha": 0.5, "scale": 0.5, "n_iter": 3, "num_steps": 3,
+    "dim": -1, "axis": -1, "k": 2, "eps": 1e-6, "alpha": 0.5, "scale": 0.5, "n_iter": 50, "num_steps": 3,
     "idx": TensorOf("index"), "labels": TensorOf("index"), "target": TensorOf("index"), "row_index": TensorOf("index"),
     "mask": TensorOf("mask"), "attention_mask": TensorOf("mask"), "spikes": TensorOf("binary"),
     "training": True, "inplace": True, "use_bias": True, "keepdim": True, "causal": True,
-    "stride": 1, "padding": 1, "reduction": "mean", "dtype": torch.float32, "shape": (3, 5), "fn": torch.tanh,
+    "stride": 1, "padding": 1, "reduction": "mean", "dtype": torch.float32, "shape": (3, 5), "fn": SMOOTH,
 }  # fmt: skip
 
 

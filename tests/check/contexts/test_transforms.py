@@ -12,7 +12,7 @@ from torch.autograd import Function
 from pullback.check import audit
 from pullback.check.case import make_case
 from pullback.check.cases import variants
-from pullback.check.cases.probe import positional_names
+from pullback.check.cases.signature import positional_names
 from pullback.check.contexts.pure import called, pure, slots_of
 from pullback.check.contexts.refusals import refusal
 from pullback.check.contexts.transforms import base_setting, setting_of, settings, tensor_slots

@@ -1,4 +1,4 @@
-"""What values a parameter may take, guessed from its default, its annotation, its call sites and its name."""
+"""What values a parameter may take, guessed from its default, its annotation, its uses, its call sites and its name."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from pullback.check.cases.callables import SMOOTH
+from pullback.check.cases.tensors import SQUARE, SequenceOf, TensorOf
+from pullback.check.cases.usage import Role, Usage
 from pullback.check.find.source import CallSite, FunctionSource
-
-
-@dataclass(frozen=True, slots=True)
-class TensorOf:
-    """Stands for a tensor, made once the shapes of a trial are chosen."""
-
-    kind: Literal["float", "positive", "binary", "index", "mask"] = "float"
-
 
 Candidates = Sequence[Any]
 
@@ -34,15 +28,16 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
      (_INDEX, _FLOAT, 1)),
     (r"\w*mask\w*", (_MASK, _FLOAT, None)),
     (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),
-    (r"n|num|bits?|k|n_?bits?|num_\w+|n_\w+|\w+_bits?|iters?|max_iters?|max_iterations?|iterations?|steps?|levels?|order|depth|width"
-     r"|height|length|groups?|\w+_iters?|num", (3, 2, 10, 50)),
+    (r"(n_?|num_|max_?)?iter(s|ations?)?|\w+_iter(s|ations?)?", (50, 10, 3, 2)),  # few would not converge
+    (r"n|num|bits?|n_?bits?|num_\w+|n_\w+|\w+_bits?|steps?|levels?|order|depth|width|height|length|groups?",
+     (3, 2, 10, 50)),
     (r"stride|padding|dilation|kernel_size|groups|size|scale_factor|upscale|block_size|chunk\w*", (1, 2, 3, (1, 1))),
     (r"(eps|epsilon|tol|atol|rtol)\w*|\w+_(eps|tol)", (1e-6,)),
     (r"alpha|beta|gamma|lambda_?\w*|lambd|lam|slope|scale|temp\w*|tau|sigma|thresh\w*|lr|momentum|p|prob|rate|delta|margin"
      r"|factor|coeff?\w*|power|exponent|bound|clip\w*|max_norm|low|high|min\w*|max\w*|weight_decay|dampening|kappa|theta"
      r"|vth|v_th|decay|window|lens|hight|width|zeta|omega|amplitude|const\w*|constant",
      (0.5, _FLOAT, 2.0, 1.0, 2, None)),
-    (r"fn|func|f|function|run_function|\w+_fn|act\w*|callback|module", (torch.tanh, None)),
+    (r"fn|func|f|function|run_function|\w+_fn|act\w*|callback|module", (SMOOTH, None)),
     (r"shape|size|out\w*_size|\w+_shape", ((3, 5), 5, (5,))),
     (r"reduction", ("mean", "sum", "none")),
     (r"mode|method|kind|type|name", ("mean", "linear", None)),
@@ -51,6 +46,8 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
     (r"bias|b", (_FLOAT, None)),
     (r"ctx2?|state|config|cfg|options?|kwargs|meta", (None, _FLOAT)),
 )  # fmt: skip
+_NOT_HERE = re.compile(r"\w*process_group|pg|device_mesh|\w*_stream|stream")
+"""Names of what cannot be made here; a tensor in its place would be no call."""
 _BY_TYPE: dict[str, Candidates] = {
     "Tensor": (_FLOAT, _INDEX),
     "int": (2, 1, 3, 0, -1),
@@ -58,7 +55,7 @@ _BY_TYPE: dict[str, Candidates] = {
     "bool": (True, False),
     "str": ("mean", "sum", "linear"),
     "None": (None,),
-    "Callable": (torch.tanh,),
+    "Callable": (SMOOTH,),
     "Size": (torch.Size((3, 5)),),
 }
 _FALLBACK: Candidates = (
@@ -70,27 +67,75 @@ _FALLBACK: Candidates = (
     _INDEX,
     TensorOf("positive"),
     _MASK,
-    torch.tanh,
+    SMOOTH,
     (1, 1),
     "mean",
+    3,
+    5,
+    SequenceOf(2),
+    False,
+    *map(TensorOf, SQUARE),
 )
 
 
-def candidates(parameter: inspect.Parameter, hints: Candidates) -> list[Any]:
-    """Return the values to try for a parameter, the likeliest first; `TensorOf` stands for tensors."""
-    ranked: list[Any] = list(hints)
-    if parameter.default is not inspect.Parameter.empty:
-        ranked.append(parameter.default)
-    by_name = _from_name(parameter.name)
+_BY_ROLE: dict[Role, Candidates] = {
+    "callable": (SMOOTH,),
+    "sequence": (SequenceOf(2), (3, 5), _FLOAT),
+    "dim": (-1, 0, 1),
+    "int": (3, 5, 2),
+    "flag": (False, True),
+    "number": (),
+    "tensor": (_FLOAT,),
+}
+
+
+def candidates(
+    parameter: inspect.Parameter, hints: Candidates, used: Usage | None = None, aliases: Sequence[str] = ()
+) -> list[Any]:
+    """Return the values to try for a parameter, the likeliest first; `TensorOf` and `SequenceOf` stand for tensors.
+
+    Args:
+        parameter: with its default, annotation and name.
+        hints: what the module itself passes.
+        used: how the forward uses it; where that takes a tensor, everything else comes last.
+        aliases: names of what the module passes, asked if its own name tells nothing.
+    """
+    if _NOT_HERE.fullmatch(parameter.name):
+        return [*hints, None]
+    given = [*hints, *([] if parameter.default is inspect.Parameter.empty else [parameter.default])]
+    by_name = next((found for name in (parameter.name, *aliases) if (found := _from_name(name))), [])
     by_type = _from_annotation(parameter.annotation)
-    if _FLOAT in by_type:  # a tensor; the name says of what kind
-        ranked += [value for value in by_name if isinstance(value, TensorOf)]
-    ranked += [*by_type, *by_name, *_FALLBACK]
+    is_tensor = used is not None and "tensor" in used.roles
+    is_typed_tensor = _FLOAT in by_type or is_tensor
+    kinds = [value for value in by_name if isinstance(value, TensorOf)] if is_typed_tensor else []  # the name tells
+    by_use = _from_usage(used) if used is not None else []
+    constants = used.constants if used is not None else ()
+    rest = [*kinds, *constants, *by_type, *by_use, *by_name, *_FALLBACK]
+    if is_tensor:
+        rest.sort(key=lambda value: not isinstance(value, TensorOf))
     unique: list[Any] = []
-    for value in ranked:
-        if not any(type(value) is type(seen) and value == seen for seen in unique):
+    for value in (*given, *rest):
+        if not any(type(value) is type(seen) and same(value, seen) for seen in unique):
             unique.append(value)
     return unique
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are the same argument; arrays and the like do not say so in one word."""
+    try:
+        return a is b or bool(a == b)
+    except Exception:
+        return False
+
+
+def _from_usage(used: Usage) -> list[Any]:
+    found: list[Any] = []
+    for length in used.lengths:
+        found += [SequenceOf(length), (2,) * length, (0.5,) * length, _FLOAT]
+    for role, values in _BY_ROLE.items():
+        if role in used.roles and not (role == "flag" and "tensor" in used.roles):
+            found += values
+    return found
 
 
 def _from_name(name: str) -> list[Any]:
@@ -112,6 +157,16 @@ def hints_from_calls(source: FunctionSource | None, position: int) -> list[Any]:
     for site in source.call_sites if source else ():
         if position < len(site.arguments):
             found += _constants(site.arguments[position], site)
+    return found
+
+
+def names_at_calls(source: FunctionSource | None, position: int) -> list[str]:
+    """Return the names of what the module itself passes as that argument: "padding" of `self.padding`."""
+    found = []
+    for site in source.call_sites if source else ():
+        match site.arguments[position] if position < len(site.arguments) else None:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if len(name) > 1:  # `f` may be anything there
+                found.append(name)
     return found
 
 

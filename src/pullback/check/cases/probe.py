@@ -1,52 +1,34 @@
 """Finding one working example of a function that comes without any: guess, try, keep the best.
 
-The signature's parameters get ranked guesses (`guess.py`), the tensors a shape family; combinations are
-tried in the order of the sum of the ranks, within bounds on their number and on time.
+The parameters get ranked guesses (`guess.py`); which of them to change is learnt from what the trials raise
+(`search.py`), within bounds on their number and on time.
 """
 
 from __future__ import annotations
 
-import heapq
-import inspect
 import itertools
-import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback._torch import custom_op_function, is_dispatched_op, op_parameters
-from pullback.check.case import Case, make_case
-from pullback.check.cases.guess import TensorOf, candidates, hints_from_calls
+from pullback.check.case import Case
+from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
+from pullback.check.cases.search import Search
+from pullback.check.cases.signature import argument_lists
 from pullback.check.events import Events
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, forward, incidents, standard_cotangents, vjp
+from pullback.check.trial import incidents
 
-_MAX_TRIALS = 600
+_MAX_TRIALS = 1500
 _MAX_SECONDS = 4.0
-
-Shape = tuple[int, ...]
-# Shapes by position of a tensor among the tensors; the last entry serves all that follow.
-_FAMILIES: tuple[tuple[Shape, ...], ...] = (
-    ((3, 5),),
-    ((3, 5), (4, 5), (4,)),
-    ((3, 5), (5, 4), (4,)),
-    ((5,),),
-    ((3, 5), (5,)),
-    ((2, 3, 5),),
-    ((4, 4),),
-    ((2, 3, 6, 6), (4, 3, 3, 3), (4,)),
-    ((2, 3, 6, 6), (3,)),
-    ((2, 4, 3), (2, 3, 5)),
-    ((2, 3, 8), (4, 3, 3), (4,)),
-    ((),),
-    ((3, 5), ()),
-    ((2, 5, 3),),
-)  # fmt: skip
+_AFTER_BROKEN = 100
+"""Trials after a call whose backward seems to fail whatever it is given: perhaps the call was no valid one."""
+_AFTER_ENVIRONMENT = 20
+"""Failures for want of a GPU, a process group or a package, after which no other call is tried."""
 
 
 @dataclass
@@ -55,159 +37,116 @@ class Probe:
 
     Attributes:
         case: the best working example, or `None`: its backward runs, or fails whatever it is given.
-        trials: how many combinations were tried.
+        trials: how many calls were tried.
         reasons: what the trials raised, the most frequent first.
+        lacks: what this machine or process lacks, as a trial said; empty if nothing.
     """
 
     case: Case | None = None
     trials: int = 0
     reasons: list[str] = field(default_factory=list)
+    lacks: str = ""
 
 
-def probe(subject: Subject, generator: torch.Generator, events: Events) -> Probe:
-    """Look for a working example of `subject`: a call that runs forward and backward with finite outputs."""
-    result = Probe()
-    best = -1
-    reasons: Counter[str] = Counter()
-    deadline = time.monotonic() + _MAX_SECONDS
-    for case in _proposals(subject, generator):
-        if result.trials >= _MAX_TRIALS or time.monotonic() > deadline:
-            break
-        result.trials += 1
-        events.step("", f"a guessed call, {case.describe()}", "")
-        score, reason = _score(subject, case)
-        reasons[reason] += bool(reason)
-        if incidents():
-            break
-        if score > best:
-            best, result.case = score, case
-        if score == _PERFECT:
-            break
-    if best < _RUNS_BACK:
-        result.case = None
-    result.reasons = [reason for reason, _ in reasons.most_common(3) if reason]
+class _Trials:
+    """Makes guessed calls, keeps the best and counts what they raised."""
+
+    def __init__(self, subject: Subject, events: Events, flawed: Callable[[Case], bool]) -> None:
+        self.subject = subject
+        self.flawed = flawed
+        self.events = events
+        self.score = Score.RAISED
+        self.case: Case | None = None
+        self.count = 0
+        self.limit = _MAX_TRIALS
+        self.deadline = time.monotonic() + _MAX_SECONDS
+        self.reasons: Counter[str] = Counter()
+        self.lacking: Counter[str] = Counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
+        spent = self.count >= self.limit or time.monotonic() > self.deadline
+        return spent or self.score == Score.PERFECT or incidents() or self.lacking.total() >= _AFTER_ENVIRONMENT
+
+    def make(self, case: Case) -> Attempt:
+        """Make one call; after the first whose backward is broken, only few others."""
+        self.count += 1
+        self.events.step("", f"a guessed call, {case.describe()}", "")
+        outcome = attempt(self.subject, case)
+        if outcome.score >= Score.RAN_BACK and self.flawed(case):
+            outcome = Attempt(Score.BROKEN, "backward returned a gradient of another shape than its input's")
+        self.reasons[outcome.reason] += bool(outcome.reason)
+        self.lacking[outcome.reason] += of_environment(outcome.reason)
+        if outcome.score > self.score and not self._hides_the_fault(case):
+            self.score, self.case = outcome.score, case
+            if outcome.score == Score.BROKEN:
+                self.limit = min(self.limit, self.count + _AFTER_BROKEN)
+        return outcome
+
+    def _hides_the_fault(self, case: Case) -> bool:
+        """Whether a broken backward may run on a case only because all its sizes are the same."""
+        return self.score == Score.BROKEN and self.case is not None and _uniform(case) and not _uniform(self.case)
+
+
+def probe(
+    subject: Subject,
+    generator: torch.Generator,
+    events: Events,
+    flawed: Callable[[Case], bool] = lambda case: False,
+) -> Probe:
+    """Look for a working example of `subject`: a call that runs forward and backward with finite outputs.
+
+    Args:
+        subject: what is called.
+        generator: of the values of tensors.
+        events: told of each call.
+        flawed: whether the gradients of a call that ran have shapes that the engine puts right in silence; such a
+            call is taken only if none is found that has not.
+    """
+    trials = _Trials(subject, events, flawed)
+    searches = [Search(subject, chosen, generator) for chosen in argument_lists(subject)]
+    shortened = False
+    while searches and not trials.over:
+        for search in list(searches):
+            case = search.propose()
+            if case is None or trials.over:
+                searches.remove(search)
+                continue
+            outcome = trials.make(case)
+            search.learn(outcome)
+            if Score.NO_BACKWARD <= outcome.score <= Score.BROKEN:
+                _fit_whole_numbers(trials, case)
+            count = outcome.gradients
+            if count is not None and not shortened and _may_be_left_out(search, count):
+                searches.insert(0, Search(subject, search.parameters[:count], generator))
+                shortened = True
+    result = Probe(trials.case if trials.score >= Score.BROKEN else None, trials.count)
+    result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
+    result.lacks = next((reason for reason, _ in trials.lacking.most_common(1) if of_environment(reason)), "")
     return result
 
 
-_RUNS, _FINITE, _RUNS_BACK, _PERFECT = 1, 2, 3, 4
-_BUGS = (NameError, RecursionError)
-# What the engine says of a backward that is wrong whatever the example: looking on would find a stranger one. (Not
-# where a whole number was guessed: it may have to fit a size.)
-_BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
+def _uniform(case: Case) -> bool:
+    return len({size for t in case.tensors for size in t.shape}) < 2
 
 
-def _score(subject: Subject, case: Case) -> tuple[int, str]:
-    """Say how good an example is, and what keeps it from being perfect."""
-    try:
-        run = forward(subject, case)
-    except Raised as error:
-        return 0, str(error)
-    roots = run.roots
-    if not roots or not case.wrt:
-        return 0, "forward gave no differentiable output"
-    if not all(bool(torch.isfinite(root).all()) for root in roots):
-        return _RUNS, "forward gave values that are not finite"
-    try:
-        grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
-    except Raised as error:
-        counts = any(isinstance(v, int) and not isinstance(v, bool) and abs(v) > 1 for v in case.values)
-        broken = _BROKEN_CONTRACT.search(str(error)) and not counts
-        return _PERFECT if broken or isinstance(error.error, _BUGS) else _FINITE, str(error)
-    moves = any(g is not None and bool((g != 0).any()) for g in grads)
-    return (_PERFECT, "") if moves else (_RUNS_BACK, "every gradient was zero")
+def _may_be_left_out(search: Search, count: int) -> bool:
+    rest = search.parameters[count:]
+    return count > 0 and bool(rest) and all(p.default is not p.empty for p in rest)
 
 
-def parameters(subject: Subject) -> list[inspect.Parameter]:
-    """Return the parameters that a caller of the subject passes (without `ctx`)."""
-    if subject.kind == "function":
-        cls = subject.target
-        old_style = cls.setup_context is torch.autograd.Function.setup_context
-        found = list(inspect.signature(cls.forward).parameters.values())
-        return found[1:] if old_style else found
-    if is_dispatched_op(subject.target):
-        return op_parameters(subject.target)
-    function = custom_op_function(subject.target) if subject.kind == "op" else subject.target
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
-
-
-def positional_names(subject: Subject) -> list[str]:
-    """Return the names of the positional parameters, for messages."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters(subject) if p.kind in kinds]
-
-
-def _proposals(subject: Subject, generator: torch.Generator) -> Iterator[Case]:
-    """Yield calls, those of each number of arguments in turn."""
-    pending = [_calls(subject, chosen, generator) for chosen in _parameter_lists(subject)]
-    for calls in itertools.zip_longest(*pending):
-        yield from (call for call in calls if call is not None)
-
-
-def _calls(subject: Subject, chosen: Sequence[inspect.Parameter], generator: torch.Generator) -> Iterator[Case]:
-    ranked = [candidates(p, hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)]
-    names = [p.name for p in chosen]
-    for dtype in (torch.float64, torch.float32):
-        for family, values in _by_total_rank(ranked):
-            args = _realise(values, _FAMILIES[family], dtype, generator)
-            yield make_case(args, {}, names, "example", nested=subject.kind != "function")
-
-
-def _parameter_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
-    """Yield the positional parameters, `*args` unrolled to one, two or three of them."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    fixed = [p for p in parameters(subject) if p.kind in kinds]
-    variadic = [p for p in parameters(subject) if p.kind is inspect.Parameter.VAR_POSITIONAL]
-    if not variadic:
-        yield fixed
-        return
-    sites = subject.source.call_sites if subject.source else ()
-    counts = [len(site.arguments) - len(fixed) for site in sites]
-    for count in dict.fromkeys([c for c in counts if c > 0] + [1, 2, 3]):
-        more = [inspect.Parameter(f"{variadic[0].name}_{i}", kinds[1]) for i in range(count)]
-        yield [*fixed, *more]
-
-
-def _by_total_rank(ranked: Sequence[Sequence[Any]], limit: int = 400) -> Iterator[tuple[int, list[Any]]]:
-    """Yield (family, values): every family with the likeliest values, then by the sum of the ranks of the choices."""
-    axes = [len(_FAMILIES), *(len(options) for options in ranked)]
-    queue = [(0, (family, *(0 for _ in ranked))) for family in range(len(_FAMILIES))]
-    seen = {ranks for _, ranks in queue}
-    for _ in range(limit):
-        if not queue:
+def _fit_whole_numbers(trials: _Trials, case: Case) -> None:
+    """Try the call with each whole number set to each size of its tensors: a number of steps has to fit them."""
+    for other in fitted(case):
+        if trials.over or trials.make(other).score >= Score.RAN_BACK:
             return
-        _, ranks = heapq.heappop(queue)
-        yield ranks[0], [options[rank] for options, rank in zip(ranked, ranks[1:], strict=True)]
-        for axis, size in enumerate(axes):
-            following = (*ranks[:axis], ranks[axis] + 1, *ranks[axis + 1 :])
-            if following[axis] < size and following not in seen:
-                seen.add(following)
-                heapq.heappush(queue, (sum(following), following))
 
 
-def _realise(
-    values: Sequence[Any], shapes: tuple[Shape, ...], dtype: torch.dtype, generator: torch.Generator
-) -> list[Any]:
-    made: list[Any] = []
-    tensors = 0
-    for value in values:
-        if isinstance(value, TensorOf):
-            shape = shapes[min(tensors, len(shapes) - 1)]
-            tensors += value.kind in ("float", "positive", "binary")
-            value = _tensor(value, shape, shapes[0], dtype, generator)
-        made.append(value)
-    return made
-
-
-def _tensor(wanted: TensorOf, shape: Shape, first: Shape, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Make a tensor with values that float32 holds exactly, away from whole numbers and zero."""
-    if wanted.kind == "index":
-        return torch.randint(0, 3, first[:1], generator=generator)
-    if wanted.kind == "mask":
-        return torch.rand(first, generator=generator) < 0.6
-    if wanted.kind == "binary":
-        return (torch.rand(shape, generator=generator) < 0.5).to(dtype)
-    t = (torch.randn(shape, generator=generator) * 256).round() / 256 + 1 / 1024
-    return (t.abs() + 0.1 if wanted.kind == "positive" else t).to(dtype)
+def fitted(case: Case) -> Iterator[Case]:
+    """Yield the case with each of its whole-number arguments set to each size of its tensors."""
+    sizes = dict.fromkeys(s for v in case.values if isinstance(v, Tensor) for s in v.shape)
+    whole = [p for p, v in enumerate(case.values) if isinstance(v, int) and not isinstance(v, bool)]
+    for position, size in itertools.product(whole, sizes):
+        if case.values[position] != size:
+            yield case.with_values({position: size})

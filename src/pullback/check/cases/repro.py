@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pullback._torch import tree_unflatten
 from pullback.check.case import Case
+from pullback.check.cases.callables import StandIn
 from pullback.check.subject import Subject
 
 _MAX_ELEMENTS = 200
@@ -112,7 +113,7 @@ def _spelled(value: object) -> str:
         return float.__repr__(value) if math.isfinite(value) else f"float('{float(value)}')"
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
-    if value is None or isinstance(value, bool | int | complex | str | torch.dtype | torch.Size):
+    if value is None or isinstance(value, bool | int | complex | str | torch.dtype | torch.Size | StandIn):
         return repr(value)
     name = getattr(value, "__name__", "")
     return f"torch.{name}" if name and getattr(torch, name, None) is value else "..."

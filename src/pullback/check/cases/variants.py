@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.callables import DISTANCES, SMOOTH
 
 PRIMES = (2, 7, 11)
 _LARGE = 4.0
@@ -54,6 +55,13 @@ def structured(case: Case) -> Iterator[Case]:
     )
     for label, make in makers if square else ():
         yield case.with_values({p: make(case.values[p]) for p in square}, label)
+
+
+def other_callables(case: Case) -> Iterator[Case]:
+    """Yield the case with distances in place of the callables that stand for the function's own."""
+    positions = [p for p, v in enumerate(case.values) if v is SMOOTH]
+    for other in DISTANCES if positions else ():
+        yield case.with_values(dict.fromkeys(positions, other))
 
 
 def uniform_sizes(case: Case) -> Iterator[Case]:

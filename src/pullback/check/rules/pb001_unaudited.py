@@ -9,8 +9,9 @@ was tried, and what it raised most often.
 What was not run was not audited: no news is no good news.
 
 ## Limits
-Guessing stops after 600 calls or 4 seconds. Give inputs: `--inputs FILE:function`, a function that is called
-with the subject and returns `(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python.
+Guessing stops after 1500 calls or 4 seconds, and sooner if they fail for what the machine lacks: a GPU, a process
+group, a package. Give inputs: `--inputs FILE:function`, a function that is called with the subject and returns
+`(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python.
 
 ## Bad
 ```python

@@ -10,7 +10,8 @@ broadcast is PB115.
 Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
 
 ## Limits
-Sees the example and its variants of size 1. A warning where the engine's sum happens to be right.
+Sees the example and its variants of size 1. A warning where the engine's sum happens to be right, and where a
+whole-number argument may no longer fit the size.
 
 ## Bad
 ```python
@@ -69,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             harmless = result is not None and not result.wrong and not result.error
             yield audit.finding(
                 "PB104",
-                "warning" if harmless else "error",
+                "warning" if harmless or case.doubtful else "error",
                 "wrong",
                 f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
                 + ("; the engine refuses it" if raises else "; the engine sums it without a word"),

@@ -7,7 +7,8 @@
 The parameter never learns, and nothing raises: optimizers skip parameters whose gradient is `None`.
 
 ## Limits
-Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen.
+Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where
+the example was guessed: that the input requires grad was then our idea.
 
 ## Bad
 ```python
@@ -62,7 +63,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         meant = audit.any_intent is not None
         yield audit.finding(
             "PB107",
-            "info" if meant else "error",
+            "info" if meant else "warning" if audit.guessed else "error",
             "intended" if meant else "wrong",
             f"{name} gets no gradient (None), yet the output depends on it: "
             f"the derivative is {show(comparison.expected)}",

@@ -1,0 +1,108 @@
+"""One guessed call: how far it got, and whether what went wrong says more about the guess than about the function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+
+
+class Score(IntEnum):
+    """How far a guessed call got. An example has at least `BROKEN`."""
+
+    RAISED = 0
+    NOT_FINITE = 1
+    NO_BACKWARD = 2
+    """Its backward raised, perhaps because no such call is meant."""
+    BROKEN = 3
+    """Its backward raised as it would whatever it is given."""
+    RAN_BACK = 4
+    """Every gradient was zero."""
+    PERFECT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of a guessed call.
+
+    Attributes:
+        score: how good an example it is.
+        reason: what keeps it from being perfect; empty otherwise.
+        error: what the forward or the backward raised.
+    """
+
+    score: Score
+    reason: str = ""
+    error: BaseException | None = None
+
+    @property
+    def gradients(self) -> int | None:
+        """How many gradients the backward returned, where the engine expected another number."""
+        found = re.search(r"incorrect number of gradients \(expected \d+, got (\d+)\)", self.reason)
+        return int(found[1]) if found else None
+
+    @property
+    def wants_tensor(self) -> int | None:
+        """Which argument the backward returned a gradient for though it is no tensor: it may be meant to be one."""
+        found = re.search(r"different (?:from|than) None at position (\d+)", self.reason)
+        return int(found[1]) - 1 if found else None
+
+
+_ENVIRONMENT = re.compile(
+    r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
+    r"|not compiled with|CUDA|NVIDIA|\btriton\b|not installed|No module named|MPS (backend|device)",
+    re.IGNORECASE,
+)
+# What the engine says of a backward that is wrong whatever the example.
+_BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
+_NAMED_TYPE = re.compile(r"'(\w+)' object|not '?(\w+)'?$")
+
+
+def of_environment(reason: str) -> bool:
+    """Whether a call failed for what this machine or process lacks, whatever its arguments."""
+    return _ENVIRONMENT.search(reason) is not None
+
+
+def attempt(subject: Subject, case: Case) -> Attempt:
+    """Make the call, forward and backward."""
+    try:
+        run = forward(subject, case)
+    except Raised as raised:
+        return Attempt(Score.RAISED, str(raised), raised.error)
+    roots = run.roots
+    if not roots or not case.wrt:
+        return Attempt(Score.RAISED, "forward gave no differentiable output")
+    if not all(bool(torch.isfinite(root).all()) for root in roots):
+        return Attempt(Score.NOT_FINITE, "forward gave values that are not finite")
+    try:
+        grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
+    except Raised as raised:
+        return Attempt(_of_failed_backward(case, raised), str(raised), raised.error)
+    if any(g is not None and bool((g != 0).any()) for g in grads):
+        return Attempt(Score.PERFECT)
+    return Attempt(Score.RAN_BACK, "every gradient was zero")
+
+
+def _of_failed_backward(case: Case, raised: Raised) -> Score:
+    text = str(raised)
+    if of_environment(text):
+        return Score.RAISED
+    if isinstance(raised.error, AttributeError | TypeError):
+        types = {found for match in _NAMED_TYPE.finditer(text) for found in match.groups() if found}
+        return Score.RAISED if types & _guessed_types(case.values) else Score.NO_BACKWARD
+    broken = _BROKEN_CONTRACT.search(text) or isinstance(raised.error, NameError | RecursionError)
+    return Score.BROKEN if broken else Score.NO_BACKWARD
+
+
+def _guessed_types(values: Sequence[Any]) -> set[str]:
+    """Names of the classes of the guessed arguments, of which a tensor may be as wrong as a number."""
+    return {"Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in values}

@@ -1,0 +1,57 @@
+"""Callables that stand for one that a function takes as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class StandIn:
+    """A callable that knows how it is written in a reproduction.
+
+    Args:
+        function: what a call runs.
+        text: an expression for the same.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], text: str) -> None:
+        self._function = function
+        self._text = text
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Call the function."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _sum_of_tanh(*args: Any, **kwargs: Any) -> Tensor:
+    tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    total = tensors[0].tanh() if tensors else torch.ones(())
+    for t in tensors[1:]:
+        total = total + t.tanh()
+    return total
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cdist(a, b)
+
+
+def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cdist(a, b) ** 2
+
+
+SMOOTH = StandIn(
+    _sum_of_tanh,
+    "lambda *args, **kwargs: sum(a.tanh() for a in args if torch.is_tensor(a) and a.is_floating_point())",
+)
+"""Takes any arguments: the sum of tanh of its floating tensors. No identity, nowhere flat, its sign is its input's."""
+DISTANCES = (
+    StandIn(_distance, "lambda a, b: torch.cdist(a, b)"),
+    StandIn(_squared_distance, "lambda a, b: torch.cdist(a, b) ** 2"),
+)
+"""What a callable of two matrices may have to be for a gradient to be right: its own derivative is built in then."""

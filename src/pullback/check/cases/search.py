@@ -1,0 +1,192 @@
+"""Best-first search for a working call, led by how far the forward got and by what it stumbled over."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pullback.check.case import Case, make_case
+from pullback.check.cases.attempt import Attempt, Score
+from pullback.check.cases.blame import Blame
+from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
+from pullback.check.cases.signature import called_function, definition
+from pullback.check.cases.tensors import FAMILIES, SHAPES, SQUARE, SequenceOf, TensorOf, make_tensor
+from pullback.check.cases.usage import Usage, usage
+from pullback.check.subject import Subject
+
+_PROGRESS = 3.0
+"""What a line further into the forward is worth, in steps of the search."""
+_FIRST = 1000
+"""The same for the likeliest values in every family of shapes, which are all tried."""
+_RAN = 60
+"""Lines that a forward which returned counts as having passed."""
+_ASKS_FOR_GRADIENTS = re.compile(r"gradient|requires_?grad|differentiab", re.IGNORECASE)
+_ASKS_FOR_STRUCTURE = re.compile(
+    r"positive[- ]?(semi-?)?definite|singular|cholesky|symmetric|triangular", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One call to try.
+
+    Attributes:
+        values: for each parameter, which of its candidates.
+        shapes: for each parameter, which of `SHAPES`; `None` for that of the family.
+        family: which of `FAMILIES`.
+        dtype: of the floating tensors.
+        differentiated: the parameters that require grad; `None` for every floating tensor.
+    """
+
+    values: tuple[int, ...]
+    shapes: tuple[int | None, ...]
+    family: int = 0
+    dtype: torch.dtype = torch.float64
+    differentiated: tuple[int, ...] | None = None
+
+
+class Search:
+    """Proposes calls with one list of parameters, and learns from what came of each.
+
+    Args:
+        subject: what is called.
+        chosen: its parameters.
+        generator: of the values of tensors.
+    """
+
+    def __init__(self, subject: Subject, chosen: Sequence[inspect.Parameter], generator: torch.Generator) -> None:
+        self.parameters = chosen
+        self.names = [p.name for p in chosen]
+        self._subject = subject
+        self._generator = generator
+        node, function = definition(subject), called_function(subject)
+        used: dict[str, Usage] = usage(node, self.names) if node is not None else {}
+        self._blame = Blame(node, function.__code__, self.names) if node is not None and function else None
+        self._options = [
+            candidates(
+                p, hints_from_calls(subject.source, i), used.get(p.name), names_at_calls(subject.source, i)
+            )
+            for i, p in enumerate(chosen)
+        ]  # fmt: skip
+        self._told = [
+            p.default is not p.empty or bool(hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)
+        ]
+        self._settled = False
+        self._order = itertools.count()
+        self._tried: set[Choice] = set()
+        self._queued: dict[Choice, float] = {}
+        self._queue: list[tuple[float, float, int, Choice]] = []
+        self._current = (0.0, Choice((0,) * len(chosen), (None,) * len(chosen)))
+        for family in range(len(FAMILIES)):
+            self._push(replace(self._current[1], family=family), _FIRST, family)
+
+    def propose(self) -> Case | None:
+        """Return the most promising call not tried yet, `None` if there is none."""
+        while self._queue:
+            _, cost, _, choice = heapq.heappop(self._queue)
+            if choice in self._tried or (self._settled and not self._keeps_defaults(choice)):
+                continue
+            self._tried.add(choice)
+            self._current = cost, choice
+            return self._realise(choice)
+        return None
+
+    def learn(self, outcome: Attempt) -> None:
+        """Queue what differs in one thing from the call proposed last, by what came of that."""
+        cost, choice = self._current
+        if outcome.score >= Score.RAN_BACK and self._keeps_defaults(choice):
+            self._settled = True  # a default is never left once a call with it runs
+        lines, blamed = self._blamed(outcome)
+        for other, step in self._neighbours(choice, outcome, blamed):
+            self._push(other, lines, cost + step)
+
+    def _keeps_defaults(self, choice: Choice) -> bool:
+        return not any(told and rank for told, rank in zip(self._told, choice.values, strict=True))
+
+    def _blamed(self, outcome: Attempt) -> tuple[int, Sequence[int]]:
+        everyone = range(len(self.names))
+        if outcome.wants_tensor is not None and outcome.wants_tensor in everyone:
+            return _RAN, [outcome.wants_tensor]
+        if outcome.score > Score.RAISED or outcome.error is None or self._blame is None:
+            return (_RAN + 20 * outcome.score if outcome.score else _RAN - 10), everyone
+        lines, names = self._blame.of(outcome.error)
+        return lines, [i for i in everyone if self.names[i] in names] or everyone
+
+    def _push(self, choice: Choice, lines: int, cost: float) -> None:
+        priority = cost - _PROGRESS * lines
+        if choice not in self._tried and priority < self._queued.get(choice, math.inf):
+            self._queued[choice] = priority
+            heapq.heappush(self._queue, (priority, cost, next(self._order), choice))
+
+    def _neighbours(self, choice: Choice, outcome: Attempt, blamed: Sequence[int]) -> Iterator[tuple[Choice, float]]:
+        """Yield choices that differ in one thing, each with how far that is."""
+        for i in blamed:
+            for rank in range(len(self._options[i])):
+                if rank != choice.values[i]:
+                    unlikely = isinstance(option := self._options[i][rank], TensorOf) and not option.leads
+                    yield replace(choice, values=_with(choice.values, i, rank)), 1 + 0.3 * rank + unlikely
+            if isinstance(self._chosen(choice, i), TensorOf | SequenceOf):
+                for shape in range(len(SHAPES)):
+                    yield replace(choice, shapes=_with(choice.shapes, i, shape)), 1 + 0.25 * shape
+        for family in range(len(FAMILIES)):
+            yield replace(choice, family=family), 1 + 0.3 * family
+        if choice.dtype is torch.float64:
+            yield replace(choice, dtype=torch.float32), 1.5
+        if outcome.error is not None and choice.differentiated is None and _ASKS_FOR_GRADIENTS.search(outcome.reason):
+            for subset in self._subsets(choice, outcome.reason):
+                yield replace(choice, differentiated=subset), 0.5
+        if outcome.error is not None and _ASKS_FOR_STRUCTURE.search(outcome.reason):
+            yield from ((other, 0.5) for other in self._structured(choice, blamed))
+
+    def _subsets(self, choice: Choice, reason: str) -> Iterable[tuple[int, ...]]:
+        """Return the tensors that the message does not name, and each alone."""
+        tensors = [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
+        words = set(re.findall(r"\w+", reason))
+        unnamed = tuple(i for i in tensors if self.names[i] not in words)
+        alone = [(i,) for i in tensors]
+        return dict.fromkeys([unnamed, *alone] if 0 < len(unnamed) < len(tensors) else alone)
+
+    def _structured(self, choice: Choice, blamed: Sequence[int]) -> Iterator[Choice]:
+        for i in blamed:
+            value = self._chosen(choice, i)
+            for rank, option in enumerate(self._options[i]):
+                structured = isinstance(option, TensorOf) and option.kind in SQUARE
+                if isinstance(value, TensorOf) and value.kind == "float" and structured:
+                    yield replace(choice, values=_with(choice.values, i, rank))
+
+    def _chosen(self, choice: Choice, i: int) -> Any:
+        return self._options[i][choice.values[i]]
+
+    def _realise(self, choice: Choice) -> Case:
+        family = FAMILIES[choice.family]
+        arguments = []
+        tensors = 0
+        for i, own in enumerate(choice.shapes):
+            value = self._chosen(choice, i)
+            shape = family[min(tensors, len(family) - 1)] if own is None else SHAPES[own]
+            if isinstance(value, TensorOf):
+                tensors += value.leads
+                first = family[0] if own is None else None
+                value = make_tensor(value.kind, shape, first, choice.dtype, self._generator)
+            elif isinstance(value, SequenceOf):
+                value = tuple(
+                    make_tensor("float", shape, None, choice.dtype, self._generator) for _ in range(value.count)
+                )
+            arguments.append(value)
+        case = make_case(arguments, {}, self.names, "example", nested=self._subject.kind != "function")
+        # What is in a default was not asked to be differentiated.
+        made = [i for i in range(len(arguments)) if isinstance(self._chosen(choice, i), TensorOf | SequenceOf)]
+        wanted = made if choice.differentiated is None else choice.differentiated
+        return replace(case, wrt=tuple(p for p in case.wrt if case.paths[p][1] in wanted))
+
+
+def _with(items: tuple[Any, ...], i: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:i], item, *items[i + 1 :])

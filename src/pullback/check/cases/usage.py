@@ -1,0 +1,129 @@
+"""What the source of a forward tells of its parameters by the way it uses them."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+Role = Literal["callable", "tensor", "sequence", "int", "dim", "flag", "number"]
+
+_NO_SIGN = {"name", "names", "index", "count", "T", "type", "values", "split", "apply_"}
+"""Attributes of a tensor that other objects have as well."""
+_TENSOR = {name for name in dir(torch.Tensor) if not name.startswith("_")} - _NO_SIGN
+
+_BY_FUNCTION: dict[str, Role] = {"range": "int", "len": "sequence", "int": "number", "float": "number"}
+_BY_KEYWORD: dict[str, Role] = {
+    "dim": "dim", "axis": "dim", "keepdim": "flag", "num_classes": "int", "dim_size": "int", "minlength": "int",
+    "min": "number", "max": "number", "alpha": "number",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How one parameter is used.
+
+    Attributes:
+        roles: what it must be for that.
+        lengths: numbers of items that it is unpacked into.
+        constants: values that it is said to equal.
+    """
+
+    roles: frozenset[Role] = frozenset()
+    lengths: tuple[int, ...] = ()
+    constants: tuple[Any, ...] = ()
+
+
+def usage(node: ast.FunctionDef, names: Sequence[str]) -> dict[str, Usage]:
+    """Return what the body of a function shows of each of its parameters. A parameter assigned anew is still it."""
+    roles: defaultdict[str, set[Role]] = defaultdict(set)
+    lengths: defaultdict[str, list[int]] = defaultdict(list)
+    constants: defaultdict[str, list[Any]] = defaultdict(list)
+    for part in ast.walk(node):
+        for name, sign in _signs(part):
+            if name not in names:
+                continue
+            if isinstance(sign, str):
+                roles[name].add(sign)
+            elif isinstance(sign, int):
+                roles[name].add("sequence")
+                lengths[name].append(sign)
+            else:
+                constants[name] += sign
+    return {
+        name: Usage(frozenset(roles[name]), tuple(lengths[name]), tuple(dict.fromkeys(constants[name])))
+        for name in names
+    }
+
+
+_Sign = tuple[str, Role | int | list[Any]]
+"""A name with a role of its, the number of items in it, or constants that it is compared with."""
+
+
+def _signs(part: ast.AST) -> Iterator[_Sign]:
+    match part:
+        case ast.Call():
+            yield from _of_call(part)
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if attribute in _TENSOR:
+            yield name, "tensor"
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple() | ast.Slice()):
+            yield name, "tensor"
+        case ast.BinOp(op=ast.MatMult(), left=left, right=right):
+            yield from ((side.id, "tensor") for side in (left, right) if isinstance(side, ast.Name))
+        case ast.For(iter=ast.Name(id=name)) | ast.comprehension(iter=ast.Name(id=name)):
+            yield name, "sequence"
+        case ast.Assign(targets=[ast.Tuple(elts=items)], value=ast.Name(id=name)):
+            yield name, len(items)
+            # `a, (b, c) = args`: the argument after `a` has two items, and no name.
+            yield from ((f"{name}_{i}", len(item.elts)) for i, item in enumerate(items) if isinstance(item, ast.Tuple))
+        case ast.If(test=test) | ast.IfExp(test=test):
+            bare = test.operand if isinstance(test, ast.UnaryOp) else test
+            if isinstance(bare, ast.Name):
+                yield bare.id, "flag"
+        case ast.Compare(left=ast.Name(id=name), ops=operators, comparators=others):
+            for operator, other in zip(operators, others, strict=True):
+                yield from _of_comparison(name, operator, other)
+
+
+def _of_call(call: ast.Call) -> Iterator[_Sign]:
+    called = ast.unparse(call.func)
+    if isinstance(call.func, ast.Name):
+        yield call.func.id, "callable"
+    for position, argument in enumerate(call.args):
+        match argument:
+            case ast.Starred(value=ast.Name(id=name)):
+                yield name, "sequence"
+            case ast.Name(id=name):
+                first_of_torch = position == 0 and called.partition(".")[0] in ("torch", "F")
+                if called.endswith("save_for_backward") or (first_of_torch and not _takes_sequence(called)):
+                    yield name, "tensor"
+                elif called in _BY_FUNCTION:
+                    yield name, _BY_FUNCTION[called]
+    for keyword in call.keywords:
+        if isinstance(keyword.value, ast.Name) and keyword.arg in _BY_KEYWORD:
+            yield keyword.value.id, _BY_KEYWORD[keyword.arg]
+
+
+def _takes_sequence(called: str) -> bool:
+    """Whether the first argument of a function of torch is no tensor: a list of them, a size or a number."""
+    last = called.rpartition(".")[2]
+    return last in (
+        "cat", "stack", "concat", "vstack", "hstack", "zeros", "ones", "empty", "full", "rand", "randn", "eye",
+        "arange", "linspace", "tensor", "as_tensor", "is_tensor", "manual_seed", "einsum", "Size", "device", "no_grad",
+    )  # fmt: skip
+
+
+def _of_comparison(name: str, operator: ast.cmpop, other: ast.expr) -> Iterator[_Sign]:
+    match other:
+        case ast.Constant(value=str() | int() | float() as value) if isinstance(operator, ast.Eq):
+            yield name, [value]
+        case ast.Constant(value=int() | float()):
+            yield name, "number"
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+            constants = [item.value for item in items if isinstance(item, ast.Constant)]
+            if constants:
+                yield name, constants

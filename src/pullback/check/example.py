@@ -1,0 +1,100 @@
+"""The working example of an audit: one of those given, or a guessed one, as little in doubt as can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.cases import variants
+from pullback.check.cases.probe import Probe, probe
+from pullback.check.derivative.raw import misshapen
+from pullback.check.events import Events
+from pullback.check.state import Audit
+from pullback.check.subject import Options, Subject
+from pullback.check.trial import Raised, forward
+
+
+def prepare(
+    subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
+) -> tuple[Audit | None, str]:
+    """Find the working example; return the audit's state, or why there is none."""
+    return _from_given(subject, options, given, events, skip) if given else _guessed(subject, options, events, skip)
+
+
+def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:
+    generator = torch.Generator().manual_seed(options.seed)
+    found = probe(subject, generator, events, lambda case: _misfits(subject, case))
+    if found.case is None:
+        return None, _why_no_example(found)
+    return _in_domain(Audit(subject, options, _settle(subject, found.case), [], events, skip, guessed=True)), ""
+
+
+def _from_given(
+    subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
+) -> tuple[Audit | None, str]:
+    problems = []
+    working = []
+    for case in given:
+        devices = {v.device.type for v in case.values if isinstance(v, Tensor)} - {"cpu"}
+        if devices:
+            problems.append(f"they are on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
+            continue
+        try:
+            if not forward(subject, _settle(subject, case)).outputs:
+                problems.append("the forward returned no tensor")
+            elif not case.wrt:
+                problems.append("no argument is a floating or complex tensor")
+            else:
+                working.append(_settle(subject, case))
+        except Raised as error:
+            problems.append(str(error))
+    if not working:
+        return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
+    base = variants.widened(working[0])
+    if not Audit(subject, options, base, [], events).is_valid(base):
+        base = working[0]
+    widened = any(a.dtype != b.dtype for a, b in zip(base.tensors, working[0].tensors, strict=True))
+    rest = working if widened else working[1:]
+    return Audit(subject, options, base, rest, events, skip), ""
+
+
+def _misfits(subject: Subject, case: Case) -> bool:
+    """Whether a backward returned gradients of other shapes, which may be for a guess that does not fit together."""
+    parts = [v for v in case.values if isinstance(v, Tensor | int) and not isinstance(v, bool)]
+    return subject.kind == "function" and len(parts) > 1 and any(not m.is_broadcast for m in misshapen(subject, case))
+
+
+def _in_domain(guessed: Audit) -> Audit:
+    """Return the audit on matrices of some structure, or with another callable, if only then the gradient is right.
+
+    A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
+    nothing about others, and an accusation on one of those would be of our guess, not of the function. So it is with
+    a function that is passed, whose derivative may be built in.
+    """
+    if guessed.base_result is None or not guessed.base_result.wrong or guessed.intent is not None:
+        return guessed
+    for case in (*variants.structured(guessed.base), *variants.other_callables(guessed.base)):
+        other = guessed.on(case)
+        if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
+            return other
+    return guessed
+
+
+def _settle(subject: Subject, case: Case) -> Case:
+    """Return the case with inputs that are no leaves, if the function changes them in place."""
+    try:
+        forward(subject, case)
+    except Raised as error:
+        if "leaf" in str(error.error) and "in-place" in str(error.error):
+            return replace(case, non_leaf=True)
+    return case
+
+
+def _why_no_example(found: Probe) -> str:
+    if found.lacks:
+        return f"it needs what is not here: {found.lacks}"
+    tried = f"{found.trials} guessed calls, none worked"
+    return f"{tried}; most often {'; '.join(found.reasons)}" if found.reasons else tried

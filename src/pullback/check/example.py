@@ -29,7 +29,9 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
     if found.case is None:
         return None, _why_no_example(found)
-    return _in_domain(Audit(subject, options, _settle(subject, found.case), [], events, skip, guessed=True)), ""
+    doubted = [replace(found.broken, label="other shapes", doubtful=True)] if found.broken is not None else []
+    case = _settle(subject, found.case)
+    return _in_domain(Audit(subject, options, case, doubted, events, skip, guessed=True)), ""
 
 
 def _from_given(
@@ -78,6 +80,8 @@ def _in_domain(guessed: Audit) -> Audit:
         return guessed
     for case in (*variants.structured(guessed.base), *variants.other_callables(guessed.base)):
         other = guessed.on(case)
+        if not other.is_valid(case):
+            continue
         if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
             return other
     return guessed

@@ -229,6 +229,240 @@ def test_a_backward_that_is_broken_whatever_it_is_given_will_do():
     assert [tuple(t.shape) for t in found.case.tensors] == [(3, 5)]  # the first call
 
 
+def three_matrices(ctx, a, b, c):
+    assert a.shape == (3, 5)
+    return a @ b @ torch.linalg.inv(c)
+
+
+def needs_steps(ctx, x, steps):
+    return sum(x for _ in range(steps))
+
+
+def by_mode(ctx, x, variant):
+    if variant == "geometric":
+        return x.exp()
+    raise ValueError("no such variant")
+
+
+def of_pair(ctx, x, window):
+    low, high = window
+    return x * (high + low)
+
+
+def with_two_callables(ctx, x, first, second):
+    return first(x, x) + second(2 * x)
+
+
+def cholesky(ctx, matrix):
+    return torch.linalg.cholesky(matrix)
+
+
+def vector_and_matrix(ctx, u, w, v):
+    assert u.dim() == 1
+    if v.shape != (2, 3):
+        raise ValueError("v must be 2 by 3")
+    return torch.outer(u, w) * v.sum()
+
+
+@pytest.mark.parametrize(
+    ("forward", "count"),
+    [
+        (three_matrices, 3), (needs_steps, 2), (by_mode, 2), (of_pair, 2), (with_two_callables, 3), (cholesky, 1),
+        (vector_and_matrix, 3),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_what_the_errors_lead_to(forward, count):
+    example(op(forward, count))
+
+
+def test_what_is_used_as_a_tensor_is_one_at_first():
+    def forward(ctx, x, alpha):
+        return x * alpha.sum(), alpha
+
+    seen = []
+    target = op(lambda ctx, x, alpha: seen.append(alpha) or forward(ctx, x, alpha), 2)
+    target.forward.__wrapped__ = forward
+    example(target)
+    assert torch.is_tensor(seen[0])
+
+
+class Replayed(Function):
+    """Right only if `steps` is the number of rows."""
+
+    @staticmethod
+    def forward(ctx, x, steps):
+        ctx.steps = steps
+        return x.sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(ctx.steps, *g.shape), None
+
+
+def test_a_whole_number_that_must_fit_a_size():
+    x, steps = example(Replayed)
+    assert steps == x.shape[0]
+
+
+def test_gradients_of_other_shapes_are_a_last_resort():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, steps):
+            ctx.steps = steps
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g.expand(ctx.steps, *g.shape), None  # the engine sums it
+
+    def flawed(case):
+        return case.values[1] != 5
+
+    found = probe(subject_of(Op), torch.Generator().manual_seed(0), Silent(), flawed)
+    assert found.case.values[1] == 5
+
+
+def test_a_default_that_runs_is_never_left():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, alpha=0.0):
+            ctx.alpha = alpha
+            return x * alpha
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.alpha, None
+
+    assert probed(Op).case.values[1] == 0.0
+
+
+def test_only_some_inputs_have_a_gradient():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, length):
+            if ctx.needs_input_grad[0]:
+                raise RuntimeError("cannot compute gradients with respect to x")
+            ctx.save_for_backward(x)
+            return x * length
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, g * ctx.saved_tensors[0]
+
+    case = probed(Op).case
+    assert [case.names[p] for p in case.wrt] == ["length"]
+
+
+def test_a_call_that_runs_back_is_better_than_one_whose_backward_is_broken():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.square = weight.shape == (5, 3)
+            return (x @ weight).sum(0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return (torch.ones(3, 5), torch.ones(5, 3)) if ctx.square else (torch.ones(9), torch.ones(9))
+
+    assert [tuple(t.shape) for t in probed(Op).case.tensors] == [(3, 5), (5, 3)]
+
+
+def test_sizes_that_hide_a_broken_backward_are_not_taken():
+    class Transposed(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.t(), g.t()
+
+    assert tuple(probed(Transposed).case.tensors[0].shape) == (3, 5)
+
+
+def test_arguments_that_may_be_left_out():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, y, scale=None, shift=None):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g
+
+    assert len(example(Op)) == 2
+
+
+def test_a_tensor_where_the_backward_returns_a_gradient():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, alpha):
+            ctx.alpha = alpha
+            return x * alpha
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.alpha, g.expand_as(g)
+
+    assert torch.is_tensor(example(Op)[1])
+
+
+def test_what_this_machine_lacks():
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise RuntimeError("Default process group has not been initialized")
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    found = probed(Op)
+    assert found.case is None
+    assert found.trials < 50
+    assert "process group" in found.lacks
+
+
+UNPACKED = """
+import torch
+
+class Unpacked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *args):
+        left, right, (low, high) = args
+        return left.relu() + right.relu() + low * high
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g, None
+"""
+
+
+def test_arguments_named_by_what_they_are_unpacked_into(tmp_path):
+    target = import_source(UNPACKED, tmp_path, "probe_unpacked").Unpacked
+    case = probed(target).case
+    assert [case.names[p] for p in case.wrt] == ["left", "right"]
+
+
+DEFAULTS = """
+from typing import NamedTuple
+import torch
+
+class Constants(NamedTuple):
+    tau: torch.Tensor = torch.tensor(2.0)
+
+def layer(x, constants: Constants = Constants()):
+    return x * constants.tau
+"""
+
+
+def test_tensors_in_a_default_stay_constants(tmp_path):
+    case = probed(import_source(DEFAULTS, tmp_path, "probe_defaults").layer).case
+    assert [case.names[p] for p in case.wrt] == ["x"]
+    assert len(case.values) == 2
+
+
 def test_no_example_and_why():
     class Op(Function):
         @staticmethod

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.subject import Subject
@@ -56,6 +53,12 @@ class Attempt:
         found = re.search(r"different (?:from|than) None at position (\d+)", self.reason)
         return int(found[1]) - 1 if found else None
 
+    @property
+    def wants_shape(self) -> tuple[int, tuple[int, ...]] | None:
+        """Which of the tensors got a gradient that the engine refuses, and the shape of that gradient."""
+        found = re.search(r"invalid gradient at index (\d+) - got \[([\d, ]*)\]", self.reason)
+        return (int(found[1]), tuple(map(int, re.findall(r"\d+", found[2])))) if found else None
+
 
 _ENVIRONMENT = re.compile(
     r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
@@ -98,11 +101,11 @@ def _of_failed_backward(case: Case, raised: Raised) -> Score:
         return Score.RAISED
     if isinstance(raised.error, AttributeError | TypeError):
         types = {found for match in _NAMED_TYPE.finditer(text) for found in match.groups() if found}
-        return Score.RAISED if types & _guessed_types(case.values) else Score.NO_BACKWARD
+        return Score.RAISED if types & _guessed_types(case) else Score.NO_BACKWARD
     broken = _BROKEN_CONTRACT.search(text) or isinstance(raised.error, NameError | RecursionError)
     return Score.BROKEN if broken else Score.NO_BACKWARD
 
 
-def _guessed_types(values: Sequence[Any]) -> set[str]:
+def _guessed_types(case: Case) -> set[str]:
     """Names of the classes of the guessed arguments, of which a tensor may be as wrong as a number."""
-    return {"Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in values}
+    return {type(argument).__name__ for argument in case.arguments()[0]}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
+from pullback.check.cases.guess import same
 from pullback.check.cases.search import Search
 from pullback.check.cases.signature import argument_lists
 from pullback.check.events import Events
@@ -40,12 +41,15 @@ class Probe:
         trials: how many calls were tried.
         reasons: what the trials raised, the most frequent first.
         lacks: what this machine or process lacks, as a trial said; empty if nothing.
+        broken: the same call with tensors of other shapes, if the backward failed there as it might whatever it is
+            given: those shapes may be no valid ones, or the fault of the function.
     """
 
     case: Case | None = None
     trials: int = 0
     reasons: list[str] = field(default_factory=list)
     lacks: str = ""
+    broken: Case | None = None
 
 
 class _Trials:
@@ -57,6 +61,7 @@ class _Trials:
         self.events = events
         self.score = Score.RAISED
         self.case: Case | None = None
+        self.broken: Case | None = None
         self.count = 0
         self.limit = _MAX_TRIALS
         self.deadline = time.monotonic() + _MAX_SECONDS
@@ -81,6 +86,7 @@ class _Trials:
         if outcome.score > self.score and not self._hides_the_fault(case):
             self.score, self.case = outcome.score, case
             if outcome.score == Score.BROKEN:
+                self.broken = case
                 self.limit = min(self.limit, self.count + _AFTER_BROKEN)
         return outcome
 
@@ -123,12 +129,21 @@ def probe(
                 shortened = True
     result = Probe(trials.case if trials.score >= Score.BROKEN else None, trials.count)
     result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
+    result.broken = trials.broken if _differ_in_shapes(result.case, trials.broken) else None
     result.lacks = next((reason for reason, _ in trials.lacking.most_common(1) if of_environment(reason)), "")
     return result
 
 
 def _uniform(case: Case) -> bool:
     return len({size for t in case.tensors for size in t.shape}) < 2
+
+
+def _differ_in_shapes(case: Case | None, other: Case | None) -> bool:
+    if case is None or other is None or case is other or len(case.values) != len(other.values):
+        return False
+    pairs = list(zip(case.values, other.values, strict=True))
+    both = [isinstance(a, Tensor) and isinstance(b, Tensor) for a, b in pairs]
+    return all(tensors or same(a, b) for tensors, (a, b) in zip(both, pairs, strict=True))
 
 
 def _may_be_left_out(search: Search, count: int) -> bool:

@@ -136,6 +136,7 @@ class Search:
             if isinstance(self._chosen(choice, i), TensorOf | SequenceOf):
                 for shape in range(len(SHAPES)):
                     yield replace(choice, shapes=_with(choice.shapes, i, shape)), 1 + 0.25 * shape
+        yield from ((other, 0.2) for other in self._as_returned(choice, outcome))
         for family in range(len(FAMILIES)):
             yield replace(choice, family=family), 1 + 0.3 * family
         if choice.dtype is torch.float64:
@@ -146,9 +147,19 @@ class Search:
         if outcome.error is not None and _ASKS_FOR_STRUCTURE.search(outcome.reason):
             yield from ((other, 0.5) for other in self._structured(choice, blamed))
 
+    def _as_returned(self, choice: Choice, outcome: Attempt) -> Iterator[Choice]:
+        """Yield the choice with a tensor of the shape that the backward gave its gradient, refused by the engine."""
+        index, shape = outcome.wants_shape or (0, None)
+        tensors = self._tensors(choice)
+        if shape in SHAPES and index < len(tensors):
+            yield replace(choice, shapes=_with(choice.shapes, tensors[index], SHAPES.index(shape)))
+
+    def _tensors(self, choice: Choice) -> list[int]:
+        return [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
+
     def _subsets(self, choice: Choice, reason: str) -> Iterable[tuple[int, ...]]:
         """Return the tensors that the message does not name, and each alone."""
-        tensors = [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
+        tensors = self._tensors(choice)
         words = set(re.findall(r"\w+", reason))
         unnamed = tuple(i for i in tensors if self.names[i] not in words)
         alone = [(i,) for i in tensors]

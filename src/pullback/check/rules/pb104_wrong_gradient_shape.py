@@ -10,8 +10,8 @@ broadcast is PB115.
 Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
 
 ## Limits
-Sees the example and its variants of size 1. A warning where the engine's sum happens to be right, and where a
-whole-number argument may no longer fit the size.
+Sees the example and its variants of size 1. A warning where the engine's sum happens to be right, where a
+whole-number argument may no longer fit the size, and on guessed shapes if with others all is well.
 
 ## Bad
 ```python
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for case in (audit.base, *_ones(audit.base)):
+    for case in (audit.base, *_ones(audit.base), *(audit.given if audit.guessed else ())):
         for bad in misshapen(audit.subject, case):
             if bad.is_broadcast:
                 continue

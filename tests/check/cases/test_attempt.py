@@ -1,0 +1,84 @@
+"""How far a guessed call gets, and whose fault it is that it gets no further."""
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from pullback.check.cases.attempt import Score, attempt, of_environment
+from pullback.check.find.discover import subject_of
+
+from ..making import case_of, function, normal
+
+
+def score(target, *arguments):
+    return attempt(subject_of(target), case_of(target, *arguments))
+
+
+def raising(error):
+    """Return a Function of `x` and something else whose backward does `error(x, other)`."""
+
+    class Op(Function):
+        @staticmethod
+        def forward(ctx, x, other):
+            ctx.other = other
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return error(g, ctx.other)
+
+    return Op
+
+
+def test_from_nothing_to_perfect():
+    assert score(function(lambda x: x.no_such(), None), normal(3)).score == Score.RAISED
+    assert score(function(lambda x: x / 0, None), normal(3)).score == Score.NOT_FINITE
+    assert score(function(torch.sin, lambda g, x: 0 * g), normal(3)).score == Score.RAN_BACK
+    assert score(function(torch.sin, lambda g, x: g), normal(3)).score == Score.PERFECT
+
+
+def test_a_backward_that_fails_whatever_it_is_given():
+    assert score(raising(lambda g, other: undefined_name), normal(3), 1).score == Score.BROKEN  # noqa: F821
+    assert score(raising(lambda g, other: (g.sum(), None)), normal(3), 1).score == Score.BROKEN
+    assert score(raising(lambda g, other: g), normal(3), 1).score == Score.BROKEN
+
+
+def test_a_backward_that_fails_for_this_call():
+    assert score(raising(lambda g, other: torch.linalg.inv(g)), normal(3), 1).score == Score.NO_BACKWARD
+
+
+@pytest.mark.parametrize("other", [2, 0.5, None, "mean", (1, 1), torch.ones(2)], ids=lambda v: type(v).__name__)
+def test_an_attribute_that_a_guessed_argument_lacks_is_no_fault_of_the_backward(other):
+    outcome = score(raising(lambda g, other: (g, other.nothing_of_the_kind())), normal(3), other)
+    assert outcome.score == Score.RAISED
+    assert "nothing_of_the_kind" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Default process group has not been initialized, please make sure to call init_process_group.",
+        "Must initialize torch.distributed first",
+        "model parallel group is not initialized",
+        "Found no NVIDIA driver on your system",
+        "Torch not compiled with CUDA enabled",
+        "No module named 'triton'",
+    ],
+)
+def test_what_is_missing_here_is_the_environment(text):
+    assert of_environment(text)
+
+    def lacking(g, other):
+        raise RuntimeError(text)
+
+    assert score(raising(lacking), normal(3), 1).score == Score.RAISED
+
+
+def test_an_ordinary_error_is_not():
+    assert not of_environment("forward raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_what_the_engine_asks_for():
+    assert score(raising(lambda g, other: (g, g)), normal(3), 1).wants_tensor == 1
+    assert score(raising(lambda g, other: g), normal(3), 1).gradients == 1
+    assert score(raising(lambda g, other: (g, None)), normal(3), 1).gradients is None

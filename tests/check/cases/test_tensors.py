@@ -1,0 +1,43 @@
+"""Tensors, sequences of them and callables in a guessed call."""
+
+import pytest
+import torch
+
+from pullback.check.cases.callables import DISTANCES, SMOOTH
+from pullback.check.cases.tensors import make_tensor
+
+
+def made(kind, shape=(3, 5), first=(3, 5), dtype=torch.float64):
+    return make_tensor(kind, shape, first, dtype, torch.Generator().manual_seed(0))
+
+
+def test_kinds():
+    assert (made("positive") > 0).all()
+    assert set(made("binary").unique().tolist()) == {0.0, 1.0}
+    assert made("mask").dtype == torch.bool
+    assert made("mask", (2,)).shape == (3, 5)
+    assert made("index", (2,)).shape == (3,)
+    assert made("index", (2,), None).shape == (2,)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 4)])
+def test_matrices_of_a_structure_are_square(shape):
+    definite, negative, lower = (made(kind, shape) for kind in ("definite", "negative definite", "triangular"))
+    assert definite.shape[-1] == definite.shape[-2] == (shape or (3,))[-1]
+    torch.linalg.cholesky(definite)
+    torch.linalg.cholesky(-negative)
+    assert torch.equal(lower, lower.tril())
+    assert (lower.diagonal(0, -2, -1) > 0).all()
+
+
+def test_a_callable_of_any_arity():
+    x, y = torch.tensor([0.5]), torch.tensor([0.25])
+    assert torch.equal(SMOOTH(x), x.tanh())
+    assert torch.equal(SMOOTH(x, 3, y, None), x.tanh() + y.tanh())
+    assert SMOOTH(1, "mean").shape == ()
+
+
+@pytest.mark.parametrize("stand_in", [SMOOTH, *DISTANCES])
+def test_a_callable_is_written_as_what_it_is(stand_in):
+    a, b = torch.randn(4, 2), torch.randn(4, 2)
+    assert torch.equal(eval(repr(stand_in))(a, b), stand_in(a, b))

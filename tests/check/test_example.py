@@ -1,0 +1,137 @@
+"""The working example of an audit: what a guess is doubted for, and what the audit then says."""
+
+import torch
+from torch.autograd import Function
+
+from pullback.check.audit import audit
+from pullback.check.cases.callables import DISTANCES
+from pullback.check.example import prepare
+from pullback.check.find.discover import subject_of
+from pullback.check.subject import Options
+
+from .making import Silent, case_of, normal
+
+
+class Ignores(Function):
+    """Gives its second argument no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+def found(target, rule, *args):
+    events = Silent()
+    audit(subject_of(target), Options(select=(rule,)), [(args, {})] if args else None, events)
+    return [f for f in events.findings if f.rule == rule]
+
+
+def guessed(target, *given):
+    cases = [case_of(target, *given)] if given else []
+    return prepare(subject_of(target), Options(), cases, Silent(), frozenset())
+
+
+def test_none_for_an_input_that_we_made_require_grad_is_a_warning():
+    (told,) = found(Ignores, "PB107")
+    assert told.severity == "warning"
+    assert told.verdict == "wrong"
+
+
+def test_none_for_an_input_that_the_user_made_require_grad_is_an_error():
+    (told,) = found(Ignores, "PB107", normal(3), normal(3, seed=1))
+    assert told.severity == "error"
+
+
+class Grouped(Function):
+    @staticmethod
+    def forward(ctx, x):
+        raise RuntimeError("Default process group has not been initialized")
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_what_the_machine_lacks_is_the_reason():
+    (told,) = found(Grouped, "PB001")
+    assert told.severity == "warning"
+    assert "needs what is not here" in told.message
+    assert "process group" in told.message
+
+
+class Kernel(Function):
+    """The derivative of a squared distance is built in."""
+
+    @staticmethod
+    def forward(ctx, x, scale, distance_fn):
+        if scale.dim() or x.dim() != 2:
+            raise ValueError("points, and one scale")
+        if ctx.needs_input_grad[0]:
+            raise ValueError("x has no gradient")
+        value = distance_fn(x / scale, x.flip(0) / scale)
+        ctx.save_for_backward(value, scale)
+        return value
+
+    @staticmethod
+    def backward(ctx, g):
+        value, scale = ctx.saved_tensors
+        return None, (g * value * -2 / scale).sum(), None
+
+
+def test_a_callable_is_another_one_if_the_gradient_is_right_only_there():
+    state, _ = guessed(Kernel)
+    assert state.base.values[2] is DISTANCES[1]
+
+
+class Expands(Function):
+    """Returns a gradient whose shape is right for as many steps as there are rows."""
+
+    @staticmethod
+    def forward(ctx, x, steps):
+        ctx.steps = steps
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        rows = g[:1] if ctx.steps == g.shape[0] else torch.ones(ctx.steps, 1, 1)
+        return 2 * g.expand(ctx.steps, *g.shape) if len(rows) > 1 else 2 * g, None
+
+
+def test_a_whole_number_fits_the_tensors_if_then_the_shapes_of_gradients_do():
+    state, _ = guessed(Expands)
+    x, steps = state.base.values
+    assert steps == x.shape[0]
+
+
+def test_a_given_example_is_not_doubted():
+    state, why = guessed(Ignores, normal(3), normal(3, seed=1))
+    assert not why
+    assert not state.guessed
+
+
+class Scaled(Function):
+    """Returns one number as the gradient of `scale`, which forward takes in any shape."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        return g * scale, (g * x).sum()
+
+
+def test_shapes_that_the_backward_does_not_take_are_told_though_others_are_found():
+    state, _ = guessed(Scaled)
+    assert state.base.values[1].shape == ()
+    assert state.given[0].values[1].shape == (3, 5)
+    (told,) = found(Scaled, "PB104")
+    assert told.severity == "warning"
+    assert "shape () for scale of shape (3, 5)" in told.message

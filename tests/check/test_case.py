@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pullback.check.case import copy_tensor, make_case
 
-from ..making import normal
+from .making import normal
 
 grid = partial(normal, 4, 6)
 

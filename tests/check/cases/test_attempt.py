@@ -37,6 +37,10 @@ def test_from_nothing_to_perfect():
     assert score(function(torch.sin, lambda g, x: g), normal(3)).score == Score.PERFECT
 
 
+def test_a_sparse_gradient():
+    assert score(function(lambda x: x * 2, lambda g, x: (g * 2).to_sparse()), normal(3)).score == Score.PERFECT
+
+
 def test_a_backward_that_fails_whatever_it_is_given():
     assert score(raising(lambda g, other: undefined_name), normal(3), 1).score == Score.BROKEN  # noqa: F821
     assert score(raising(lambda g, other: (g.sum(), None)), normal(3), 1).score == Score.BROKEN
@@ -63,6 +67,7 @@ def test_an_attribute_that_a_guessed_argument_lacks_is_no_fault_of_the_backward(
         "Found no NVIDIA driver on your system",
         "Torch not compiled with CUDA enabled",
         "No module named 'triton'",
+        "Could not run 'some::op' with arguments from the 'CPU' backend.",
     ],
 )
 def test_what_is_missing_here_is_the_environment(text):

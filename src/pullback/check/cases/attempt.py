@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.subject import Subject
@@ -62,7 +63,8 @@ class Attempt:
 
 _ENVIRONMENT = re.compile(
     r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
-    r"|not compiled with|CUDA|NVIDIA|\btriton\b|not installed|No module named|MPS (backend|device)",
+    r"|not compiled with|CUDA|NVIDIA|\btriton\b|not installed|No module named|from the 'CPU' backend"
+    r"|MPS (backend|device)",
     re.IGNORECASE,
 )
 # What the engine says of a backward that is wrong whatever the example.
@@ -84,15 +86,19 @@ def attempt(subject: Subject, case: Case) -> Attempt:
     roots = run.roots
     if not roots or not case.wrt:
         return Attempt(Score.RAISED, "forward gave no differentiable output")
-    if not all(bool(torch.isfinite(root).all()) for root in roots):
+    if not all(bool(torch.isfinite(_elements(root)).all()) for root in roots):
         return Attempt(Score.NOT_FINITE, "forward gave values that are not finite")
     try:
         grads = vjp(run, standard_cotangents(roots))  # ones give 0 where outputs sum to 1
     except Raised as raised:
         return Attempt(_of_failed_backward(case, raised), str(raised), raised.error)
-    if any(g is not None and bool((g != 0).any()) for g in grads):
+    if any(g is not None and bool((_elements(g) != 0).any()) for g in grads):
         return Attempt(Score.PERFECT)
     return Attempt(Score.RAN_BACK, "every gradient was zero")
+
+
+def _elements(t: Tensor) -> Tensor:
+    return t if t.layout == torch.strided else t.to_dense()
 
 
 def _of_failed_backward(case: Case, raised: Raised) -> Score:

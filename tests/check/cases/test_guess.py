@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback.check.cases.callables import SMOOTH
-from pullback.check.cases.guess import candidates, hints_from_calls
-from pullback.check.cases.tensors import TensorOf
+from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
+from pullback.check.cases.tensors import SequenceOf, TensorOf
+from pullback.check.cases.usage import Usage
 from pullback.check.find.discover import subject_of
 
 from ..modules import import_source
@@ -66,6 +67,38 @@ def test_everything_else_is_tried_too_and_nothing_twice():
             assert any(type(v) is type(value) and v == value for v in found)
 
 
+def used(name, *roles, **more):
+    parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return candidates(parameter, (), Usage(frozenset(roles), **more))
+
+
+def test_a_use_comes_before_the_name():
+    assert used("x", "callable")[0] is SMOOTH
+    assert used("x", "int")[0] == 3
+    assert used("x", "dim")[0] == -1
+    assert used("x", "sequence", lengths=(3,))[0] == SequenceOf(3)
+    assert used("mode", constants=("valid", "same"))[:2] == ["valid", "same"]
+
+
+def test_what_is_used_as_a_tensor_is_nothing_else_until_all_tensors_were_tried():
+    ranked_kinds = [isinstance(value, TensorOf) for value in used("alpha", "tensor")]
+    assert ranked_kinds == sorted(ranked_kinds, reverse=True)
+    assert used("index", "tensor")[0] == TensorOf("index")
+    assert used("y", "tensor", "flag")[0] == FLOAT
+
+
+def test_the_name_of_what_is_passed_tells_where_the_own_name_does_not():
+    parameter = inspect.Parameter("p0", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert candidates(parameter, (), None, ["padding"])[0] == 1
+    parameter = inspect.Parameter("dim", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert candidates(parameter, (), None, ["padding"])[0] == -1
+
+
+@pytest.mark.parametrize("name", ["process_group", "pg", "copy_stream"])
+def test_no_tensor_stands_for_what_cannot_be_made(name):
+    assert ranked(name) == [None]
+
+
 SOURCE = """
 import torch
 from torch import nn
@@ -101,4 +134,7 @@ def test_constants_at_call_sites(tmp_path):
     assert hints_from_calls(source, 3) == ["valid"]
     assert hints_from_calls(source, 4) == []
     assert hints_from_calls(None, 0) == []
+    assert names_at_calls(source, 1) == ["alpha", "alpha"]
+    assert names_at_calls(source, 2) == ["window", "window"]
+    assert names_at_calls(source, 0) == []  # `x` is what anybody calls it
     assert isinstance(source.call_sites[0].arguments[0], ast.expr)

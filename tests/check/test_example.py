@@ -135,3 +135,26 @@ def test_shapes_that_the_backward_does_not_take_are_told_though_others_are_found
     (told,) = found(Scaled, "PB104")
     assert told.severity == "warning"
     assert "shape () for scale of shape (3, 5)" in told.message
+
+
+class Masked(Function):
+    """Its gradient has as many elements as the mask leaves; with indices for a mask it would run."""
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(x, mask)
+        return x[mask].sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, mask = ctx.saved_tensors
+        return g * torch.ones_like(x[mask]), None
+
+
+def test_a_fault_is_not_hidden_by_tensors_of_another_kind():
+    state, _ = guessed(Masked)
+    x, mask = state.base.values
+    assert mask.dtype == torch.bool
+    assert x.shape == mask.shape == (3, 5)
+    (told,) = found(Masked, "PB104")
+    assert told.severity == "error"

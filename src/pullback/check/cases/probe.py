@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case
+from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
 from pullback.check.cases.guess import same
 from pullback.check.cases.search import Search
@@ -91,8 +91,10 @@ class _Trials:
         return outcome
 
     def _hides_the_fault(self, case: Case) -> bool:
-        """Whether a broken backward may run on a case only because all its sizes are the same."""
-        return self.score == Score.BROKEN and self.case is not None and _uniform(case) and not _uniform(self.case)
+        """Whether a broken backward may run only because all sizes are the same, or its tensors of another kind."""
+        if self.case is None or self.score != Score.BROKEN:
+            return False
+        return (_uniform(case) and not _uniform(self.case)) or _of_lesser_kinds(case, self.case)
 
 
 def probe(
@@ -136,6 +138,14 @@ def probe(
 
 def _uniform(case: Case) -> bool:
     return len({size for t in case.tensors for size in t.shape}) < 2
+
+
+def _of_lesser_kinds(case: Case, other: Case) -> bool:
+    """Whether a case has whole numbers where another has floating ones, or a mask where it has none, or the reverse."""
+    pairs = zip(case.values, other.values, strict=False)
+    both = [(a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor)]
+    masks = any((a.dtype == torch.bool) != (b.dtype == torch.bool) for a, b in both)
+    return masks or any(is_differentiable(b) and not is_differentiable(a) for a, b in both)
 
 
 def _differ_in_shapes(case: Case | None, other: Case | None) -> bool:

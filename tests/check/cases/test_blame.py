@@ -34,6 +34,10 @@ def deeper(p, q):
     return p.no_such_method(q)
 
 
+def names_a_keyword(x, y, z):
+    return torch.nn.functional.cross_entropy(x, y, ignore_index=z)
+
+
 def blamed(function, *arguments):
     names = ("x", "y", "z")
     blame = Blame(source_of(function).node, function.__code__, names)
@@ -52,6 +56,10 @@ def test_the_expression_alone_is_to_blame():
 
 def test_the_condition_is_to_blame_for_what_it_refuses():
     assert blamed(refuses, torch.ones(2, 2), None, None)[1] == {"x"}
+
+
+def test_the_keyword_that_the_message_names_is_to_blame():
+    assert blamed(names_a_keyword, torch.ones(3, 5), torch.zeros(3, dtype=torch.int64), torch.ones(2))[1] == {"z"}
 
 
 def test_unpacking():

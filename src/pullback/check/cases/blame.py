@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from types import CodeType, TracebackType
 
@@ -33,7 +34,7 @@ class Blame:
         where = self._place(error.__traceback__)
         if where is None:
             return 0, frozenset()
-        start, end = self._condition(*where)
+        start, end = self._keyword(*self._condition(*where), str(error))
         found: frozenset[str] = frozenset()
         for node in ast.walk(self._node):
             if isinstance(node, ast.Name | ast.Attribute) and start <= _start(node) and _end(node) <= end:
@@ -47,6 +48,16 @@ class Blame:
                 for statement in (*node.body, *node.orelse):
                     if isinstance(statement, ast.Raise) and _start(statement) <= start and end <= _end(statement):
                         return _start(node.test), _end(node.test)
+        return start, end
+
+    def _keyword(self, start: Place, end: Place, message: str) -> tuple[Place, Place]:
+        """Return the place of the keyword argument there that the message names; the same place if it names none."""
+        named = re.search(r"argument '(\w+)'", message)
+        for node in ast.walk(self._node) if named else ():
+            if isinstance(node, ast.keyword) and named and node.arg == named[1]:
+                place = _start(node.value), _end(node.value)
+                if start <= place[0] and place[1] <= end:
+                    return place
         return start, end
 
     def _place(self, trace: TracebackType | None) -> tuple[Place, Place] | None:

@@ -115,7 +115,8 @@ class Search:
         everyone = range(len(self.names))
         if outcome.wants_tensor is not None and outcome.wants_tensor in everyone:
             return _RAN, [outcome.wants_tensor]
-        if outcome.score > Score.RAISED or outcome.error is None or self._blame is None:
+        ran = outcome.score > Score.RAISED or outcome.reason.startswith("backward")
+        if ran or outcome.error is None or self._blame is None:
             return (_RAN + 20 * outcome.score if outcome.score else _RAN - 10), everyone
         lines, names = self._blame.of(outcome.error)
         return lines, [i for i in everyone if self.names[i] in names] or everyone

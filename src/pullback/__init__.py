@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pullback import catalog as catalog
     from pullback.autograd_function import AutogradFunction as AutogradFunction
     from pullback.check.api import check as check
     from pullback.errors import DerivativeError as DerivativeError
@@ -44,11 +45,13 @@ _HOME = {
     "OptionError": "pullback.errors",
     "RunnerError": "pullback.errors",
 }
+_PACKAGES = ("catalog", "check")
+"""`check` is callable, see there."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "check":
-        return import_module("pullback.check")  # callable, see there
+    if name in _PACKAGES:
+        return import_module(f"pullback.{name}")
     if name == "__version__":
         return version("pullback")
     if name not in _HOME:
@@ -57,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, "check", "__version__"})
+    return sorted({*globals(), *_HOME, *_PACKAGES, "__version__"})

@@ -6,6 +6,7 @@ backward; what crosses the cut is saved.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,9 @@ def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connecte
     results: Any = graph.output_node().args[0]
     outputs, gradients = results
     ahead = _ancestors(outputs)
+    for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
+        if node.target is operator.getitem and node.args[0] in ahead:
+            ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
     borders = list(dict.fromkeys(a for node in later for a in node.all_input_nodes if a in ahead or a in inputs))
     borders += [g for g in dict.fromkeys(gradients) if isinstance(g, fx.Node) and g in ahead and g not in borders]

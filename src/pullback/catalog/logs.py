@@ -1,0 +1,49 @@
+"""Logarithms of sigmoids and of their complements, stable over the whole range.
+
+Elementwise, of any shape, in float64, float32, float16 and bfloat16; smooth where they are defined, so there is no
+kink. Derivatives of every order are those of the formula.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pullback.op import function
+
+
+@function
+def log_sigmoid(x: Tensor) -> Tensor:
+    """log σ(x) = min(x, 0) − log(1 + e^−|x|); derivative σ(−x), second derivative −σ(x) σ(−x)."""
+    return F.logsigmoid(x)
+
+
+@function
+def softplus(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
+    """log(1 + e^{βx}) / β for β > 0; derivative σ(βx), second derivative β σ(βx) σ(−βx).
+
+    There is no threshold beyond which it is x, as there is in `torch.nn.functional.softplus`: the derivatives have
+    no jump. β may be a tensor, and has a gradient then.
+
+    Reference: Dugas et al., "Incorporating second-order functional knowledge", 2001, equation 1.
+    """
+    return -F.logsigmoid(-beta * x) / beta
+
+
+@function
+def log1mexp(x: Tensor) -> Tensor:
+    """log(1 − e^−x) for x ≥ 0; derivative 1 / (e^x − 1), second derivative −e^x / (e^x − 1)².
+
+    At 0 it is −∞ with derivative ∞, the limits; for x < 0 it is NaN. Neither branch cancels: e^−x is near 1 below
+    log 2, and small above.
+
+    Reference: Mächler, "Accurately computing log(1 − exp(−|a|))", 2012, equation 7.
+    """
+    near = x < math.log(2)
+    # Each branch sees only arguments that it is meant for: a gradient of 0 times an infinite slope would be NaN.
+    small = torch.where(near, x, 1.0)
+    large = torch.where(near, 1.0, x)
+    return torch.where(near, torch.log(-torch.expm1(-small)), torch.log1p(-torch.exp(-large)))

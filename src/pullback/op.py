@@ -88,6 +88,12 @@ class Op:
                 return eager.run(kernels, call.tensors)
         return (self._native if grad else self._formula)(*args, **kwargs)
 
+    @overload
+    def vjp(self, rule: Callable[..., Any], /) -> Op: ...
+
+    @overload
+    def vjp(self, *, linear: bool | None = None) -> Callable[[Callable[..., Any]], Op]: ...
+
     def vjp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a vjp: `(g, out, *inputs)` to the gradients of the inputs.
 

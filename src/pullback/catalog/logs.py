@@ -44,6 +44,6 @@ def log1mexp(x: Tensor) -> Tensor:
     """
     near = x < math.log(2)
     # Each branch sees only arguments that it is meant for: a gradient of 0 times an infinite slope would be NaN.
-    small = torch.where(near, x, 1.0)
+    small = torch.where(near, x, 1.0) + 0.0  # −0 becomes 0: the slope there is +∞
     large = torch.where(near, 1.0, x)
     return torch.where(near, torch.log(-torch.expm1(-small)), torch.log1p(-torch.exp(-large)))

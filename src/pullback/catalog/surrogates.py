@@ -6,8 +6,8 @@ value is exactly 0 or 1 (`u ≥ 0` fires; 0 for NaN). The derivative is that of 
 (With their default parameters the surrogates of common libraries have areas from 0.02 to 50, a hidden factor on the
 learning rate.) `alpha` and `area` may be tensors; then they have gradients too, those of the primitive.
 
-Derivatives are finite everywhere and 0 where u is infinite or NaN. At u = 0 each surrogate has its maximum, and the second
-derivative is 0 there also where the surrogate has a kink.
+Derivatives are finite everywhere and 0 where u is infinite or NaN. At u = 0 each surrogate has its maximum, and the
+second derivative is 0 there, also where the surrogate has a kink.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def fast_sigmoid_step(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Ten
 
 def triangle_step(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor:
     """area · (1/2 + c − c|c|/2) with c = α u clamped to ±1, the primitive of `spike_triangle`."""
-    c = F.hardtanh(_scaled(u, alpha))  # unlike clamp, it has derivative 0 at the bounds, where the surrogate is at its least
+    c = F.hardtanh(
+        _scaled(u, alpha)
+    )  # unlike clamp, it has derivative 0 at the bounds, where the surrogate is at its least
     return area * (0.5 + c - 0.5 * c * c.abs())
 
 

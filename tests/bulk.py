@@ -7,12 +7,12 @@ from pullback.check.subject import Options
 OPTIONS = Options(budget=60)  # what is tested is what is found, not how fast: the machine may be busy
 
 
-def audit_all(calls):
+def audit_all(calls, options=OPTIONS):
     """Audit `(target, inputs)` pairs, `inputs` a function that returns the arguments; return the findings of each."""
     subjects = [subject_of(target) for target, _ in calls]
     inputs = {id(subject): make for subject, (_, make) in zip(subjects, calls, strict=True)}
-    preload(OPTIONS)
-    outcomes = run_subjects(subjects, OPTIONS, lambda subject: [(inputs[id(subject)](), {})])
+    preload(options)
+    outcomes = run_subjects(subjects, options, lambda subject: [(inputs[id(subject)](), {})])
     return [outcome.findings for outcome in outcomes]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from pullback.check.case import Case
 from pullback.check.cases import variants
-from pullback.check.cases.repro import script
+from pullback.check.cases.repro import bind_outs, script
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.signature import parameters
 from pullback.check.derivative import intent
@@ -23,7 +23,7 @@ from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.events import Events
 from pullback.check.rules import rule_named, selected
 from pullback.check.subject import Options, Subject
-from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
+from pullback.check.trial import SEED, Raised, Run, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _CONTRACT_SHARE = 0.6
@@ -98,6 +98,16 @@ class Audit:
     def base_run(self) -> Run:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
+
+    @functools.cached_property
+    def outs(self) -> str:
+        """The line of a reproduction that binds `outs` to the outputs that are part of the graph."""
+        return bind_outs(self.base_run.result)
+
+    @functools.cached_property
+    def floating_outs(self) -> str:
+        """The same for all that could be, whether the inputs require grad or not."""
+        return bind_outs(self.base_run.result, "(o.is_floating_point() or o.is_complex())")
 
     def compare(
         self,
@@ -277,9 +287,16 @@ class Audit:
             message=message,
             location=Location(location.file, line) if line else location,
             evidence=evidence,
-            reproduce=script(self.subject, case, tail, mask) if case is not None else "",
+            reproduce=self._script(case, tail, mask) if case is not None else "",
             hint=hint,
         )
+
+    def _script(self, case: Case, tail: Sequence[str], mask: Sequence[bool] | None) -> str:
+        try:
+            seed = SEED if self.draws or self.backward_draws else None
+        except Raised:
+            seed = None
+        return script(self.subject, case, tail, mask, seed)
 
     def evidence(self, result: FirstOrder, comparison: Comparison) -> Evidence:
         """Return the numbers of one disagreement."""

@@ -18,7 +18,8 @@ from pullback._torch import tree_flatten
 from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.subject import Subject
 
-_SEED = 20_241
+SEED = 20_241
+"""Of the random state that every forward and every backward starts from."""
 
 
 class Raised(Exception):  # noqa: N818 - it is a report about another error
@@ -171,8 +172,8 @@ def set_heartbeat(beat: Callable[[], None]) -> None:
 
 def reseed() -> None:
     """Start every forward from the same random state."""
-    torch.default_generator.manual_seed(_SEED)
-    random.seed(_SEED)
+    torch.default_generator.manual_seed(SEED)
+    random.seed(SEED)
 
 
 def as_real(t: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
-from pullback.check.cases.repro import call_text, literal, script, variables
+from pullback.check.cases.repro import call_text, script, variables
 from pullback.check.cases.shrink import shrink
+from pullback.check.cases.spelling import literal
 from pullback.check.cases.variants import dtypes, layouts, shared, sizes, values
 from pullback.check.find.discover import discover, subject_of
 

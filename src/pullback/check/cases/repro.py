@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import cmath
-import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pullback._torch import tree_unflatten
 from pullback.check.case import Case
-from pullback.check.cases.callables import StandIn
+from pullback.check.cases.spelling import GAP, is_long, literal, needed, spelled
 from pullback.check.subject import Subject
 
-_MAX_ELEMENTS = 200
+_RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compiled|module)\(")
+"""A line of a script that runs the subject."""
+_IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
+"""What needs the function's module to be in `sys.modules`."""
+_TAKEN = ("out", "outs", "fn", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
 
 
 class _Name:
@@ -28,13 +30,20 @@ class _Name:
         return self.name
 
 
-def script(subject: Subject, case: Case, tail: Sequence[str] = (), mask: Sequence[bool] | None = None) -> str:
+def script(
+    subject: Subject,
+    case: Case,
+    tail: Sequence[str] = (),
+    mask: Sequence[bool] | None = None,
+    seed: int | None = None,
+) -> str:
     """Return code that builds the case's arguments, calls the subject as `out = fn(…)`, then runs `tail`.
 
-    Each differentiated argument is bound to its own name, and `inputs` to the list of them.
+    Each differentiated argument is bound to its own name, and `inputs` to the list of them. With a seed, what
+    runs the subject starts from that random state.
     """
     names = variables(case)
-    load = (subject.load or f"# fn = {subject.name}").splitlines()
+    load = _loading(subject, case, tail)
     imports = {"import torch", *(line for line in load if line.startswith("import "))}
     lines = [*sorted(imports), *(line for line in load if line not in imports)]
     bound: set[str] = set()
@@ -42,11 +51,15 @@ def script(subject: Subject, case: Case, tail: Sequence[str] = (), mask: Sequenc
         if isinstance(value, Tensor) and names[position] not in bound:
             order = case.wrt.index(position) if position in case.wrt else None
             asks = order is not None and (mask is None or mask[order])
-            lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}")
+            other = "  # other values than the audit's, which are too many to print" if is_long(value) else ""
+            lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
             bound.add(names[position])
+        elif not isinstance(value, Tensor) and GAP in spelled(value):
+            lines.append(f"# {GAP} stands for {case.names[position]}, a {type(value).__name__} that has no literal")
     lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
     lines.append(f"out = fn({call_text(case)})")
-    return "\n".join([*lines, *tail])
+    lines += tail
+    return "\n".join(lines if seed is None else _seeded(lines, seed))
 
 
 def variables(case: Case) -> dict[int, str]:
@@ -60,60 +73,83 @@ def variables(case: Case) -> dict[int, str]:
 
 def call_text(case: Case) -> str:
     """Return the arguments of the call in terms of `variables`."""
-    names = variables(case)
-    leaves: list[Any] = []
-    for position, value in enumerate(case.values):
-        if isinstance(value, Tensor):
-            copied = case.non_leaf and position in case.wrt
-            leaves.append(_Name(names[position] + (".clone()" if copied else "")))
-        else:
-            leaves.append(_Name(_spelled(value)))
-    args, kwargs = tree_unflatten(leaves, case.spec)
+    args, kwargs = _named(case)
     return ", ".join([*(repr(a) for a in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
 
 
-def literal(t: Tensor) -> str:
-    """Return an expression that rebuilds a tensor: values exactly, and strides where they are not the usual."""
-    dtype = f"dtype={t.dtype}"
-    if t.numel() > _MAX_ELEMENTS:
-        values = (
-            f"torch.randn({tuple(t.shape)}, {dtype})"
-            if t.is_floating_point()
-            else f"torch.zeros({tuple(t.shape)}, {dtype})"
-        )
-        return values
-    if t.numel() == 0:
-        return f"torch.zeros({tuple(t.shape)}, {dtype})"
-    expanded = [stride == 0 and size > 1 for stride, size in zip(t.stride(), t.shape, strict=True)]
-    if any(expanded):
-        small = t[tuple(slice(0, 1) if repeated else slice(None) for repeated in expanded)]
-        return f"{literal(small)}.expand({tuple(t.shape)})"
-    flat = f"torch.tensor({_numbers(t.resolve_conj().resolve_neg().tolist())}, {dtype})"
-    if t.is_contiguous():
-        return flat
-    return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"
+def definition(name: str, case: Case, body: Iterable[str]) -> list[str]:
+    """Return the lines of a function of the list of differentiated inputs, which starts by calling the subject.
+
+    Its body continues with `out`, and with the inputs under their own names.
+    """
+    names = variables(case)
+    given = ", ".join(names[p] for p in case.wrt)
+    call = [f"[{given}] = inputs", f"out = fn({call_text(case)})"]
+    return [f"def {name}(inputs):", *(f"    {line}" for line in (*call, *body))]
 
 
-def _numbers(values: Any) -> str:
-    return f"[{', '.join(map(_numbers, values))}]" if isinstance(values, list) else _spelled(values)
+def bind_outs(result: object, asked: str = "o.requires_grad") -> str:
+    """Return the line that binds `outs` to the tensors of `out`, a result like this one, for which `asked` holds."""
+    if isinstance(result, Tensor):
+        return "outs = [out]"
+    if isinstance(result, tuple | list) and all(isinstance(value, Tensor) for value in result):
+        return f"outs = [o for o in out if {asked}]"
+    leaves = "torch.utils._pytree.tree_leaves(out)"
+    return f"outs = [o for o in {leaves} if isinstance(o, torch.Tensor) and {asked}]"
+
+
+def _named(case: Case) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments with stand-ins for the leaves, whose `repr` is their source."""
+    names = variables(case)
+    leaves = []
+    for position, value in enumerate(case.values):
+        copied = ".clone()" if case.non_leaf and position in case.wrt else ""
+        leaves.append(_Name(names[position] + copied if isinstance(value, Tensor) else spelled(value)))
+    args, kwargs = tree_unflatten(leaves, case.spec)
+    return args, kwargs
+
+
+def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
+    """Return the lines that bind `fn`, and the names that the arguments need."""
+    load = (subject.load or f"# fn = {subject.name}").splitlines()
+    leaves = [None if isinstance(value, Tensor) else value for value in case.values]
+    wanted = list(dict.fromkeys(needed(tree_unflatten(leaves, case.spec))))
+    run_by_path = any("runpy.run_path(" in line for line in load)
+    home = getattr(subject.target, "__module__", None) if run_by_path else None
+    found = re.fullmatch(r"fn = runpy\.run_path\((.*?)\)(\[.*)", load[-1])
+    if found is not None and any(_IMPORTS_BY_NAME.search(line) for line in tail):
+        load = [line for line in load[:-1] if line != "import runpy"]
+        load += [*_imported(found[1]), f"fn = names{found[2]}"]
+    elif found is not None and any(module == home for module, _ in wanted):
+        # From the same run of the file: what is compared by identity, as an enumeration, must not exist twice.
+        load[-1:] = [f"names = runpy.run_path({found[1]})", f"fn = names{found[2]}"]
+    for module, path in wanted:
+        root = path.partition(".")[0]
+        load.append(f'{root} = names["{root}"]' if module == home else f"from {module} import {root}")
+        if root != path:
+            load.append(f"{path.rpartition('.')[2]} = {path}")
+    return load
+
+
+def _imported(file: str) -> list[str]:
+    return [
+        "import importlib.util",
+        "import sys",
+        f'spec = importlib.util.spec_from_file_location("audited", {file})',
+        'module = sys.modules["audited"] = importlib.util.module_from_spec(spec)',
+        "spec.loader.exec_module(module)",
+        "names = vars(module)",
+    ]
+
+
+def _seeded(lines: Iterable[str], seed: int) -> Iterator[str]:
+    """Set the random state before each line that runs the subject, outside of what a compiler may trace."""
+    for line in lines:
+        if _RUNS.search(line) and not line.startswith((" ", "def ", "class ", "#", "from ", "import ")):
+            yield f"torch.manual_seed({seed})"
+        yield line
 
 
 def _identifier(name: str, position: int) -> str:
     cleaned = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in name).strip("_")
-    return (
-        cleaned if cleaned.isidentifier() and cleaned not in ("out", "fn", "torch", "inputs", "g") else f"arg{position}"
-    )
-
-
-def _spelled(value: object) -> str:
-    """Return how to write a value: as a literal, by name if it is PyTorch's, else as a gap."""
-    if isinstance(value, complex) and not cmath.isfinite(value):
-        return f"complex({_spelled(value.real)}, {_spelled(value.imag)})"
-    if isinstance(value, float):
-        return float.__repr__(value) if math.isfinite(value) else f"float('{float(value)}')"
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    if value is None or isinstance(value, bool | int | complex | str | torch.dtype | torch.Size | StandIn):
-        return repr(value)
-    name = getattr(value, "__name__", "")
-    return f"torch.{name}" if name and getattr(torch, name, None) is value else "..."
+    return cleaned if cleaned.isidentifier() and cleaned not in _TAKEN else f"arg{position}"

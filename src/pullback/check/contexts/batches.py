@@ -134,9 +134,12 @@ class Batch:
             "loop = [torch.stack(outs) for outs in zip(*(call(*example(k)) for k in range(3)))]",
             "gs = [torch.stack([g, 0.5 * g, 2 * g]) for g in cotangents]",
             f"wrt = xs[:{self.differentiated}]",
-            "print('loop:', loop, torch.autograd.grad(loop, wrt, gs, allow_unused=True))",
             "out = torch.func.vmap(call, dims, randomness='same')(*xs)",
-            "print('vmap:', out, torch.autograd.grad(out, wrt, gs, allow_unused=True))",
+            "print('loop:', loop)",
+            "print('vmap:', out)",
+            "if all(o.shape == g.shape and o.requires_grad for o, g in zip(out, gs)):",
+            "    print('gradient, loop:', torch.autograd.grad(loop, wrt, gs, allow_unused=True))",
+            "    print('gradient, vmap:', torch.autograd.grad(out, wrt, gs, allow_unused=True))",
         ]
 
     def per_example_code(self) -> list[str]:
@@ -146,7 +149,7 @@ class Batch:
             "def one(gs, *x):",
             f"    return torch.func.vjp(lambda *d: call(*d, *x[{n}:]), *x[:{n}])[1](gs)",
             "xs = [x.detach() for x in xs]",
-            "print('vmap of vjp:', torch.func.vmap(one, (0, *dims), randomness='same')(gs, *xs))",
+            "print('vmap of vjp:', torch.func.vmap(one, (0, *dims), randomness='same')(tuple(gs), *xs))",
         ]
 
     def _with_gradients(self, outs: Sequence[Tensor], stacked: Sequence[Tensor]) -> list[Tensor | None]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cases.repro import call_text, literal, variables
+from pullback.check.cases.repro import call_text, variables
+from pullback.check.cases.spelling import literal
 from pullback.check.contexts.pure import Slots
 from pullback.check.contexts.refusals import Context, refusal
 from pullback.check.contexts.transforms import Setting
@@ -163,6 +164,11 @@ def refusing(audit: Audit, rule: str, setting: Setting, error: Raised, refused: 
     )
 
 
+GRADIENT = (
+    "kept = [(o, g) for o, g in zip(outs, cotangents) if o.requires_grad]",
+    "got = torch.autograd.grad([o for o, _ in kept], inputs, [g for _, g in kept], allow_unused=True) if kept else 0",
+)
+"""Binds `got` to the gradient through `outs`, which may have lost their graph."""
 PRINT = ("print('eager mode:', expected)", "print('here:', got)")
 """Ends the code of a way."""
 

@@ -25,6 +25,7 @@ class Mismatch:
     expected: float
     got: float
     bar: float
+    directions: Sequence[Tensor]
 
 
 def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mismatch | None:
@@ -57,7 +58,7 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
         return None
     if abs(got - expected) <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
         return None
-    return Mismatch(expected, got, bar)
+    return Mismatch(expected, got, bar, directions)
 
 
 def _product(setting: Setting, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:

@@ -10,7 +10,6 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.repro import literal
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
@@ -24,14 +23,15 @@ _AGREEMENT = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class JvpDisagreement:
-    """The worst element of a tangent that is not the numeric derivative."""
+    """The worst element of a tangent along `direction` of the `order`-th input that is not the numeric derivative."""
 
     output: int
     index: tuple[int, ...]
     expected: float
     got: float
     bar: float
-    tail: list[str]
+    order: int
+    direction: Tensor
 
 
 def has_jvp(subject: Subject) -> bool:
@@ -83,7 +83,7 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
             position, expected, bar = worst
             shape = torch.view_as_real(primal).shape if primal.is_complex() else primal.shape
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape)) if shape else ()
-            return JvpDisagreement(rank, index, expected, float(got[position]), bar, _tail(order, direction, rank))
+            return JvpDisagreement(rank, index, expected, float(got[position]), bar, order, direction)
     return None
 
 
@@ -105,13 +105,3 @@ def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) 
     if not excess.numel() or float(excess[position]) <= 0:
         return None
     return position, float(estimate.low[position]), float(estimate.bar[position])
-
-
-def _tail(order: int, direction: Tensor, rank: int) -> list[str]:
-    return [
-        "import torch.autograd.forward_ad as fwad",
-        "with fwad.dual_level():",
-        f"    primals = [x.detach() for x in inputs]  # input {order} gets the tangent",
-        f"    tangent = {literal(direction)}",
-        f"    # pass fwad.make_dual(primals[{order}], tangent) in its place and unpack output {rank}",
-    ]

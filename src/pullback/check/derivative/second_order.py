@@ -52,6 +52,7 @@ class SecondOrder:
         composite: whether the composite was probed, or the backward alone.
         changed: the first-order gradient itself changes under create_graph; where.
         hidden: how many saved tensors are neither inputs nor outputs.
+        u, v: the directions, one tensor for each input.
     """
 
     status: Status
@@ -63,6 +64,8 @@ class SecondOrder:
     composite: bool = True
     changed: str = ""
     hidden: int = 0
+    u: tuple[Tensor, ...] = ()
+    v: tuple[Tensor, ...] = ()
 
     @property
     def is_clear(self) -> bool:
@@ -92,6 +95,8 @@ def second_order(audit: Audit) -> SecondOrder:
         right,
         changed,
         hidden_saved(audit.subject, audit.base) if worst.status == "wrong" and not math.isnan(worst.got) else 0,
+        tuple(probe.u),
+        tuple(probe.v),
     )
 
 

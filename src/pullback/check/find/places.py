@@ -57,15 +57,36 @@ class Home:
     def load(self, expression: str | None, otherwise: str, location: Location) -> str:
         """Return lines of Python that bind `fn` to an expression in the module's names, e.g. "Op.apply".
 
-        Where there is none, or the module is a running program, it is a comment that names `otherwise`.
+        Where there is none it is a comment that names `otherwise`.
         """
-        if expression is None or self.name == "__main__" or self.module is None:
+        if expression is None or self.module is None:
             return f"# fn = {expression or otherwise}" + (f"  (defined at {location})" if location.file else "")
+        if self.name == "__main__":
+            return f"fn = {expression}  # in the program or notebook that defines it"
+        return f"{self.setup}{self._bind('fn', expression)}"
+
+    def load_unnamed(self, found: str, making: str = "", before: str = "") -> str:
+        """Return lines that bind `fn` to what no name of the module leads to, but exists once it is imported.
+
+        Args:
+            found: the expression that gives it, in PyTorch's names and those of `before`.
+            making: an expression in the module's names that has to be evaluated first.
+            before: lines that `found` needs.
+        """
+        if making:
+            made = self._bind("made", making)
+        elif self.loose:
+            made = f"import runpy\nmade = runpy.run_path({json.dumps(self.shown)})"
+        else:
+            made = f"import importlib\nmade = importlib.import_module({json.dumps(self.name)})"
+        return f"{self.setup}import torch\n{made}\n{before}fn = {found}"
+
+    def _bind(self, variable: str, expression: str) -> str:
         name = re.split(r"\W", expression, maxsplit=1)[0]
         if not self.loose:
-            return f"{self.setup}from {self.name} import {name}\nfn = {expression}"
+            return f"from {self.name} import {name}\n{variable} = {expression}"
         found = f"runpy.run_path({json.dumps(self.shown)})[{json.dumps(name)}]"
-        return f"{self.setup}import runpy\nfn = {found}{expression.removeprefix(name)}"
+        return f"import runpy\n{variable} = {found}{expression.removeprefix(name)}"
 
 
 def shown_path(file: str) -> str:

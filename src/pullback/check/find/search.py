@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from pullback import _torch
 from pullback.check.find.factories import FactoryCall, call_factory, makes
-from pullback.check.find.live import Found, attribute, find_function, find_op, is_function, live_functions
+from pullback.check.find.live import Found, Function, attribute, find_function, find_op, is_function, live_functions
 from pullback.check.find.packages import in_package
 from pullback.check.find.places import Home, home_of_module
 from pullback.check.find.source import FunctionSource
@@ -43,11 +44,20 @@ def _find_live(homes: Sequence[Home]) -> list[Found]:
     found: list[Found] = []
     for cls in live_functions():
         if in_package(cls.__module__, homes[0].name):
-            found.append(find_function(cls, _home_of(cls.__module__, homes)))
+            home = _home_of(cls.__module__, homes)
+            one = find_function(cls, home)
+            found.append(one if one.bound else replace(one, load=_load_among_all(cls, home)))
     for op in _live_ops(homes):
         module = _torch.custom_op_function(op).__module__
         if in_package(module, homes[0].name):
-            found.append(find_op(op, _home_of(module, homes)))
+            home = _home_of(module, homes)
+            one = find_op(op, home)
+            named = (
+                one.load
+                if not one.load.startswith("#")
+                else home.load_unnamed(f"torch.ops.{one.name.replace('::', '.')}")
+            )
+            found.append(replace(one, load=named))
     return list(_without_copies(found))
 
 
@@ -92,6 +102,13 @@ def _find_missing(homes: Sequence[Home], present: set[tuple[str, Any]]) -> Itera
             yield _from_factory(source, home, calls[factory])
 
 
+def _load_among_all(cls: Function, home: Home, making: str = "") -> str:
+    """Return what binds `fn` to a Function that has no name: it is looked for among all, once it was made."""
+    before = "def derived(cls):\n    return [cls, *(each for one in cls.__subclasses__() for each in derived(one))]\n"
+    found = f"next(c for c in derived(torch.autograd.Function) if c.__qualname__ == {json.dumps(cls.__qualname__)})"
+    return home.load_unnamed(f"{found}.apply", making, before)
+
+
 def _is_no_function(obj: Any) -> bool:
     """Whether the source misled: the class exists and derives from something else called Function."""
     return isinstance(obj, type) and not is_function(obj)
@@ -111,8 +128,11 @@ def _from_factory(source: FunctionSource, home: Home, call: FactoryCall) -> Foun
     expression = call.reaches(cls)
     if expression is not None:
         return replace(found, load=home.load(expression, expression, found.location))
-    comment = f"# fn = the Function {cls.__name__!r} made by {call.expression} at {found.location}"
-    return replace(found, load=comment)
+    if call.why:
+        return replace(
+            found, load=f"# fn = the Function {cls.__name__!r} made by {call.expression} at {found.location}"
+        )
+    return replace(found, load=_load_among_all(cls, home, call.expression))
 
 
 def _unaudited(source: FunctionSource, home: Home, why: str) -> Found:

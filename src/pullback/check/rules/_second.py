@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pullback.check.cases.repro import literal
+import torch
+
+from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
+from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
+    from pullback.check.derivative.second_order import SecondOrder
     from pullback.check.state import Audit
 
 
@@ -44,8 +48,6 @@ def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Fin
             failing=1,
             directions=1,
         )
-    weights = ", ".join(literal(w) for w in standard_cotangents(audit.base_run.roots))
-    loss = "w * o * o" if second.composite else "w * o"
     return audit.finding(
         rule,
         "error",
@@ -53,12 +55,55 @@ def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Fin
         message + because,
         case=audit.base,
         evidence=evidence,
-        tail=[
-            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-            f"loss = sum(({loss}).sum() for w, o in zip([{weights}], outs))",
-            "first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)",
-            "penalty = loss + sum(g.sum() for g in first if g is not None)",
-            "print(torch.autograd.grad(penalty, inputs, allow_unused=True))",
-        ],
+        tail=_tail(audit, second),
         hint=hint,
     )
+
+
+def _tail(audit: Audit, second: SecondOrder) -> list[str]:
+    """Return lines that print a second derivative by autograd, and by differences of the first one."""
+    term = "w.conj() * o * o" if second.composite else "w.conj() * o"
+    body = [
+        audit.outs,
+        f"loss = sum(({term}).real.sum() for w, o in zip(weights, outs))",
+        "first = torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)",
+        "return loss, first",
+    ]
+    define, *rest = definition("gradient_at", audit.base, body)
+    lines = [
+        f"weights = {literals(standard_cotangents(audit.base_run.roots))}",
+        define.replace("(inputs)", "(inputs, create_graph)"),
+        *rest,
+    ]
+    if second.changed:
+        return [
+            *lines,
+            "print('without create_graph:', gradient_at(inputs, False)[1])",
+            "print('with create_graph:', gradient_at(inputs, True)[1])",
+        ]
+    step = 1e-4 if all(t.dtype in (torch.float64, torch.complex128) for t in audit.base.tensors) else 1e-2
+    moved = "gradient_at([(x {} * t).detach().requires_grad_() for x, t in zip(inputs, v)], False)[1]"
+    return [
+        *lines,
+        "def dot(a, b):",
+        "    return sum((x.conj() * y).real.sum().item() for x, y in zip(a, b))",
+        f"u = {literals(list(second.u))}",
+        f"v = {literals(list(second.v))}",
+        "loss, first = gradient_at(inputs, True)",
+        "total = loss + sum((x.conj() * y).real.sum() for x, y in zip(u, first))  # loss: there is always a graph",
+        *_BY[second.way],
+        "got = dot(v, both) - dot(v, first)",
+        f"above = {moved.format(f'+ {step}')}",
+        f"below = {moved.format(f'- {step}')}",
+        f"print('double backward gives', got, 'and differences of the gradient', "
+        f"(dot(u, above) - dot(u, below)) / {2 * step})",
+    ]
+
+
+_BY = {
+    "autograd.grad": ("both = torch.autograd.grad(total, inputs, materialize_grads=True)",),
+    ".backward()": (
+        "total.backward()",
+        "both = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]",
+    ),
+}

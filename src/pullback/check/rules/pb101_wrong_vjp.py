@@ -55,12 +55,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
-from pullback.check.cases.repro import literal
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         _message(result, comparison),
         case=result.case,
         evidence=audit.evidence(result, comparison),
-        tail=_tail(result, comparison),
+        tail=gradient_and_quotient(audit, result, comparison),
         hint="its backward draws random numbers: say so if that is meant"
         if audit.backward_draws
         else _hint(result, comparison),
@@ -170,16 +170,6 @@ def _declare(sign: str) -> str:
     if sign == "declared":
         return "nothing to do; `# pullback: allow[wrong-vjp] reason` on the class hides this line"
     return "if so, say it: 'straight-through' or 'surrogate' in the docstring, or `# pullback: allow[wrong-vjp] reason`"
-
-
-def _tail(result: FirstOrder, c: Comparison) -> list[str]:
-    cotangents = ", ".join(literal(g) for g in result.cotangents)
-    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
-    return [
-        "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-        f"got = torch.autograd.grad(outs, inputs, [{cotangents}], allow_unused=True)[{c.order}]",
-        f"print(got{element}, 'but the forward says', {c.expected!r})",
-    ]
 
 
 def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> Finding:

@@ -60,13 +60,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
+from pullback.check.case import is_differentiable
+from pullback.check.cases.repro import definition, variables
+from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import show
-from pullback.check.derivative.forward_mode import jvp_disagreement
+from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import moved
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
+
+
+_WIDE = (torch.float64, torch.complex128)
+_STEP = {True: 1e-4, False: 1e-2}
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -93,10 +103,34 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 1,
                 1,
             ),
-            tail=found.tail,
+            tail=_tail(audit, found),
             hint="derive the jvp again: it must be linear in the tangents and use every one of them",
         )
         return
+
+
+def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
+    case = audit.base
+    name = variables(case)[case.wrt[found.order]]
+    step = f"{_STEP[audit.base.tensors[found.order].dtype in _WIDE]} * tangent"
+    out = [out for out in audit.base_run.outputs if is_differentiable(out)][found.output]
+    reals = "torch.view_as_real({})" if out.is_complex() else "{}"
+    at = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    points = [moved(case, found.order, f"{name}.detach() {sign} {step}", "{}.detach()") for sign in "+-"]
+    return [
+        f"tangent = {literal(found.direction)}",
+        *definition("value_at", case, [audit.floating_outs, f"return outs[{found.output}].resolve_conj()"]),
+        "import torch.autograd.forward_ad as fwad",
+        "with fwad.dual_level():",
+        f"    dual = value_at({moved(case, found.order, f'fwad.make_dual({name}.detach(), tangent)', '{}.detach()')})",
+        "    got = fwad.unpack_dual(dual).tangent",
+        "    got = torch.zeros_like(dual) if got is None else got",
+        f"above = value_at({points[0]})",
+        f"below = value_at({points[1]})",
+        f"expected = (above - below) / {2 * _STEP[audit.base.tensors[found.order].dtype in _WIDE]}",
+        f"print('the tangent is', {reals.format('got')}{at}.item(), "
+        f"'and the forward says', {reals.format('expected')}{at}.item())",
+    ]
 
 
 RULE = rule(__doc__, runtime=_run)

@@ -70,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"backward returned {len(call.returned)} gradients for {len(call.needs)} arguments of forward",
                 case=audit.base,
                 tail=[
-                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    audit.outs,
                     "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
                 ],
                 hint=_HINT,

@@ -54,6 +54,7 @@ from pullback.check.case import Case
 from pullback.check.cases import variants
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -75,11 +76,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
                 + ("; the engine refuses it" if raises else "; the engine sums it without a word"),
                 case=case,
-                tail=[
-                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-                    "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
-                    "print([None if x.grad is None else x.grad for x in inputs])",
-                ],
+                tail=[audit.outs, *returned("shape")],
                 hint="return a gradient of the input's own shape; no squeeze() without a dim",
             )
             return

@@ -50,6 +50,7 @@ import torch
 from pullback.check.cases import variants
 from pullback.check.derivative.raw import returned_gradients
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                     "wrong",
                     f"backward returned a gradient of {what} for {name} of {wanted}",
                     case=case,
-                    tail=[
-                        "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-                        "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
-                    ],
+                    tail=[audit.outs, *returned("device" if gradient.device != x.device else "dtype")],
                     hint="keep the input's dtype: no .float(), and pass dtype= and device= to factories",
                 )
                 return

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.derivative.diagnosis import cause, swapped_with
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -68,11 +69,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"the gradient of {name} is returned in the place of {audit.names[other or 0]}",
             case=result.case,
             evidence=audit.evidence(result, comparison),
-            tail=[
-                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-                "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
-                "print([x.grad for x in inputs])",
-            ],
+            tail=gradient_and_quotient(audit, result, comparison),
             hint="return the gradients in the order of forward's arguments",
         )
         return

@@ -67,7 +67,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"which is a {type(argument).__name__}",
                 case=case,
                 tail=[
-                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                    audit.outs,
                     "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
                 ],
                 hint="return None in its place",

@@ -50,6 +50,7 @@ from torch import Tensor
 
 from pullback.check.derivative.agreement import Difference, difference, gradients
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
 
@@ -57,6 +58,19 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 Gradients = Sequence[Tensor | None]
+
+
+_B = ("def b(g):", "    return torch.autograd.grad(outs, inputs, g, retain_graph=True, materialize_grads=True)")
+_CODE = {
+    "b(4 g) = 4 b(g)": (*_B, "print('b(4 g):', b([4 * a for a in g]), '4 b(g):', [4 * a for a in b(g)])"),
+    "b(-g) = -b(g)": (*_B, "print('b(-g):', b([-a for a in g]), '-b(g):', [-a for a in b(g)])"),
+    "b(0) = 0": (*_B, "print('b(0):', b([0 * a for a in g]))"),
+    "b(g + h) = b(g) + b(h)": (
+        *_B,
+        "h = [(1 - 2 * (torch.arange(o.numel()) % 2)).reshape(o.shape).to(o.dtype) for o in outs]",
+        "print('b(g + h):', b([a + c for a, c in zip(g, h)]), 'b(g) + b(h):', [a + c for a, c in zip(b(g), b(h))])",
+    ),
+}
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -72,13 +86,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
         + (f" (on purpose it seems: {intent.reason})" if intent else ""),
         case=audit.base,
-        tail=[
-            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-            "g = [torch.ones_like(o) for o in outs]",
-            "one = torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True)",
-            "minus = torch.autograd.grad(outs, inputs, [-h for h in g], allow_unused=True)",
-            "print(one, minus)",
-        ],
+        tail=[audit.outs, f"g = {literals(standard_cotangents(audit.base_run.roots))}", *_CODE[law]],
         hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",
     )
 

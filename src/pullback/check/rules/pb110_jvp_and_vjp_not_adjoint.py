@@ -61,12 +61,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from pullback.check.case import is_differentiable
+from pullback.check.cases.repro import definition, variables
+from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import chosen_outs, literals, moved
 from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
 
@@ -99,9 +103,28 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"<g, jvp(t)> is {show(forward)} and <vjp(g), t> is {show(reverse)}, moving {name}",
                 case=audit.base,
                 evidence=Evidence(expected=reverse, got=forward, where=f"inner product, moving {name}"),
+                tail=_tail(audit, order, direction, cotangents),
                 hint="derive jvp and backward from one formula: each is the transpose of the other",
             )
             return
+
+
+def _tail(audit: Audit, order: int, direction: Tensor, cotangents: list[Tensor]) -> list[str]:
+    case = audit.base
+    name = variables(case)[case.wrt[order]]
+    return [
+        audit.outs,
+        f"g = {literals(cotangents)}",
+        f"t = {literal(direction)}",
+        f"gradient = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]",
+        *definition("value_at", case, [audit.floating_outs, f"return {chosen_outs(audit.base_run)}"]),
+        "import torch.autograd.forward_ad as fwad",
+        "with fwad.dual_level():",
+        f"    outs = value_at({moved(case, order, f'fwad.make_dual({name}.detach(), t)', '{}.detach()')})",
+        "    tangents = [fwad.unpack_dual(o).tangent for o in outs]",
+        "forward = sum((a.conj() * b).real.sum().item() for a, b in zip(g, tangents) if b is not None)",
+        "print('<g, jvp(t)> is', forward, 'and <vjp(g), t> is', (gradient.conj() * t).real.sum().item())",
+    ]
 
 
 def _settled(audit: Audit) -> bool:

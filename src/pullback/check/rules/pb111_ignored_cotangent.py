@@ -74,7 +74,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"no gradient depends on the cotangent of output {result.run.differentiable[output]}",
             case=result.case,
             tail=[
-                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                audit.outs,
                 "for scale in (1.0, -3.0):",
                 "    g = [torch.ones_like(o) for o in outs]",
                 f"    g[{output}] = g[{output}] * scale",

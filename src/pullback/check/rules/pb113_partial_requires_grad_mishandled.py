@@ -50,6 +50,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised
@@ -89,9 +90,15 @@ def _finding(audit: Audit, mask: list[bool], message: str) -> Finding:
         case=audit.base,
         mask=mask,
         tail=[
-            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+            audit.outs,
             "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
-            "print([x.grad for x in inputs])",
+            "print('some:', [x.grad for x in inputs])",
+            "for x in inputs:",
+            "    x.requires_grad_().grad = None",
+            f"out = fn({call_text(audit.base)})",
+            audit.outs,
+            "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+            "print('all:', [x.grad for x in inputs])",
         ],
         hint="guard each gradient by its own input's ctx.needs_input_grad, and return None for the others",
     )

@@ -83,7 +83,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"{audit.names[where.order]} is not that of zero cotangents for the others: {where}",
             case=audit.base,
             tail=[
-                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                audit.outs,
                 f"print(torch.autograd.grad(outs[{used}].sum(), inputs, retain_graph=True, allow_unused=True))",
                 f"g = [torch.ones_like(o) if k == {used} else torch.zeros_like(o) for k, o in enumerate(outs)]",
                 "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",

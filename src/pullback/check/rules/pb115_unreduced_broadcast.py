@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING
 from pullback.check.cases import variants
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -72,10 +73,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"{bad.name} of shape {bad.expected} is broadcast; its gradient is returned with shape {bad.returned}, "
                 "and only eager PyTorch sums it",
                 case=case,
-                tail=[
-                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-                    "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
-                ],
+                tail=[audit.outs, *returned("shape")],
                 hint=f"return g.sum_to_size({bad.name}.shape)"
                 + ("" if meant else ", or refuse inputs of different shapes"),
             )

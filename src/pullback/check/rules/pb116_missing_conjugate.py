@@ -58,6 +58,7 @@ from pullback.check.cases import variants
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -89,11 +90,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         f"for complex inputs the gradient of {name} is not the conjugate derivative",
         case=result.case,
         evidence=audit.evidence(result, comparison),
-        tail=[
-            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-            f"got = torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs])[{comparison.order}]",
-            "print(got, 'its conjugate would be', got.conj())",
-        ],
+        tail=gradient_and_quotient(audit, result, comparison),
         hint="multiply the cotangent by the conjugate of the derivative, or refuse complex inputs in forward",
     )
 

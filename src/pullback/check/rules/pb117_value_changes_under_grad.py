@@ -41,11 +41,12 @@ class Shrink(torch.autograd.Function):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, Run, forward
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     if _differs(audit.base_run, forward(audit.subject, audit.base)):
         return  # not even the same run twice: determinism is another property
-    for how, run in _ways(audit):
+    for how, code, run in _ways(audit):
         where = _differs(audit.base_run, run)
         if where is None:
             continue
@@ -69,29 +70,31 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"the value of output {where.order} changes {how}: {where}",
             case=audit.base,
             tail=[
-                "with torch.no_grad():",
-                "    plain = fn(*[x.detach() for x in inputs])  # and the other arguments as above",
-                "print(out, plain)",
+                *definition("value_at", audit.base, ["return out"]),
+                *code,
+                "print('at first:', out, 'then:', other)",
             ],
             hint="compute the same value whatever requires grad; read ctx.needs_input_grad only to decide what to save",
         )
         return
 
 
-def _ways(audit: Audit) -> Iterator[tuple[str, Run]]:
+def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], Run]]:
+    """Yield ways to call the function again, each with lines that bind `other` to the result."""
     count = len(audit.names)
-    ways: list[tuple[str, dict[str, object]]] = [
-        ("under no_grad", {"moved": [t.clone() for t in audit.base.tensors]}),
-        ("when no input requires grad", {"mask": [False] * count}),
+    moved = [t.clone() for t in audit.base.tensors]
+    plain = "value_at([x.detach() for x in inputs])"
+    ways: list[tuple[str, Sequence[str], dict[str, object]]] = [
+        ("under no_grad", ("with torch.no_grad():", f"    other = {plain}"), {"moved": moved}),
+        ("when no input requires grad", (f"other = {plain}",), {"mask": [False] * count}),
     ]
-    if count > 1:
-        ways += [
-            (f"when only {audit.names[k]} requires grad", {"mask": [k == only for only in range(count)]})
-            for k in range(count)
-        ]
-    for how, options in ways:
+    for k in range(count if count > 1 else 0):
+        chosen = f"other = value_at([x.detach().requires_grad_(k == {k}) for k, x in enumerate(inputs)])"
+        mask = [k == only for only in range(count)]
+        ways.append((f"when only {audit.names[k]} requires grad", (chosen,), {"mask": mask}))
+    for how, code, options in ways:
         try:
-            yield how, forward(audit.subject, audit.base, **options)  # type: ignore[arg-type]
+            yield how, code, forward(audit.subject, audit.base, **options)  # type: ignore[arg-type]
         except Raised:
             continue
 

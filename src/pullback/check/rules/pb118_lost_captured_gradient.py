@@ -51,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
@@ -70,9 +71,29 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "wrong",
             f"the output depends on {name}, which requires grad and gets no gradient: it is no argument of the call",
             case=audit.base,
-            tail=[f"out.sum().backward()  # then the .grad of {name} is None"],
+            tail=_tail(audit, name),
             hint=f"pass {name} as an argument and return its gradient",
         )
+
+
+def _tail(audit: Audit, name: str) -> list[str]:
+    """Return lines that print how the output moves with a captured tensor, and its gradient."""
+    if name.startswith("argument "):
+        return [f"out.sum().backward()  # then the .grad of {name} is None"]
+    function = "fn.__self__.forward" if audit.subject.kind == "function" else "fn"
+    root, _, inner = name.partition(".")
+    return [
+        "import inspect",
+        f"found = inspect.getclosurevars(inspect.unwrap({function}))",
+        f'captured = {{**found.globals, **found.nonlocals}}["{root}"]'
+        + (f'.get_parameter("{inner}")' if inner else ""),
+        audit.outs,
+        "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+        "with torch.no_grad():",
+        "    captured += 1e-3",
+        f"moved = fn({call_text(audit.base)})",
+        f"print('before:', out, 'with {name} + 0.001:', moved, 'gradient of {name}:', captured.grad)",
+    ]
 
 
 def _captured(audit: Audit) -> Iterator[tuple[str, Tensor]]:

@@ -58,6 +58,7 @@ from pullback.check.case import Case
 from pullback.check.cases import variants
 from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding, Severity
 
@@ -77,7 +78,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if severity in told:
             continue
         told.add(severity)
-        smallest = audit.shrink(result.case, lambda case: _fails(audit, case)) if severity == "error" else result.case
+        smallest = result.case
+        if severity == "error":
+            smallest = audit.shrink(result.case, lambda case: _error_on(audit, case) is not None)
+            error = _error_on(audit, smallest) or error
         yield audit.finding(
             "PB119",
             severity,
@@ -85,7 +89,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"{error}" + (f" (with {result.case.label})" if result.case.is_variant else ""),
             case=smallest,
             tail=[
-                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                audit.outs,
                 "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
             ],
             hint=_hint(result.case),
@@ -96,9 +100,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield from _odd_cotangents(audit)
 
 
-def _fails(audit: Audit, case: Case) -> bool:
+def _error_on(audit: Audit, case: Case) -> Raised | None:
     result = audit.compare(case)
-    return result is not None and result.error is not None
+    return None if result is None else result.error
 
 
 def _severity(case: Case, guessed: bool) -> Severity:
@@ -141,10 +145,12 @@ def _odd_cotangents(audit: Audit) -> Iterator[Finding]:
                 f"with {how} cotangent, {what}",
                 case=audit.base,
                 tail=[
-                    "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-                    "g = [torch.ones((), dtype=o.dtype).expand_as(o) if o.ndim < 2 else "
-                    "torch.ones_like(o.transpose(-1, -2).contiguous()).transpose(-1, -2) for o in outs]",
-                    "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+                    audit.outs,
+                    f"g = {literals(odd)}",
+                    "plain = [h.contiguous() for h in g]",
+                    "expected = torch.autograd.grad(outs, inputs, plain, retain_graph=True, allow_unused=True)",
+                    "print('contiguous:', expected)",
+                    f"print('{how}:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
                 ],
                 hint="cotangents come in any strides: use reshape instead of view, and .contiguous() before a kernel",
             )

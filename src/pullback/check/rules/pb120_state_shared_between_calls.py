@@ -49,8 +49,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -71,7 +73,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "wrong",
             f"after a second forward on other values, the gradient of {audit.names[where.order]} changes: {where}",
             case=audit.base,
-            tail=["first = out", "second = fn(*[3 * x.detach() for x in inputs])", "first.sum().backward()"],
+            tail=[
+                *definition("value_at", audit.base, [audit.outs, "return outs"]),
+                f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+                "print('alone:', torch.autograd.grad(value_at(inputs), inputs, g, allow_unused=True))",
+                "outs = value_at(inputs)",
+                "value_at([x.flatten().roll(1).view(x.shape) if x.numel() > 1 else x / 2 for x in inputs])",
+                "print('after another forward:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+            ],
             hint=_HINT,
         )
         return
@@ -121,7 +130,7 @@ def _twice(audit: Audit) -> Iterator[Finding]:
             f"in a second backward over a retained graph, {what}",
             case=audit.base,
             tail=[
-                "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
+                audit.outs,
                 "g = [torch.ones_like(o) for o in outs]",
                 "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
                 "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",

@@ -63,9 +63,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
         f"double backward is not supported: {second.error}",
         case=audit.base,
         tail=[
-            "outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if o.requires_grad]",
-            "first = torch.autograd.grad(sum((o * o).sum() for o in outs), inputs, create_graph=True)",
-            "sum(g.sum() for g in first).backward()",
+            audit.outs,
+            "loss = sum((o * o).real.sum() for o in outs)",
+            "first = torch.autograd.grad(loss, inputs, create_graph=True, materialize_grads=True)",
+            "(loss + sum(g.real.sum() for g in first)).backward()",
         ],
         hint="write the backward in differentiable torch operations, or refuse with an error that says so",
     )

@@ -66,7 +66,7 @@ def inputs():
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -113,7 +113,7 @@ def _compare(
 ) -> Finding | None:
     code = batch.code()
     try:
-        found = _difference(audit, setting, batch, batch.mapped(), expected)
+        found = _difference(audit, setting, batch, batch.mapped(), expected, code)
         if found is not None or not with_vjp:
             return found
         code = [*code, *batch.per_example_code()]
@@ -121,16 +121,21 @@ def _compare(
     except Raised as error:
         return refusing(audit, "PB406", setting, error, Refused(error.stage, code, context="vectorised"))
     outputs = len(setting.outputs)
-    return _difference(audit, setting, batch, [*expected[:outputs], *gradients], expected)
+    return _difference(audit, setting, batch, [*expected[:outputs], *gradients], expected, code)
 
 
 def _difference(
-    audit: Audit, setting: Setting, batch: Batch, got: list[Tensor | None], expected: list[Tensor | None]
+    audit: Audit,
+    setting: Setting,
+    batch: Batch,
+    got: list[Tensor | None],
+    expected: list[Tensor | None],
+    code: Sequence[str],
 ) -> Finding | None:
     different = parts(expected, got)
     if different is None:
         return None
-    told = Told(batch.name, batch.code(), _HINT, labels=batch.labels(), yardstick="in a loop")
+    told = Told(batch.name, code, _HINT, labels=batch.labels(), yardstick="in a loop")
     return differing(audit, "PB406", setting, different, told)
 
 

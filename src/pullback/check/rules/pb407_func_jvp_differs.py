@@ -67,13 +67,14 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.cases.repro import literal
+from pullback.check.cases.spelling import literal
 from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
 from pullback.check.contexts.transforms import Setting, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
 
@@ -145,7 +146,7 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
             error_bar=mismatch.bar,
             where="derivative of a tangent along a random direction",
         ),
-        tail=[*code, *_SECOND_CODE],
+        tail=[*code, f"directions = {literals(mismatch.directions)}", *_SECOND_CODE],
         hint="jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",
     )
 
@@ -212,11 +213,18 @@ _DUAL_CODE = (
 )
 _SECOND_CODE = (
     "import torch.autograd.forward_ad as fwad",
-    "with fwad.dual_level():",
-    "    outs = call(*[fwad.make_dual(x, t) for x, t in zip(inputs, tangents)])",
-    "    tangent = fwad.unpack_dual(outs[0]).tangent",
-    "print('tangent:', tangent, 'its gradient:', end=' ')",
-    "print(torch.autograd.grad(tangent, inputs, cotangents[0], allow_unused=True))",
+    "def value_at(xs):",
+    "    with fwad.dual_level():",
+    "        outs = call(*[fwad.make_dual(x, t) for x, t in zip(xs, tangents)])",
+    "        moves = [(g, fwad.unpack_dual(o).tangent) for g, o in zip(cotangents, outs)]",
+    "        return sum((g.conj() * t).real.sum() for g, t in moves if t is not None)",
+    "def dot(a, b):",
+    "    return sum((x.conj() * y).real.sum().item() for x, y in zip(a, b))",
+    "tangent = value_at(inputs)",
+    "got = torch.autograd.grad(tangent, inputs, materialize_grads=True) if tangent.requires_grad else ()",
+    "above = value_at([x.detach() + 1e-4 * v for x, v in zip(inputs, directions)]).item()",
+    "below = value_at([x.detach() - 1e-4 * v for x, v in zip(inputs, directions)]).item()",
+    "print('the gradient of the tangent gives', dot(got, directions), 'and differences', (above - below) / 2e-4)",
 )
 _HINT = "the jvp branches on what it is given: it must not"
 

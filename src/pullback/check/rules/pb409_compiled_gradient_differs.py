@@ -60,8 +60,9 @@ from torch import Tensor
 from pullback._torch import compile_in_this_process
 from pullback.check.case import copy_tensor
 from pullback.check.cases import variants
-from pullback.check.contexts.compare import PRINT, Way, compare_one
+from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
 from pullback.check.contexts.pure import called, pure
+from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting, setting_of, tensor_slots
 from pullback.check.rules._rule import rule
 from pullback.check.trial import reseed
@@ -88,13 +89,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _compare(audit: Audit, base: Setting) -> Iterator[Finding]:
-    compiled = _Compiled(base, fullgraph=True)
-    found = compare_one(audit, "PB409", base, compiled.way())
+    compiled, found = _compiled(audit, base, fullgraph=True)
     if found is not None and found.verdict == "unsupported":
         yield found
-        torch.compiler.reset()
-        compiled = _Compiled(base, fullgraph=False)
-        found = compare_one(audit, "PB409", base, compiled.way())
+        compiled, found = _compiled(audit, base, fullgraph=False)
+    if found is not None and found.verdict == "wrong":
+        found = on_smallest(audit, base, found, lambda small: _compiled(audit, small, compiled.fullgraph)[1])
     if found is None and (resized := _resized(audit, base)) is not None:
         found = compare_one(audit, "PB409", resized, compiled.way(", called with another size"))
     if found is None and (shared := _shared(audit)) is not None:
@@ -105,6 +105,12 @@ def _compare(audit: Audit, base: Setting) -> Iterator[Finding]:
         found = _by_inductor(audit, base, compiled.fullgraph)
     if found is not None:
         yield found
+
+
+def _compiled(audit: Audit, setting: Setting, fullgraph: bool) -> tuple[_Compiled, Finding | None]:
+    torch.compiler.reset()
+    compiled = _Compiled(setting, fullgraph)
+    return compiled, compare_one(audit, "PB409", setting, compiled.way())
 
 
 def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None:
@@ -143,7 +149,8 @@ class _Compiled:
             self.gradient,
             [
                 f"compiled = torch.compile(call, {dynamic}{options}",
-                "got = torch.autograd.grad(compiled(*inputs), inputs, cotangents, allow_unused=True)",
+                "outs = compiled(*inputs)",
+                *GRADIENT,
                 *PRINT,
             ],
             hint=_HINT,

@@ -84,6 +84,7 @@ def _way(use_reentrant: bool) -> Way:
         _checkpointed(use_reentrant),
         [
             "from torch.utils.checkpoint import checkpoint",
+            "inputs = [x.detach().requires_grad_() for x in inputs]",
             f"torch.autograd.backward(checkpoint(call, *inputs, use_reentrant={use_reentrant}), cotangents)",
             "print('eager mode:', expected)",
             "print('checkpoint:', [x.grad for x in inputs])",

@@ -53,6 +53,7 @@ from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, Way, compare_one
 from pullback.check.contexts.dropped import may_drop
+from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
 from pullback.check.rules._rule import rule
 from pullback.check.trial import reseed
@@ -66,13 +67,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
     setting = base_setting(audit)
     if setting is None or not may_drop(audit):
         return
+    found = _find(audit, setting)
+    if found is not None and found.verdict == "wrong":
+        yield on_smallest(audit, setting, found, lambda small: _find(audit, small))
+
+
+def _find(audit: Audit, setting: Setting) -> Finding | None:
     torch.compiler.reset()
     try:
-        found = compare_one(audit, "PB415", setting, _WAY)
+        return compare_one(audit, "PB415", setting, _WAY)
     finally:
         torch.compiler.reset()
-    if found is not None and found.verdict == "wrong":
-        yield found
 
 
 def _gradient(setting: Setting) -> Sequence[Tensor]:

@@ -1,0 +1,96 @@
+"""Lines of reproductions that several rules share: a gradient beside what it should be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import is_differentiable
+from pullback.check.cases.repro import definition, variables
+from pullback.check.cases.spelling import literal, spelled
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.first_order import FirstOrder
+
+if TYPE_CHECKING:
+    from pullback.check.case import Case
+    from pullback.check.state import Audit
+    from pullback.check.trial import Run
+
+_STEP = 1e-4
+_WIDE = (torch.float64, torch.complex128)
+
+
+def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> list[str]:
+    """Return lines that print an element of a gradient, and a difference quotient of the forward.
+
+    Where a plain quotient would be too rough (narrow dtypes, kinks) it is the audit's number.
+    """
+    x = result.case.tensors[c.order]
+    lines = [
+        audit.outs,
+        f"g = {literals(result.cotangents)}",
+        f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{c.order}]",
+    ]
+    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    if c.index is None or x.dtype not in _WIDE or c.kink or not math.isfinite(c.expected):
+        return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {spelled(c.expected)})"]
+    name = variables(result.case)[result.case.wrt[c.order]]
+    step = f"{_STEP * min(1.0, abs(x[c.index].item()) or 1.0):.0e}"
+    term = "(a.conj() * o).real" if any(g.is_complex() for g in result.cotangents) else "(a * o)"
+    body = [audit.floating_outs, f"return sum({term}.sum() for a, o in zip(g, {chosen_outs(result.run)})).item()"]
+    lines += [
+        "@torch.no_grad()",
+        *definition("value_at", result.case, body),
+        f"step = torch.zeros_like({name})",
+        f"step[{', '.join(map(str, c.index)) or '()'}] = {step}",
+    ]
+    quotient = f"(above - below) / (2 * {step})"
+    for unit in ("", "1j * ") if x.is_complex() else ("",):
+        lines += [
+            f"{side} = value_at({moved(result.case, c.order, f'{name}.detach() {sign} {unit}step', '{}.detach()')})"
+            for side, sign in (("above", "+"), ("below", "-"))
+        ]
+        if unit:
+            quotient = f"complex(along_1, {quotient})"
+        elif x.is_complex():
+            lines.append(f"along_1 = {quotient}")
+    return [*lines, f"print('the gradient is', got{element}.item(), 'and the forward says', {quotient})"]
+
+
+def chosen_outs(run: Run) -> str:
+    """Return the expression for those of `audit.floating_outs` that are part of the graph."""
+    floating = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
+    ranks = [floating.index(p) for p in run.differentiable]
+    return "outs" if len(ranks) == len(floating) else f"[outs[k] for k in {ranks}]"
+
+
+def moved(case: Case, order: int, expression: str, others: str = "{}") -> str:
+    """Return the list of the differentiated inputs with an expression in the place of one (and of its twins)."""
+    names = variables(case)
+    chosen = names[case.wrt[order]]
+    return f"[{', '.join(expression if names[p] == chosen else others.format(names[p]) for p in case.wrt)}]"
+
+
+def literals(tensors: Sequence[Tensor]) -> str:
+    """Return a list of tensors as source."""
+    return f"[{', '.join(map(literal, tensors))}]"
+
+
+def returned(attribute: str) -> list[str]:
+    """Return lines that run the backward and print an attribute of each gradient, before the engine changes it."""
+    return [
+        "function = fn.__self__",
+        "backward = function.backward",
+        "def told(*args):",
+        "    result = backward(*args)",
+        "    gradients = result if isinstance(result, tuple) else (result,)",
+        f"    print('returned:', [getattr(g, '{attribute}', None) for g in gradients])",
+        "    return result",
+        "function.backward = staticmethod(told)",
+        f"print('inputs:', [x.{attribute} for x in inputs])",
+        "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs], allow_unused=True)",
+    ]

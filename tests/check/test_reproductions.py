@@ -1,0 +1,185 @@
+"""Every reproduction that an audit prints runs, and shows what it says."""
+
+import contextlib
+import io
+import math
+import re
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pullback.check.find.discover import discover
+from pullback.check.runner.subjects import preload, run_subjects
+
+from ..bulk import OPTIONS, audit_all
+from ..mutants.catalogue import MUTANTS
+from ..mutants.load import build, function_of
+
+TUTORIAL = "examples/tutorial_functions.py"
+REFUSED = ("invalid gradient", "incorrect number", "different than None", "no backward")
+"""What the engine says where the finding says it in other words."""
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
+
+MADE = """
+import enum
+from typing import NamedTuple
+
+import torch
+
+
+class Parameters(NamedTuple):
+    slope: float = 2.0
+    offset: torch.Tensor = torch.zeros(())
+
+
+class Mode(enum.Enum):
+    FAST = 1
+
+
+def make(k):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * k * x
+
+    return lambda x: Scaled.apply(x)
+
+
+class Holder:
+    apply = staticmethod(make(5))
+
+
+class Tuned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p, mode):
+        assert mode is Mode.FAST
+        ctx.save_for_backward(x)
+        return x * x * p.slope, None, {"unused": p.offset}
+
+    @staticmethod
+    def backward(ctx, g, *_):
+        return g * ctx.saved_tensors[0], None, None
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        noise = torch.rand_like(x)
+        ctx.save_for_backward(noise)
+        return x * noise
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0] * 2
+
+
+def inputs(fn):
+    x = torch.tensor([1.5, -0.5], dtype=torch.float64)
+    return [((x, Parameters(), Mode.FAST), {})] if fn is Tuned else [((x,), {})]
+"""
+
+
+def executed(finding):
+    """Run a reproduction in a namespace of its own; return what it printed and what it raised."""
+    printed, raised = io.StringIO(), None
+    torch.compiler.reset()
+    try:
+        with contextlib.redirect_stdout(printed), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(finding.reproduce, "reproduction", "exec"), {})
+    except Exception as error:
+        raised = error
+    return printed.getvalue(), raised
+
+
+def complaint(finding):
+    """Say what is amiss with a reproduction; empty if it shows what the finding says."""
+    printed, raised = executed(finding)
+    if raised is not None:
+        said = " ".join(str(raised).split())
+        meant = finding.verdict == "unsupported" or said[:40] in finding.message or any(w in said for w in REFUSED)
+        return "" if meant else f"it raised {raised!r}"
+    if "raised" in finding.message:
+        return "it did not raise"
+    evidence = finding.evidence
+    if evidence is None or not isinstance(evidence.got, float) or not isinstance(evidence.expected, float):
+        return ""
+    numbers = [float(text) for text in NUMBER.findall(printed)]
+    numbers += [math.nan] * ("nan" in printed) + [math.inf] * ("inf" in printed)
+    missing = [value for value in (evidence.expected, evidence.got) if not any(near(n, value) for n in numbers)]
+    return f"it printed {printed!r}, without {missing}" if missing else ""
+
+
+def near(a, b):
+    return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-5)
+
+
+def complaints(findings):
+    with precise():
+        found = [(finding, complaint(finding)) for finding in findings if finding.reproduce]
+    assert found
+    return [f"{finding.subject} {finding.rule}: {what}\n{finding.reproduce}" for finding, what in found if what]
+
+
+@contextlib.contextmanager
+def precise():
+    torch.set_printoptions(precision=9)
+    try:
+        yield
+    finally:
+        torch.set_printoptions(profile="default")
+
+
+def audited(target, inputs=lambda subject: None):
+    subjects = discover(target)
+    preload(OPTIONS)
+    return [finding for outcome in run_subjects(subjects, OPTIONS, inputs) for finding in outcome.findings]
+
+
+def one_for_each_rule(family):
+    """Return mutants that together are to be caught by every rule of a family that any of them is."""
+    seen, chosen = set(), []
+    for mutant in MUTANTS:
+        new = {rule for rule in mutant.expects if rule.startswith(family)} - seen
+        if new and not mutant.survives:
+            seen |= new
+            chosen.append(mutant)
+    return chosen
+
+
+def test_of_the_tutorial():
+    assert complaints(audited(TUTORIAL)) == []
+
+
+@pytest.mark.parametrize(("family", "rules"), [("PB1", 17), ("PB4", 12)])
+def test_of_mutants(family, rules, tmp_path):
+    modules = [build(mutant, tmp_path) for mutant in one_for_each_rule(family)]
+    options = replace(OPTIONS, select=(family,))
+    found = audit_all([(function_of(module), module.inputs) for module in modules], options)
+    findings = [finding for each in found for finding in each if finding.severity != "info"]
+    assert len({finding.rule for finding in findings}) >= rules
+    assert complaints(findings) == []
+
+
+def test_of_functions_made_by_others_of_structures_and_of_random_ones(tmp_path, monkeypatch):
+    (tmp_path / "made_up.py").write_text(MADE)
+    monkeypatch.chdir(tmp_path)
+    findings = audited("made_up.py", lambda subject: sys.modules[subject.target.__module__].inputs(subject.target))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    assert {finding.subject for finding in errors} == {"Scaled", "Tuned", "Noisy"}
+    assert complaints(findings) == []
+
+
+def test_reproductions_of_what_a_compiler_does_are_short():
+    findings = [f for f in audited(f"{TUTORIAL}:RoundStraightThrough") if f.rule in ("PB410", "PB415")]
+    assert findings
+    assert all(len(finding.reproduce) < 1200 for finding in findings)

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from pullback.report.clean import clean_line
-from pullback.report.model import Finding, Location, Report, SubjectResult, finding_from_dict
+from pullback.report.model import Finding, Report
 from pullback.report.terminal import render_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +33,7 @@ def main() -> int:
         if install(folder):
             statuses += [audit_package(name, folder) for name in PACKAGES]
     print("\nWhat each rule means: pullback rules PB101. What the audit does: docs/check.md.")
+    print("These errors in plain PyTorch: docs/findings.md.")
     return int(not set(statuses) <= {0, 1})  # findings are what the demo is to show
 
 
@@ -67,7 +68,7 @@ def audit_package(name: str, folder: str) -> int:
     if status not in (0, 1):
         print(f"Exit status {status}: {STATUS.get(status, 'ended early')}.")
         return status
-    report = report_from(json.loads(out))
+    report = Report.from_dict(json.loads(out))
     text = render_text(report).rstrip()
     print(text.partition("\n\n")[0])
     for severity in ("error", "warning"):
@@ -88,12 +89,6 @@ def show(findings: list[Finding]) -> None:
     if others and first.severity != "error":
         names = ", ".join(clean_line(finding.subject) for finding in others)
         print(textwrap.fill(f"and the like: {names}", 100, initial_indent="    ", subsequent_indent="      "))
-
-
-def report_from(data: dict) -> Report:
-    """Rebuild a report from its JSON form."""
-    subjects = [SubjectResult(**{**one, "location": Location(**one["location"])}) for one in data["subjects"]]
-    return Report(tuple(subjects), tuple(map(finding_from_dict, data["findings"])), data["summary"]["allowed"])
 
 
 def heading(text: str) -> None:

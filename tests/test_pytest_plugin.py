@@ -99,3 +99,28 @@ def test_the_plugin_loads_nothing_until_it_is_used():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "pullback pullback.pytest_plugin\n"
+
+
+def test_options_say_how_to_audit(project):
+    project.makepyfile(examples="def inputs(fn):\n    raise SystemError('asked')\n")
+    result = project.runpytest_inprocess("--pullback=ops.py", "-k", "WrongCube", "--pullback-ignore=PB1,PB4")
+    result.assert_outcomes(passed=1, deselected=3)
+    result = project.runpytest_inprocess(
+        "--pullback=ops.py", "-k", "WrongCube", "--pullback-select=PB101", "--pullback-inputs=examples.py:inputs"
+    )
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*for WrongCube, it raised SystemError: asked*"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--pullback-select=PB999", "*there is no rule 'PB999'*"),
+        ("--pullback-budget=-1", "*budget must be a positive number of seconds, not -1*"),
+        ("--pullback-inputs=nowhere.py:inputs", "*--inputs nowhere.py:inputs*"),
+    ],
+)
+def test_an_option_that_makes_no_sense(project, option, said):
+    result = project.runpytest_inprocess("--pullback=ops.py", option)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])

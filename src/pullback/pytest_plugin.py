@@ -5,7 +5,7 @@ Nothing but pytest is imported until the option is used, and the audited code ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,19 @@ import pytest
 if TYPE_CHECKING:
     from pullback.check.runner.importer import Listed
     from pullback.check.runner.outcome import Outcome
+    from pullback.check.subject import Given, Options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
-    parser.getgroup("pullback").addoption(
+    """Add the options: the targets, and those of the command line that say how to audit."""
+    group = parser.getgroup("pullback")
+    group.addoption("--pullback-budget", type=float, default=10.0, metavar="SECONDS", help="for each function")
+    group.addoption("--pullback-inputs", metavar="FILE:FUNCTION", help="gives example calls of a function")
+    for name, what in (("select", "run only"), ("ignore", "leave out")):
+        group.addoption(
+            f"--pullback-{name}", action="append", default=[], metavar="PB1,…", help=f"{what} rules whose id starts so"
+        )
+    group.addoption(
         "--pullback",
         action="append",
         default=[],
@@ -53,6 +61,7 @@ class AuditedTarget(pytest.Collector):
         from pullback.errors import PullbackError
 
         try:
+            _how(self.config)
             listed = list_subjects(self.target)
         except PullbackError as error:
             raise self.CollectError(str(error)) from None
@@ -66,16 +75,29 @@ class AuditedTarget(pytest.Collector):
             PullbackError: if the audit could not be run.
         """
         if not self._outcomes:
-            from pullback.check.cases.given import loader
             from pullback.check.runner.importer import audit_targets
-            from pullback.check.subject import Options
 
             chosen = [
                 item.position for item in self.session.items if isinstance(item, AuditItem) and item.parent is self
             ]
-            found = audit_targets([self.target], Options(), loader(None), only=chosen)
+            found = audit_targets([self.target], *_how(self.config), only=chosen)
             self._outcomes = dict(zip(sorted(chosen), found, strict=True))
         return self._outcomes[position]
+
+
+def _how(config: pytest.Config) -> tuple[Options, Callable[[], Given]]:
+    """Return how to audit, as the options say.
+
+    Raises:
+        OptionError: if an option has a value that it cannot take.
+    """
+    from pullback.check.cases.given import loader
+    from pullback.check.options import make_options
+
+    select, ignore, budget, inputs = (
+        config.getoption(f"--pullback-{name}") for name in ("select", "ignore", "budget", "inputs")
+    )
+    return make_options(select, ignore, budget=budget), loader(inputs)
 
 
 class AuditItem(pytest.Item):

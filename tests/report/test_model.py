@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 from pullback.report.model import (
@@ -10,7 +11,7 @@ from pullback.report.model import (
     finding_from_dict,
     finding_to_dict,
     merge,
-    worst_verdict,
+    status_of,
 )
 
 ERROR = Finding(
@@ -30,14 +31,22 @@ UNAUDITED = replace(ERROR, rule="PB001", severity="warning", verdict="unaudited"
 
 
 def report(*findings, allowed=0):
-    result = SubjectResult("Square", Location("ops.py", 12), worst_verdict(findings), 3, 0.5)
+    result = SubjectResult("Square", Location("ops.py", 12), status_of(findings), 3, 0.5)
     return Report((result,), findings, allowed)
 
 
 def test_a_finding_survives_json():
-    finite = replace(ERROR.evidence, got=1.5)
-    for finding in (replace(ERROR, evidence=finite), replace(UNAUDITED, evidence=finite), INFO):
+    for got in (1.5, float("inf"), "a text"):
+        finding = replace(ERROR, evidence=replace(ERROR.evidence, got=got))
         assert finding_from_dict(json.loads(json.dumps(finding_to_dict(finding)))) == finding
+    back = finding_from_dict(json.loads(json.dumps(finding_to_dict(ERROR))))
+    assert math.isnan(back.evidence.got)
+
+
+def test_a_report_survives_json():
+    whole = report(replace(ERROR, evidence=None), UNAUDITED, INFO, allowed=2)
+    whole = replace(whole, findings=tuple(replace(finding, evidence=None) for finding in whole.findings))
+    assert Report.from_dict(json.loads(whole.to_json())) == whole
 
 
 def test_json_is_strict():
@@ -64,10 +73,18 @@ def test_ok_needs_every_subject_audited_and_no_error():
     assert not report(UNAUDITED).ok
 
 
-def test_worst_verdict():
-    assert worst_verdict([]) == "ok"
-    assert worst_verdict([INFO, UNAUDITED]) == "unaudited"
-    assert worst_verdict([UNAUDITED, ERROR, INFO]) == "wrong"
+def test_warnings_alone_do_not_make_it_wrong():
+    warning = replace(ERROR, severity="warning")
+    assert status_of([warning, INFO]) == "warned"
+    assert status_of([warning, ERROR]) == "wrong"
+    assert status_of([warning, replace(warning, verdict="unsupported")]) == "warned"
+    assert status_of([replace(warning, verdict="unstable")]) == "unstable"
+
+
+def test_status_of():
+    assert status_of([]) == "ok"
+    assert status_of([INFO, UNAUDITED]) == "unaudited"
+    assert status_of([UNAUDITED, ERROR, INFO]) == "wrong"
 
 
 def test_at_least():

@@ -18,6 +18,9 @@ from typing import Any, Literal, cast
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
 
+Status = Literal[Verdict, "warned"]
+"""How a subject came out: a verdict, or "warned" where only warnings say that something is wrong."""
+
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 """Least severe first."""
 
@@ -101,20 +104,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SubjectResult:
-    """How the audit of one subject went: `status` is the worst verdict among its findings."""
+    """How the audit of one subject went: `status` sums up its findings."""
 
     name: str
     location: Location
-    status: Verdict
+    status: Status
     cases: int
     seconds: float
 
 
-def worst_verdict(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict that sums up a subject.
+def status_of(findings: Sequence[Finding]) -> Status:
+    """Return what sums up a subject.
 
-    That of its errors, or "unaudited"; else "intended" if it is no derivative on purpose; else that of its
-    warnings. What is merely told as an info does not stain a right function, unless nothing could be decided.
+    The verdict of its errors, or "unaudited"; else "intended" if it is no derivative on purpose; else that of its
+    warnings, but "warned" for "wrong". What is merely told as an info does not stain a right function, unless
+    nothing could be decided.
     """
     audited = all(f.verdict != "unaudited" for f in findings)
     severest = "error" if any(f.severity == "error" for f in findings) else "warning"
@@ -124,7 +128,9 @@ def worst_verdict(findings: Sequence[Finding]) -> Verdict:
         return "unaudited"
     if severest != "error" and "intended" in told:
         return "intended"
-    return next(verdict for verdict in _WORST_FIRST if verdict in verdicts | (told - {"intended"}) or verdict == "ok")
+    counted = verdicts | (told - {"intended"})
+    worst = next(verdict for verdict in _WORST_FIRST if verdict in counted or verdict == "ok")
+    return "warned" if worst == "wrong" and severest == "warning" else worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,12 @@ class Report:
             "summary": self.summary,
         }
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Report:
+        """Rebuild a report from what `to_dict` returned, or from the JSON of `to_json` read back."""
+        subjects = [SubjectResult(**{**one, "location": Location(**one["location"])}) for one in data["subjects"]]
+        return cls(tuple(subjects), tuple(map(finding_from_dict, data["findings"])), data["summary"]["allowed"])
+
     def to_json(self, indent: int | None = 2) -> str:
         """Return the report as one strict JSON object; NaN and infinities are written as strings."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
@@ -213,9 +225,14 @@ def finding_from_dict(data: dict[str, Any]) -> Finding:
     """Rebuild a finding from `finding_to_dict`'s data."""
     evidence = data["evidence"]
     if evidence is not None:
+        numbers = {key: _number(evidence[key]) for key in ("expected", "got", "error_bar")}
         index = evidence["worst_index"]
-        evidence = Evidence(**{**evidence, "worst_index": None if index is None else tuple(index)})
+        evidence = Evidence(**{**evidence, **numbers, "worst_index": None if index is None else tuple(index)})
     return Finding(**{**data, "location": Location(**data["location"]), "evidence": evidence})
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def _plain(value: Any) -> Any:

@@ -16,15 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pullback.report.clean import clean, clean_line
-from pullback.report.model import Evidence, Finding, Report, Severity, SubjectResult, Verdict
+from pullback.report.model import Evidence, Finding, Report, Severity, Status, SubjectResult
 
 SEVERITY_STYLE: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 
-_STATUS_STYLE: dict[Verdict, str] = {
+_STATUS_STYLE: dict[Status, str] = {
     "ok": "green",
     "wrong": "bold red",
     "unstable": "bold red",
     "unaudited": "bold yellow",
+    "warned": "yellow",
     "inconclusive": "yellow",
     "unsupported": "yellow",
     "intended": "cyan",

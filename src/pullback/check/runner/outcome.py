@@ -16,7 +16,7 @@ from pullback.report.model import (
     SubjectResult,
     finding_from_dict,
     finding_to_dict,
-    worst_verdict,
+    status_of,
 )
 
 
@@ -44,7 +44,7 @@ def make_outcome(
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
     loud = [finding for finding in once if subject.source is None or finding.name not in subject.source.allow]
     loud.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule))
-    result = SubjectResult(subject.name, subject.location, worst_verdict(loud), cases, seconds)
+    result = SubjectResult(subject.name, subject.location, status_of(loud), cases, seconds)
     return Outcome(result, tuple(loud), allowed + len(once) - len(loud))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import math
 import re
 import sys
@@ -88,6 +89,12 @@ def inputs(fn):
 """
 
 
+def blocks_that_a_prompt_refuses(code):
+    """Return the lines that follow a block without the empty line that ends it at Python's prompt."""
+    pairs = itertools.pairwise(code.splitlines())
+    return [line for before, line in pairs if before.startswith(" ") and line and not line.startswith(" ")]
+
+
 def executed(finding):
     """Run a reproduction in a namespace of its own; return what it printed and what it raised."""
     printed, raised = io.StringIO(), None
@@ -103,6 +110,8 @@ def executed(finding):
 
 def complaint(finding):
     """Say what is amiss with a reproduction; empty if it shows what the finding says."""
+    if blocks_that_a_prompt_refuses(finding.reproduce):
+        return "it cannot be pasted"
     printed, raised = executed(finding)
     if raised is not None:
         said = " ".join(str(raised).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 
 from pullback.check.rules import all_rules, rule_named
@@ -40,6 +41,9 @@ def make_options(
 def unknown_rule(key: str) -> str:
     """Return the sentence for a key that names no rule, with the nearest one that does."""
     rules = all_rules()
+    if re.fullmatch(r"PB\d?", key.upper()):
+        families = sorted({rule.family for rule in rules})
+        return f"there are no rules {key!r} yet; there are {', '.join(families[:-1])} and {families[-1]}"
     lowered = {key.lower(): key for rule in rules for key in (rule.id, rule.name)}
     close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
     advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"

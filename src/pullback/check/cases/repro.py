@@ -59,7 +59,7 @@ def script(
     lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
     lines.append(f"out = fn({call_text(case)})")
     lines += tail
-    return "\n".join(lines if seed is None else _seeded(lines, seed))
+    return "\n".join(_spaced(lines if seed is None else _seeded(lines, seed)))
 
 
 def variables(case: Case) -> dict[int, str]:
@@ -140,6 +140,16 @@ def _imported(file: str) -> list[str]:
         "spec.loader.exec_module(module)",
         "names = vars(module)",
     ]
+
+
+def _spaced(lines: Iterable[str]) -> Iterator[str]:
+    """Put an empty line after each block, without which Python's prompt does not take what follows."""
+    inside = False
+    for line in lines:
+        if inside and not line.startswith(" "):
+            yield ""
+        inside = line.startswith(" ")
+        yield line
 
 
 def _seeded(lines: Iterable[str], seed: int) -> Iterator[str]:

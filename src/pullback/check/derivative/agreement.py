@@ -44,6 +44,11 @@ class Difference:
         return f"expected {show(self.expected)}, got {show(self.got)}{at}"
 
 
+def plural(number: int, what: str) -> str:
+    """Write a count with its noun: "1 gradient", "2 gradients"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def show(value: float | str) -> str:
     """Write a number with six digits."""
     return value if isinstance(value, str) else f"{value:.6g}"

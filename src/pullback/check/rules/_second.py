@@ -43,7 +43,7 @@ def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Fin
             second.expected,
             second.got,
             second.bar,
-            where="<u, H v>",
+            where="second derivative along u and v",
             dtype="float64",
             failing=1,
             directions=1,
@@ -62,10 +62,12 @@ def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Fin
 
 def _tail(audit: Audit, second: SecondOrder) -> list[str]:
     """Return lines that print a second derivative by autograd, and by differences of the first one."""
-    term = "w.conj() * o * o" if second.composite else "w.conj() * o"
+    complex_ = any(t.is_complex() for t in (*audit.base.tensors, *audit.base_run.roots))
+    product = "({0}.conj() * {1}).real.sum()" if complex_ else "({0} * {1}).sum()"
+    term = product.format("w", "o * o" if second.composite else "o")
     body = [
         audit.outs,
-        f"loss = sum(({term}).real.sum() for w, o in zip(weights, outs))",
+        f"loss = sum({term} for w, o in zip(weights, outs))",
         "first = torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)",
         "return loss, first",
     ]
@@ -86,17 +88,17 @@ def _tail(audit: Audit, second: SecondOrder) -> list[str]:
     return [
         *lines,
         "def dot(a, b):",
-        "    return sum((x.conj() * y).real.sum().item() for x, y in zip(a, b))",
+        f"    return sum({product.format('x', 'y')} for x, y in zip(a, b))",
         f"u = {literals(list(second.u))}",
         f"v = {literals(list(second.v))}",
         "loss, first = gradient_at(inputs, True)",
-        "total = loss + sum((x.conj() * y).real.sum() for x, y in zip(u, first))  # loss: there is always a graph",
+        "total = loss + dot(u, first)  # with the loss there is always a graph",
         *_BY[second.way],
-        "got = dot(v, both) - dot(v, first)",
+        "got = (dot(v, both) - dot(v, first)).item()",
         f"above = {moved.format(f'+ {step}')}",
         f"below = {moved.format(f'- {step}')}",
         f"print('double backward gives', got, 'and differences of the gradient', "
-        f"(dot(u, above) - dot(u, below)) / {2 * step})",
+        f"((dot(u, above) - dot(u, below)) / {2 * step}).item())",
     ]
 
 

@@ -47,6 +47,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.derivative.agreement import plural
 from pullback.check.derivative.recorder import record_base
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import own_nodes, positional_arguments, returns_a_value
@@ -67,7 +68,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "PB103",
                 "error",
                 "wrong",
-                f"backward returned {len(call.returned)} gradients for {len(call.needs)} arguments of forward",
+                _count(len(call.returned), len(call.needs)),
                 case=audit.base,
                 tail=[
                     audit.outs,
@@ -77,6 +78,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 line=_line(audit.subject.source),
             )
             return
+
+
+def _count(returned: int, expected: int) -> str:
+    return f"backward returned {plural(returned, 'gradient')} for {plural(expected, 'argument')} of forward"
 
 
 def _line(source: FunctionSource | None) -> int | None:
@@ -98,7 +103,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         if fixed and isinstance(value, ast.Tuple) and len(value.elts) < expected:
             yield SourceMatch(
                 node.lineno,
-                f"backward returned {len(value.elts)} gradients for {expected} arguments of forward",
+                _count(len(value.elts), expected),
                 _HINT,
             )
 

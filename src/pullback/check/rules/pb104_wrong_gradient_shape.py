@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 
+_BACKWARD = ("torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",)
+
+
 def _run(audit: Audit) -> Iterator[Finding]:
     for case in (audit.base, *_ones(audit.base), *(audit.given if audit.guessed else ())):
         for bad in misshapen(audit.subject, case):
@@ -76,7 +79,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
                 + ("; the engine refuses it" if raises else "; the engine sums it without a word"),
                 case=case,
-                tail=[audit.outs, *returned("shape")],
+                tail=[audit.outs, *(_BACKWARD if raises else returned("shape"))],
                 hint="return a gradient of the input's own shape; no squeeze() without a dim",
             )
             return

@@ -47,6 +47,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.derivative.agreement import plural
 from pullback.check.rules._rule import rule
 from pullback.check.rules._second import is_once_differentiable, silently_wrong
 from pullback.report.model import Finding
@@ -65,7 +66,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         audit,
         "PB404",
         "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
-        because=f"; {second.hidden} saved tensor(s) are neither inputs nor outputs, constants to double backward",
+        because=f"; it keeps {plural(second.hidden, 'tensor')} neither input nor output, to double backward a constant",
     )
 
 

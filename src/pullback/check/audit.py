@@ -22,7 +22,6 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
-
 def audit(
     subject: Subject,
     options: Options,
@@ -82,6 +81,9 @@ def static_findings(subject: Subject, options: Options) -> list[Finding]:
 
 def unaudited(subject: Subject, why: str) -> Finding:
     """Return the warning that a subject could not be run, with why and what to do."""
+    hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
+    if why.startswith("the given inputs do not work"):
+        hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
     return Finding(
         subject=subject.name,
         rule="PB001",
@@ -90,7 +92,7 @@ def unaudited(subject: Subject, why: str) -> Finding:
         verdict="unaudited",
         message=f"not audited: {why}",
         location=subject.location,
-        hint="give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python",
+        hint=hint,
     )
 
 

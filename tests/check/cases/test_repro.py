@@ -1,7 +1,10 @@
 """Reproductions run, and rebuild the call exactly."""
 
 import math
-from dataclasses import replace
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -143,3 +146,40 @@ def test_a_shrunken_case_runs():
     (x, index), _ = run(small)["out"]
     assert x.numel() == 2
     assert index.max() < x.shape[0]
+
+
+class Mode(Enum):
+    FAST = 1
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: float
+
+
+@dataclass
+class Settings:
+    mode: Mode
+    eps: float
+
+
+def test_named_tuples_enumerations_and_dataclasses_are_imported():
+    case = make_case((Pair(normal(1), 0.5), Mode.FAST, Settings(Mode.FAST, 1e-3), [OrderedDict(a=1)]), {}, ["p"])
+    names = {"fn": everything}
+    exec(script(subject_of(everything), case), names)
+    (pair, *others), _ = names["out"]
+    assert type(pair) is Pair
+    assert others == [Mode.FAST, Settings(Mode.FAST, 1e-3), [OrderedDict(a=1)]]
+
+
+def test_a_gap_and_values_that_are_too_many_are_told():
+    code = script(subject_of(everything), make_case((object(), torch.zeros(300)), {}, ["thing", "x"]))
+    assert "# ... stands for thing, of type object, which has no literal" in code
+    assert "  # other values than the audit's, which are too many to print" in code
+
+
+def test_what_draws_starts_from_the_seed_each_time():
+    case = make_case((normal(2),), {}, ["x"])
+    code = script(subject_of(everything), case, ["def call(x):", "    return fn(x)", "first = call(out)"], seed=7)
+    assert code.count("torch.manual_seed(7)\n") == 2
+    assert "torch.manual_seed(7)\nout = fn(x)" in code

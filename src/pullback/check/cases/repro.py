@@ -55,7 +55,9 @@ def script(
             lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
             bound.add(names[position])
         elif not isinstance(value, Tensor) and GAP in spelled(value):
-            lines.append(f"# {GAP} stands for {case.names[position]}, a {type(value).__name__} that has no literal")
+            lines.append(
+                f"# {GAP} stands for {case.names[position]}, of type {type(value).__name__}, which has no literal"
+            )
     lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
     lines.append(f"out = fn({call_text(case)})")
     lines += tail

@@ -115,7 +115,7 @@ def similar(name: str, names: Iterable[str], few: int = 8) -> str:
     lowered = {known_name.lower(): known_name for known_name in reversed(known)}
     if close := difflib.get_close_matches(name.lower(), lowered, n=3):
         return f"; did you mean {' or '.join(lowered[match] for match in close)}?"
-    return f"; there are {_list(known, few)}" if known else ""
+    return f"; there {'is' if len(known) == 1 else 'are'} {_list(known, few)}" if known else ""
 
 
 def similar_files(path: Path) -> str:

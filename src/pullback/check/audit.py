@@ -22,6 +22,7 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
+
 def audit(
     subject: Subject,
     options: Options,

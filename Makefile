@@ -8,13 +8,14 @@ STAMP  := $(VENV)/installed
 .PHONY: help demo test format clean
 
 help:
-	@echo "make demo    audit a few custom autograd functions and show the report"
+	@echo "make demo    audit a few custom autograd functions, then make them from their forwards and train"
 	@echo "make test    formatting, lint, types and tests: what CI runs"
 	@echo "make format  format the code and mend what the linter can"
 	@echo "make clean   remove .venv, caches and build products"
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/made_from_forward.py
 
 test: $(STAMP)
 	$(BIN)/python -m ruff format --check .

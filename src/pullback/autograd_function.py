@@ -72,16 +72,16 @@ def _old_style(cls: Any) -> bool:
 
 def _formula(cls: Any) -> Callable[..., Any]:
     """Return `forward` as a function of the inputs alone."""
+    forward: Callable[..., Any] = cls.forward
     if not _old_style(cls):
-        forward: Callable[..., Any] = cls.forward
         return forward
 
-    @functools.wraps(cls.forward)
+    @functools.wraps(forward)
     def formula(*args: Any, **kwargs: Any) -> Any:
         context = _Context(args)
-        return context.stopped(cls.forward(context, *args, **kwargs))
+        return context.stopped(forward(context, *args, **kwargs))
 
-    parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
     formula.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return formula
 

@@ -27,6 +27,7 @@ _TRUSTED = (
     "typing",
     "collections",
     "numpy",
+    "pullback",
 )
 """Packages whose functions and constants do not change under a program."""
 _MISSING = object()

@@ -63,6 +63,16 @@ class Op:
             return "ruled"
         return "derived" if self._soft is None else "relaxed"
 
+    @property
+    def relaxation(self) -> Callable[..., Any] | None:
+        """The function whose derivatives are a relaxed op's; `None` for other ops."""
+        return self._soft
+
+    @property
+    def linear(self) -> bool | None:
+        """Whether the vjp of a ruled op is linear in the cotangent; `None` where that was not said."""
+        return None if self._rule is None else self._rule.linear
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the formula."""
         if torch.compiler.is_compiling():

@@ -231,7 +231,12 @@ class Audit:
 
     @functools.cached_property
     def intent(self) -> Intent | None:
-        """Why the backward is not the derivative on purpose, if there is a sign of it."""
+        """Why the backward is not the derivative on purpose, if there is a sign of it.
+
+        There is no need for one where a relaxation is declared: the backward is held against that one's derivative.
+        """
+        if self.subject.relaxation is not None:
+            return None
         found = intent.declared(self.subject) or intent.identity(self.base_run)
         if found is None and self.base_result is not None:
             found = intent.flat(self.base_result, self.subject.name)

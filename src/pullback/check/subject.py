@@ -10,7 +10,10 @@ from pullback.check.find.source import FunctionSource
 from pullback.report.model import Location
 
 Kind = Literal["function", "op", "callable"]
-"""An `autograd.Function` class, a `torch.library` custom op, or any other callable."""
+"""An `autograd.Function` class, a `torch.library` custom op, or any other callable.
+
+An op of `pullback.function` is a callable: it sees to the contract itself that rules for Functions check.
+"""
 
 Inputs = Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
 """Examples of a call: `(args, kwargs)` pairs."""
@@ -58,9 +61,25 @@ class Subject:
     why_unaudited: str = ""
     inputs: Callable[[Any], Any] | None = field(default=None, compare=False)
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it is what `pullback.function` returns."""
+        return is_made(self.target)
+
+    @property
+    def relaxation(self) -> Callable[..., Any] | None:
+        """The function whose derivatives it declares to have in place of its own; `None` where it declares none."""
+        relaxation: Callable[..., Any] | None = self.target.relaxation if self.is_made else None
+        return relaxation
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the subject as its users do."""
         return self.target.apply(*args, **kwargs) if self.kind == "function" else self.target(*args, **kwargs)
+
+
+def is_made(obj: Any) -> bool:
+    """Whether an object is what `pullback.function` returns."""
+    return bool(getattr(type(obj), "_is_pullback_op", False))
 
 
 Given = Callable[[Subject], Inputs | None]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pullback.check.subject import Kind
 from pullback.check.trial import Raised
+from pullback.errors import PullbackError
 
 _LENGTH = 200
 _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"
@@ -114,6 +115,8 @@ def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:
     """Read an error that a transform raised."""
     text = str(error.error)
     reason = first_line(error.error)
+    if isinstance(error.error, PullbackError):
+        return Refusal(True, reason, "")
     if kind == "op" and _NO_SETUP_CONTEXT in text:
         hint = "torch.func cannot differentiate PyTorch's custom ops: use torch.autograd.grad"
         return Refusal(True, reason, hint)

@@ -88,9 +88,13 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
 
 
 def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) -> tuple[int, float, float] | None:
+    relaxation = audit.subject.relaxation
+
     def curve(t: float) -> Tensor:
         moved = [x + t * direction if o == order else x for o, x in enumerate(audit.base.tensors)]
-        outs = [o for o in forward(audit.subject, audit.base, moved=moved).outputs if is_differentiable(o)]
+        outs = [
+            o for o in forward(audit.subject, audit.base, moved=moved, call=relaxation).outputs if is_differentiable(o)
+        ]
         return as_real(outs[rank])
 
     estimate = differentiate(curve)

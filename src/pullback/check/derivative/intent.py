@@ -54,7 +54,9 @@ class Intent:
 
 
 def declared(subject: Subject) -> Intent | None:
-    """Return an intent that the name or the docstring states."""
+    """Return an intent that a declaration, the name or the docstring states."""
+    if subject.is_made and subject.target.linear is False:
+        return Intent("declared", "its rule is declared not to be linear in the cotangent")
     source: FunctionSource | None = subject.source
     plain = subject.name.rsplit(".", 1)[-1]
     words = " ".join(_SPLIT_NAME.split(plain)).lower()

@@ -1,4 +1,7 @@
-"""The forward of one case along a line through one of its inputs, and the step that suits its values."""
+"""The forward of one case along a line through one of its inputs, and the step that suits its values.
+
+Of a relaxed op, whose derivative is by its own declaration not that of its forward, the relaxation is sampled.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Sampler:
             t + change if position in moving else (t.to(change.dtype) if imaginary else t)
             for t, position in zip(self.case.tensors, self.case.wrt, strict=True)
         ]
-        run = forward(self.subject, self.case, moved=moved)
+        run = forward(self.subject, self.case, moved=moved, call=self.subject.relaxation)
         outs = [run.outputs[p] for p in self.positions]
         return torch.cat([out.imag.flatten() if imaginary else as_real(out) for out in outs])
 

@@ -76,7 +76,7 @@ class SecondOrder:
 def second_order(audit: Audit) -> SecondOrder:
     """Probe double backward on the working example."""
     first = audit.base_result
-    right = first is not None and not first.wrong and audit.intent is None
+    right = first is not None and not first.wrong and audit.intent is None and audit.subject.relaxation is None
     probe = _Probe(audit.subject, audit.base, composite=right, generator=audit.generator)
     changed = probe.changes_under_create_graph(audit.names)
     expected, bar = probe.numeric()

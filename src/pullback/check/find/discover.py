@@ -150,6 +150,6 @@ def _no_function(target: Target, root: Home) -> str:
     names = [] if root.module is None else public_callables(root.module)
     example = f" {target.where}:{names[0]}" if names else ""
     return (
-        f"no custom function in {target.where}: no {looked_for}, no torch.library.custom_op; "
+        f"no custom function in {target.where}: no {looked_for}, no torch.library.custom_op, no pullback.function; "
         f"to audit another callable, name it:{example or ' TARGET:NAME'}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -141,6 +142,27 @@ def find_op(op: Any, home: Home) -> Found:
         location=location,
         source=source,
         load=home.load(bound, f"torch.ops.{name.replace('::', '.')}", location),
+    )
+
+
+def find_callable(obj: Any, home: Home) -> Found:
+    """Describe a callable of a module: an op of `pullback.function`, or whatever the user named."""
+    source = source_of(obj)
+    inner = obj.func if isinstance(obj, functools.partial) else obj
+    qualname = getattr(inner, "__qualname__", None) or type(inner).__qualname__
+    expression = reach(obj, qualname, home.module)
+    name = expression or qualname.rpartition("<locals>.")[2]
+    location = location_of(obj, source, home)
+    return Found(
+        target=obj,
+        kind="callable",
+        name=name,
+        module=home.name,
+        qualname=qualname,
+        location=location,
+        source=source,
+        load=home.load(expression, name, location),
+        bound=expression is not None,
     )
 
 

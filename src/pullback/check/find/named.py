@@ -16,12 +16,12 @@ from pullback.check.find.live import (
     Found,
     applied_class,
     attribute,
+    find_callable,
     find_function,
     find_op,
     has_forward,
     is_function,
     location_of,
-    reach,
 )
 from pullback.check.find.packages import in_package
 from pullback.check.find.places import Home, home_of_module
@@ -79,7 +79,7 @@ def describe(obj: Any, home: Home, what: str) -> Found:
         raise TargetError(
             f"{what} is of type {type(obj).__name__}: give an autograd.Function class, a torch.library op or a callable"
         )
-    return _find_op_overload(obj, home) if _torch.is_dispatched_op(obj) else _find_callable(obj, home)
+    return _find_op_overload(obj, home) if _torch.is_dispatched_op(obj) else find_callable(obj, home)
 
 
 def public_callables(module: ModuleType) -> list[str]:
@@ -145,22 +145,3 @@ def _load_op(name: str, home: Home, defined: Any) -> str:
     importable = defined is not None and home.module is not None and home.name != "__main__"
     define = f"import {home.name}\n" if importable else ""
     return f"import torch\n{define}fn = torch.ops.{name.replace('::', '.')}"
-
-
-def _find_callable(obj: Any, home: Home) -> Found:
-    source = source_of(obj)
-    inner = obj.func if isinstance(obj, functools.partial) else obj
-    qualname = getattr(inner, "__qualname__", None) or type(inner).__qualname__
-    expression = reach(obj, qualname, home.module)
-    name = expression or qualname.rpartition("<locals>.")[2]
-    location = location_of(obj, source, home)
-    return Found(
-        target=obj,
-        kind="callable",
-        name=name,
-        module=home.name,
-        qualname=qualname,
-        location=location,
-        source=source,
-        load=home.load(expression, name, location),
-    )

@@ -18,8 +18,8 @@ from pullback.errors import TargetError
 _NOT_AUDITED = re.compile(r"__main__|setup|conftest|tests?|test_.*|.*_tests?")
 """Submodules of a package that are not walked into: they run or test it."""
 
-_TELLING = frozenset({*TORCH_NAMES, "custom_op", "triton_op"})
-"""A module that defines a custom function names one of these, or a Function of its package."""
+_TELLING = frozenset({*TORCH_NAMES, "custom_op", "triton_op", "import pullback", "from pullback"})
+"""A module that defines a custom function has one of these words, or a Function of its package."""
 
 _CLASS = re.compile(r"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.MULTILINE)
 _ASSIGNED = re.compile(r"^[ \t]*\w+ = ([\w.]+)$", re.MULTILINE)

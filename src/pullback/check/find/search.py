@@ -12,10 +12,20 @@ from typing import Any
 
 from pullback import _torch
 from pullback.check.find.factories import FactoryCall, call_factory, makes
-from pullback.check.find.live import Found, Function, attribute, find_function, find_op, is_function, live_functions
+from pullback.check.find.live import (
+    Found,
+    Function,
+    attribute,
+    find_callable,
+    find_function,
+    find_op,
+    is_function,
+    live_functions,
+)
 from pullback.check.find.packages import in_package
 from pullback.check.find.places import Home, home_of_module
 from pullback.check.find.source import FunctionSource
+from pullback.check.subject import is_made
 
 _NOT_THERE = (
     "not there once the module is imported: it is defined under a condition that does not hold here, or its "
@@ -24,7 +34,9 @@ _NOT_THERE = (
 
 
 def find_all(homes: Sequence[Home]) -> list[Found]:
-    """Return the Functions and custom ops of some modules; where one is not imported, from its source.
+    """Return the Functions and ops of some modules; the Functions of one that is not imported, from its source.
+
+    Ops are those of `torch.library` and of `pullback.function`.
 
     Left out are the Functions that only exist for others to derive from. Functions that are defined inside
     another function are had by calling that one, where its arguments can be guessed.
@@ -36,7 +48,7 @@ def find_all(homes: Sequence[Home]) -> list[Found]:
 
 
 def _find_live(homes: Sequence[Home]) -> list[Found]:
-    """Return the Functions and custom ops of these modules, the first of which may be their package.
+    """Return the Functions and ops of these modules, the first of which may be their package.
 
     A class that a factory makes again and again is taken once, and each time that a module has a name for it.
     """
@@ -58,6 +70,9 @@ def _find_live(homes: Sequence[Home]) -> list[Found]:
                 else home.load_unnamed(f"torch.ops.{one.name.replace('::', '.')}")
             )
             found.append(replace(one, load=named))
+    for made in _live_made(homes):
+        if in_package(made.__module__, homes[0].name):
+            found.append(find_callable(made, _home_of(made.__module__, homes)))
     return list(_without_copies(found))
 
 
@@ -66,6 +81,12 @@ def _live_ops(homes: Sequence[Home]) -> list[Any]:
     values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
     ops = [*_torch.custom_ops(), *filter(_torch.is_custom_op, values)]
     return list({id(op): op for op in ops}.values())
+
+
+def _live_made(homes: Sequence[Home]) -> list[Any]:
+    """Return the ops of `pullback.function` that these modules have a name for (methods are not: they need a self)."""
+    values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
+    return list({id(made): made for made in values if is_made(made)}.values())
 
 
 def _home_of(module: str, homes: Sequence[Home]) -> Home:

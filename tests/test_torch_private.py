@@ -1,6 +1,7 @@
 """What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
 
 import inspect
+import operator
 
 import pytest
 import torch
@@ -84,3 +85,28 @@ def test_schemas_give_names_types_defaults_and_keyword_only():
     assert [(p.name, p.annotation) for p in of_twice] == [("x", "Tensor")]
     of_add = _torch.op_parameters(torch.ops.aten.add.Tensor)
     assert [(p.name, p.kind, p.default) for p in of_add][-1] == ("alpha", inspect.Parameter.KEYWORD_ONLY, 1)
+
+
+def test_names_traced_are_the_nodes_so_far():
+    seen = []
+
+    def traced(x):
+        y = x.sin()
+        seen.append(_torch.names_traced())
+        return y.cos()
+
+    graph = _torch.trace_ops(traced, torch.zeros(2)).graph
+    names = [node.name for node in graph.nodes]
+    assert seen[0] == names[: len(seen[0])]
+    assert "sin" in seen[0]
+    assert "cos" not in seen[0]
+
+
+def test_schemas_tell_views_and_writes():
+    aten = torch.ops.aten
+    assert _torch.is_view(aten.view.default)
+    assert _torch.is_view(operator.getitem)
+    assert not _torch.is_view(aten.sin.default)
+    assert _torch.is_mutable(aten.add_.Tensor)
+    assert not _torch.is_mutable(aten.add.Tensor)
+    assert not _torch.is_mutable(operator.getitem)

@@ -23,7 +23,7 @@ from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
 
 
@@ -204,12 +204,30 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     return traced
 
 
+def names_traced() -> list[str]:
+    """Return the names of the nodes that `trace_ops`, which is running, has recorded so far.
+
+    Relies on `torch.fx.experimental.proxy_tensor.get_proxy_mode` and its `tracer.graph`.
+    """
+    mode = get_proxy_mode()
+    assert mode is not None
+    return [node.name for node in mode.tracer.graph.nodes]
+
+
 def is_mutable(op: Any) -> bool:
     """Whether an ATen op writes to an argument.
 
     Relies on `OpOverload._schema.is_mutable`.
     """
-    return bool(op._schema.is_mutable)
+    return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
+
+
+def is_view(op: Any) -> bool:
+    """Whether a node of a graph returns memory of an argument: an ATen op by its schema, or a part of a result.
+
+    Relies on `OpOverload._schema.returns` and their `alias_info`.
+    """
+    return not isinstance(op, OpOverload) or any(r.alias_info is not None for r in op._schema.returns)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -221,9 +221,7 @@ class Op:
             if plan is None and len(self._plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self.__name__, self._formula, self._native, grad)
-                if self._reads.obstacle and plan.kernels is not None:
-                    plan = Plan(None, self._reads.obstacle)
+                plan = make_plan(call, self.__name__, self._formula, self._native, self._reads, grad)
                 self._plans[key] = plan
                 self._first = self._first or call.example()
             return plan

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.call import Call
-from pullback.errors import FormulaError
+from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
+from pullback.graph.reads import Reads
 
 TENSOR = object()
 """Stands for a tensor in the template of a result."""
@@ -66,17 +67,21 @@ class Plan:
     why_inline: str = ""
 
 
-def make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], grad: bool) -> Plan:
-    """Trace a call and decide how calls like it are carried out.
+def make_plan(
+    call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
+) -> Plan:
+    """Trace a call and decide how calls like it are carried out; `reads` is what the formulas read.
 
     Raises:
         FormulaError: if the formula does what has no derivative, or returns no tensor.
     """
     with _torch.without_saved_tensors_hooks():
-        return _make_plan(call, name, value, derivative, grad)
+        return _make_plan(call, name, value, derivative, reads, grad)
 
 
-def _make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], grad: bool) -> Plan:
+def _make_plan(
+    call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
+) -> Plan:
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
     facts = facts_of(flat_value, call.tensors, name)
@@ -87,7 +92,7 @@ def _make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Cal
         flat = call.flat(derivative)
         facts = facts_of(flat, call.tensors, name)
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
-    obstacle = facts.obstacle or call.obstacle or ("" if wanted else "no gradient is asked for")
+    obstacle = facts.obstacle or call.obstacle or reads.obstacle or ("" if wanted else "no gradient is asked for")
     if obstacle:
         return Plan(None, obstacle)
     try:
@@ -96,7 +101,21 @@ def _make_plan(call: Call, name: str, value: Callable[..., Any], derivative: Cal
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not joint.connected:
         return Plan(None, "no output depends on an input that requires grad")
-    return Plan(_kernels(joint, flat, facts.outputs, structure[0]))
+    return Plan(_kernels(joint, _while_current(flat, reads, name), facts.outputs, structure[0]))
+
+
+def _while_current(flat: Flat, reads: Reads, name: str) -> Flat:
+    """Return a formula that refuses to stand for an earlier call once what it reads has changed."""
+
+    def native(*tensors: Tensor) -> list[Any]:
+        if not reads.unchanged():
+            raise DerivativeError(
+                f"what {name} reads from around it (a global, a closed-over variable, a function) has changed between "
+                "the call and its derivative of second order, which computes the formula again: pass it as an argument."
+            )
+        return flat(*tensors)
+
+    return native
 
 
 def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> Kernels:
@@ -121,6 +140,8 @@ def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> K
 
 def in_layout(g: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return a cotangent in the layout for which the backward was made."""
+    if g.layout is not torch.strided:  # of a sparse embedding, say
+        g = g.to_dense()
     if g.is_neg() or (g.is_complex() and g.is_conj()):
         g = g.resolve_conj().resolve_neg()
     if g.stride() == stride or not g.numel():

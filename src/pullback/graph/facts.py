@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,7 +22,11 @@ from pullback.errors import FormulaError
 Flat = Callable[..., list[Any]]
 """A formula on the tensors of its call alone, which returns the leaves of what comes out."""
 
-_NOT_THE_USERS = tuple(str(Path(str(p.__file__)).parent) for p in (torch, _torch))
+_TORCH = Path(str(torch.__file__)).parent
+_PYTORCH = str(_TORCH) + os.sep
+_NOT_THE_USERS = (_PYTORCH, str(Path(__file__).parent.parent) + os.sep)
+_METHODS = tuple(str(_TORCH / name) for name in ("overrides.py", "_tensor.py", "_subclasses/fake_tensor.py"))
+"""Where the methods of tensors live: the caller is the frame above."""
 
 _VALUE_READERS = {
     "item": ".item()",
@@ -34,6 +41,7 @@ _VALUE_READERS = {
     "data_ptr": ".data_ptr()",
     "__dlpack__": "DLPack",
 }
+_SHOWING = frozenset({"__repr__", "__format__"})
 
 
 @dataclass(slots=True)
@@ -55,7 +63,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
-    seen = _Seen()
+    seen, readers = _Seen(), _Readers(name)
     facts = Facts()
     plain = [t.detach() for t in tensors]
     with _torch.fake_mode() as mode:
@@ -63,7 +71,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
-            with torch.enable_grad(), seen, _Readers(name):
+            with torch.enable_grad(), seen, readers:
                 facts.outputs = flat(*fakes)
         except _torch.DATA_DEPENDENT as error:
             facts.obstacle = f"an op that it calls needs a value ({error})"
@@ -77,7 +85,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
             f"{name} writes to its input tensor number {written[0]}: the caller's tensor would change under autograd. "
             "Work on a copy: `x = x.clone()`."
         )
-    facts.obstacle = facts.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
+    facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
     return facts
 
 
@@ -87,9 +95,11 @@ def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
-    memory = {_torch.storage_of(t) for t in inputs}
+    memory = {_torch.storage_of(t) for t in inputs if t.layout is torch.strided}
     for out in outputs:
         if isinstance(out, Tensor):
+            if out.layout is not torch.strided:
+                return "it returns a sparse tensor"
             if not _torch.is_fake(out):
                 return "it returns a tensor that was not made from its inputs"
             storage = _torch.storage_of(out)
@@ -119,21 +129,33 @@ class _Seen(TorchDispatchMode):
 
 
 class _Readers(TorchFunctionMode):
-    """Refuses what takes a value out of a tensor, and names the line."""
+    """Refuses what takes a value out of a tensor, and names the line; where PyTorch itself does, notes it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        self.obstacle = ""
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        what = _VALUE_READERS.get(getattr(func, "__name__", ""))
-        if what is not None and args and _torch.is_fake(args[0]):
-            raise FormulaError(
-                f"{self._name} needs the value of a tensor: {what}{_users_line()}. What depends on values cannot be "
-                "differentiated, compiled or batched as one formula: use torch.where, torch.clamp or masks, or give "
-                "the derivative with `@op.vjp`."
-            )
+        called = getattr(func, "__name__", "")
+        if args and _torch.is_fake(args[0]) and (called in _VALUE_READERS or called in _SHOWING):
+            if called in _SHOWING:
+                self.obstacle = self.obstacle or "it shows a tensor"
+            elif _pytorch_calls(sys._getframe(1)):
+                self.obstacle = self.obstacle or f"PyTorch reads a value in it ({_VALUE_READERS[called]})"
+            else:
+                raise FormulaError(
+                    f"{self._name} needs the value of a tensor: {_VALUE_READERS[called]}{_users_line()}. What depends "
+                    "on values cannot be differentiated, compiled or batched as one formula: use torch.where, "
+                    "torch.clamp or masks, or give the derivative with `@op.vjp`."
+                )
         return func(*args, **(kwargs or {}))
+
+
+def _pytorch_calls(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename.startswith(_METHODS):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_PYTORCH)
 
 
 def _users_line() -> str:

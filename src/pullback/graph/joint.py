@@ -60,6 +60,8 @@ def joint_of(
     cotangents = [_cotangent(results[i]) for i in connected]
     n = len(tensors)
 
+    ahead: set[str] = set()
+
     def both(*given: Tensor) -> list[Any]:
         if value is not derivative or not connected:
             with torch.no_grad():
@@ -69,13 +71,14 @@ def joint_of(
         primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given[:n])]
         with torch.enable_grad():
             outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
+        ahead.update(_torch.names_traced())
         roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
         if value is derivative:
             values = outs
         return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
 
     graph = _torch.trace_ops(both, *(x.detach() for x in tensors), *cotangents)
-    return _cut(graph, n, tuple(wanted), tuple(connected))
+    return _cut(graph, n, ahead, tuple(wanted), tuple(connected))
 
 
 def _cotangent(out: Tensor) -> Tensor:
@@ -99,14 +102,18 @@ def cotangent_stride(out: Tensor) -> tuple[int, ...]:
     return tuple(out.stride())
 
 
-def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connected: tuple[int, ...]) -> Joint:
+def _cut(
+    joint: fx.GraphModule, n_inputs: int, before: set[str], wanted: tuple[int, ...], connected: tuple[int, ...]
+) -> Joint:
+    """Divide a joint graph; `before` names the nodes that stood before the derivative was taken."""
     graph = joint.graph
     simplify(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
     results: Any = graph.output_node().args[0]
     outputs, gradients = results
-    ahead = _ancestors(outputs)
+    checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
+    ahead = _ancestors([*outputs, *checks])
     for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
@@ -126,20 +133,37 @@ def _cut(joint: fx.GraphModule, n_inputs: int, wanted: tuple[int, ...], connecte
 def simplify(graph: fx.Graph) -> None:
     """Drop what only matters to autograd (kernels run below it), what is computed twice, and what nobody uses.
 
-    Two equal nodes have equal results: there are no random and no in-place ops here (`facts_of`).
+    Two equal nodes have equal results, for nothing here is random (`facts_of`), unless they touch memory that
+    is written to, as some of PyTorch's derivatives do.
     """
+    written = _written(graph)
     known: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
-        if same is None:
+        if same is None and not written.intersection((node, *node.all_input_nodes)):
             key = (node.target, repr(node.args), repr(node.kwargs))
             same = known.setdefault(key, node)
-        if same is not node:
+        if same is not None and same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _written(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that may share memory with what an in-place op writes to: generously, whatever it was
+    made from and whatever is made of that by ops that return views.
+    """
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        writes = node.op == "call_function" and _torch.is_mutable(node.target)
+        if writes or (node in found and _torch.is_view(node.target)):
+            found.update((node, *node.all_input_nodes))
+    for node in graph.nodes:
+        if node.op == "call_function" and _torch.is_view(node.target) and found.intersection(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _ancestors(nodes: Sequence[Any]) -> set[fx.Node]:

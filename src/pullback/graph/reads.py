@@ -7,30 +7,43 @@ they were. Constants, functions and modules can be watched; an object with attri
 from __future__ import annotations
 
 import builtins
-import dis
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from pullback import _torch
+from pullback.graph.names import imports_in, names_in, writes_in
+
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout)
-_TRUSTED = (
-    "torch",
-    "math",
-    "cmath",
-    "operator",
-    "functools",
-    "itertools",
-    "builtins",
-    "typing",
-    "collections",
-    "numpy",
-    "pullback",
+_TRUSTED = frozenset(
+    "torch numpy math cmath operator functools itertools builtins typing collections pullback".split(),
 )
 """Packages whose functions and constants do not change under a program."""
+_DRAWING = frozenset({"numpy.random"})
+"""Of these, modules whose functions return something else at each call."""
+_DYNAMIC = frozenset({"globals", "locals", "vars", "eval", "exec", "open", "input", "print", "__import__"})
+"""Built-in functions that read anything, or do what a graph does not."""
+_BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 _MISSING = object()
+
+
+class _DefaultDtype:
+    """A dictionary of one entry, so that it is watched like any other: ops on integers depend on it."""
+
+    def get(self, name: str, default: Any) -> Any:
+        """Return the default dtype."""
+        return torch.get_default_dtype()
+
+
+_SETTINGS = _DefaultDtype()
 
 
 @dataclass(slots=True)
@@ -38,7 +51,8 @@ class Reads:
     """What a formula reads.
 
     Attributes:
-        watched: (dictionary or cell, name, value) of each value that can be compared again.
+        watched: (dictionary, name, value) of each value that can be compared again; in place of a dictionary a
+            closure's cell, or a function for its code, with "" as the name.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
     """
 
@@ -48,88 +62,110 @@ class Reads:
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
         for holder, name, value in self.watched:  # a plain loop: this runs at every call
-            if (_now(holder, name) if name == "" else holder.get(name, _MISSING)) is not value:
+            if (holder.get(name, _MISSING) if name else _now(holder, "")) is not value:
                 return False
         return True
 
 
 def reads_of(*functions: Callable[..., Any] | None) -> Reads:
     """Return what these functions, and the Python functions that they name, read from around them."""
-    reads = Reads()
+    reads = Reads([(_SETTINGS, "default dtype", torch.get_default_dtype())])
     for function in functions:
-        if function is not None and not reads.obstacle:
+        if function is not None:
             _follow(function, reads, set())
     reads.watched = list({(id(holder), name): (holder, name, value) for holder, name, value in reads.watched}.values())
     return reads
 
 
 def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
-    while hasattr(function, "__wrapped__") and not isinstance(function, types.FunctionType):
-        function = function.__wrapped__
-    if not isinstance(function, types.FunctionType):
-        reads.obstacle = reads.obstacle or f"it calls an object of type {type(function).__name__}"
+    """Note what a function of the user reads."""
+    if _is_op(function):
+        _follow_op(function, reads, seen)
         return
-    if id(function) in seen:
+    if not isinstance(function, types.FunctionType):
+        if not _is_fixed(function):
+            _object(function, "", reads)
+        return
+    if id(function) in seen or reads.obstacle:
         return
     seen.add(id(function))
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for chain in _names(function.__code__):
-        if reads.obstacle:
-            return
-        first, *attributes = chain
+    code = function.__code__
+    reads.watched.append((function, "", code))  # a notebook's autoreload gives a function new code in place
+    _look_inside(function, reads)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    for first, *attributes in names_in(code):
         if first in cells:
             _see(cells[first], "", first, attributes, reads, seen)
         elif first in function.__globals__:
             _see(function.__globals__, first, first, attributes, reads, seen)
-        elif not hasattr(builtins, first):
-            reads.obstacle = f"`{first}` is not defined when the graph is made"
+        elif first in _DYNAMIC or not hasattr(builtins, first):
+            why = "does what a graph cannot" if first in _DYNAMIC else "is not defined when the graph is made"
+            reads.obstacle = reads.obstacle or f"`{first}` {why}"
+        else:
+            reads.watched.append((function.__globals__, first, _MISSING))
+
+
+def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
+    reads.watched.append((vars(op), "_rule", op._rule))
+    if op.kind == "ruled":
+        reads.obstacle = reads.obstacle or f"it calls {op.__name__}, whose derivative is a rule"
+    for part in (op._formula, op._soft):
+        if part is not None:
+            _follow(part, reads, seen)
+
+
+def _look_inside(function: types.FunctionType, reads: Reads) -> None:
+    """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
+    for module in imports_in(function.__code__):
+        if not _trusted(module) or module.startswith("numpy"):
+            reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
+    for name in writes_in(function.__code__):
+        reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
+    defaults: Iterable[Any] = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    for value in defaults:
+        if not _is_fixed(value):
+            _object(value, "as a default", reads)
 
 
 def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
     """Watch one value, or follow it, or call it an obstacle."""
     value = _now(holder, key)
-    if isinstance(value, types.ModuleType) and not _trusted(value.__name__):
-        if not attributes:
-            reads.obstacle = f"it uses the module `{shown}` as a value"
-            return
-        reads.watched.append((holder, key, value))
-        _see(vars(value), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
-        return
     reads.watched.append((holder, key, value))
-    if isinstance(value, types.ModuleType) or _is_constant(value) or _trusted(getattr(value, "__module__", None) or ""):
-        if isinstance(value, torch.Tensor):
-            reads.obstacle = f"it closes over the tensor `{shown}`"
-        return
-    if isinstance(value, types.BuiltinFunctionType):
-        return
-    if isinstance(value, types.FunctionType) or _is_op(value):
+    if isinstance(value, types.ModuleType):
+        _see_module(value, shown, attributes, reads, seen)
+    elif _is_op(value) or (isinstance(value, types.FunctionType) and not _trusted(value.__module__ or "")):
         _follow(value, reads, seen)
-        return
-    what = "the class" if isinstance(value, type) else f"an object of type {type(value).__name__},"
-    reads.obstacle = f"it uses {what} `{shown}`, which may change between calls"
+    elif not _is_fixed(value):
+        _object(value, f"`{shown}`", reads)
 
 
-def _names(code: types.CodeType) -> Iterator[list[str]]:
-    """Yield each global or closed-over name that code loads, with the attributes read from it at once."""
-    own = set(code.co_varnames) | set(code.co_cellvars)
-    chain: list[str] = []
-    for instruction in dis.get_instructions(code):
-        if chain and instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"}:
-            chain.append(instruction.argval)
-            continue
-        if chain:
-            yield chain
-            chain = []
-        loads = instruction.opname in {"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME"}
-        if loads and instruction.argval not in own:
-            chain = [instruction.argval]
-    if chain:
-        yield chain
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            for chain in _names(constant):
-                if chain[0] not in own:
-                    yield chain
+def _see_module(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
+    if module.__name__ in _DRAWING:
+        reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
+    elif not attributes:
+        if not _trusted(module.__name__):
+            reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
+    elif not _trusted(module.__name__):
+        _see(vars(module), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
+    else:  # what it is called does not change, so it is looked at once and not watched
+        value = getattr(module, attributes[0], None)
+        if isinstance(value, types.ModuleType):
+            _see_module(value, f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
+        elif _is_op(value):
+            _follow(value, reads, seen)
+        elif not _is_fixed(value):
+            _object(value, f"`{shown}.{attributes[0]}`", reads)
+
+
+def _object(value: Any, shown: str, reads: Reads) -> None:
+    if isinstance(value, torch.Tensor):
+        what = f"it closes over the tensor {shown}" if shown.startswith("`") else f"it has a tensor {shown}"
+    elif isinstance(value, type):
+        what = f"it uses the class {shown}, which may change between calls"
+    else:
+        comma = "," if shown else ""
+        what = f"it uses an object of type {type(value).__name__}{comma} {shown}{comma} which may change between calls"
+    reads.obstacle = reads.obstacle or " ".join(what.split())
 
 
 def _now(holder: Any, name: str) -> Any:
@@ -138,15 +174,28 @@ def _now(holder: Any, name: str) -> Any:
             return holder.cell_contents
         except ValueError:
             return _MISSING
-    return holder.get(name, _MISSING)
+    return holder.__code__ if name == "" else holder.get(name, _MISSING)
 
 
-def _trusted(module: str) -> bool:
-    return module.partition(".")[0] in _TRUSTED
+def _is_fixed(value: Any) -> bool:
+    """Whether a value cannot change what it is or does: a constant, or a function or class of a package we trust."""
+    if isinstance(value, _BUILT_IN):
+        owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
+        named = isinstance(owner, type | types.ModuleType)
+        return owner is None or (named and _trusted(getattr(owner, "__module__", None) or owner.__name__))
+    if _torch.is_dispatched_op(value):
+        return _torch.op_name(value).startswith(("aten::", "prims::"))
+    if isinstance(value, type | types.FunctionType):
+        return _trusted(value.__module__ or "")
+    return _is_constant(value)
 
 
 def _is_constant(value: Any) -> bool:
     return isinstance(value, _CONSTANTS) or (type(value) is tuple and all(map(_is_constant, value)))
+
+
+def _trusted(module: str) -> bool:
+    return module.partition(".")[0] in _TRUSTED
 
 
 def _is_op(value: Any) -> bool:

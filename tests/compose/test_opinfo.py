@@ -1,0 +1,37 @@
+"""PyTorch's own operator database: value, gradient and second derivative are those of the operator."""
+
+import pytest
+
+from .opinfo import entries, outcome_of
+
+SHARDS = 8
+
+EXCEPTIONS = {
+    "nn.functional.instance_norm": (
+        "FormulaError",
+        "writes to the running statistics, which are inputs of the formula: refused",
+    ),
+    "linalg.eig": (
+        "RuntimeError: linalg_eig_backward: The eigenvectors in the complex case are specified up to",
+        "the second derivative goes through the formula again; PyTorch wants every function of its eigenvectors to "
+        "be the same for any phase, and finds two that are so only together: refused by PyTorch",
+    ),
+}
+"""For each entry that differs the error that says so, and why."""
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_value_and_derivatives_are_those_of_the_operator(shard):
+    chosen = dict(list(entries().items())[shard::SHARDS])
+    outcomes = [outcome_of(name, entry) for name, entry in chosen.items()]
+    differing = {outcome.name: outcome.differences for outcome in outcomes if outcome.differences}
+    assert {name: found for name, found in differing.items() if name not in EXCEPTIONS} == {}
+    for name in EXCEPTIONS.keys() & chosen.keys():
+        error, _ = EXCEPTIONS[name]
+        assert all(found.startswith(error) for found in differing[name])
+    assert sum(outcome.graphs > 0 for outcome in outcomes) >= 0.7 * len(outcomes)  # most do not run inline
+
+
+def test_exceptions_are_few_and_the_database_is_not():
+    assert len(entries()) >= 500
+    assert len(EXCEPTIONS) <= 0.03 * len(entries())

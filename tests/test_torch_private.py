@@ -1,12 +1,18 @@
 """What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
 
+import contextlib
 import inspect
 import operator
+import warnings
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback import _torch
+from pullback.bind import tripwire
 
 
 @torch.library.custom_op("pullback_test_private::twice", mutates_args=())
@@ -110,3 +116,171 @@ def test_schemas_tell_views_and_writes():
     assert _torch.is_mutable(aten.add_.Tensor)
     assert not _torch.is_mutable(aten.add.Tensor)
     assert not _torch.is_mutable(operator.getitem)
+
+
+class Nothing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class NoFunctions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def asked_in_each_context(ask):
+    """Ask in plain eager mode, and in everything that is not."""
+    x = torch.ones(2)
+    seen = {"eager": ask()}
+
+    def note(name):
+        def function(t):
+            seen[name] = ask()
+            return t.sum()
+
+        return function
+
+    torch.func.grad(note("functorch"))(x)
+    torch.func.vmap(note("vmap"))(x)
+    for name, context in {
+        "dispatch mode": Nothing(),
+        "function mode": NoFunctions(),
+        "autocast": torch.autocast("cpu", dtype=torch.bfloat16),
+        "dual": forward_ad.dual_level(),
+    }.items():
+        with context:
+            seen[name] = ask()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.trace", DeprecationWarning)
+        torch.jit.trace(note("jit"), (x,), check_trace=False)
+    return {name for name, answer in seen.items() if answer}
+
+
+def test_plain_eager_is_told_from_every_transform_mode_and_tracer():
+    assert asked_in_each_context(_torch.is_plain_eager) == {"eager"}
+
+
+def test_no_grad_and_inference_mode_are_plain_eager():
+    with torch.no_grad(), torch.inference_mode():
+        assert _torch.is_plain_eager()
+
+
+def test_who_may_trace_is_known():
+    assert asked_in_each_context(_torch.may_be_traced) == {"functorch", "vmap", "dispatch mode", "jit"}
+
+
+def test_forward_ad_counts_its_levels():
+    assert asked_in_each_context(_torch.in_dual_level) == {"dual"}
+
+
+def test_functorch_keeps_a_stack_of_interpreters():
+    assert asked_in_each_context(_torch.in_functorch) == {"functorch", "vmap"}
+
+
+def test_autocast_is_known_for_any_device():
+    assert asked_in_each_context(_torch.any_autocast) == {"autocast"}
+
+
+def test_jit_tracing_has_a_state():
+    assert asked_in_each_context(_torch.is_jit_tracing) == {"jit"}
+
+
+def test_forward_grad_can_be_enabled_where_pytorch_disabled_it():
+    def tangent_in_jvp(enabled):
+        class Probe(torch.autograd.Function):
+            @staticmethod
+            def forward(x):
+                return x.clone()
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                ctx.save_for_forward(*inputs)
+
+            @staticmethod
+            def jvp(ctx, t):
+                (x,) = ctx.saved_tensors
+                with _torch.forward_grad_enabled() if enabled else contextlib.nullcontext():
+                    found.append(forward_ad.unpack_dual(x * 1).tangent is not None)
+                return t
+
+        found = []
+        torch.func.jvp(Probe.apply, (torch.ones(2),), (torch.ones(2),))
+        return found
+
+    assert tangent_in_jvp(enabled=False) == [False]
+    assert tangent_in_jvp(enabled=True) == [True]
+
+
+def test_a_batch_of_cotangents_is_known():
+    seen = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(_torch.is_grads_batch(g))
+            return g
+
+    x = torch.ones(2, requires_grad=True)
+    torch.autograd.grad(Probe.apply(x), x, torch.eye(2), is_grads_batched=True)
+    torch.autograd.grad(Probe.apply(x), x, torch.ones(2))
+    assert seen == [True, False]
+
+
+def test_below_autograd_ops_record_nothing():
+    x = torch.ones(2, requires_grad=True)
+    with _torch.below_autograd():
+        assert (x * 2).grad_fn is None
+    assert (x * 2).grad_fn is not None
+
+
+def test_fake_tensors_have_shapes_and_no_values():
+    with _torch.fake_mode() as mode:
+        fake = mode.from_tensor(torch.ones(2, 3), static_shapes=True)
+        assert (fake * torch.ones(3)).shape == (2, 3)  # a tensor that is not fake may take part
+        assert _torch.is_fake(fake)
+        with pytest.raises(_torch.DATA_DEPENDENT):
+            fake.sum().item()
+    assert not _torch.is_fake(torch.ones(2))
+
+
+def test_make_fx_records_undecomposed_ops_of_real_tensors():
+    traced = _torch.trace_ops(lambda x: [torch.nn.functional.softplus(x)], torch.ones(2))
+    assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [
+        torch.ops.aten.softplus.default
+    ]
+    assert torch.equal(traced(torch.zeros(2))[0], torch.nn.functional.softplus(torch.zeros(2)))
+
+
+def test_schemas_say_which_ops_write():
+    assert _torch.is_mutable(torch.ops.aten.add_.Tensor)
+    assert not _torch.is_mutable(torch.ops.aten.add.Tensor)
+
+
+def test_a_version_counts_writes():
+    x = torch.ones(2)
+    before = _torch.version_of(x)
+    x[:1].mul_(2)
+    assert _torch.version_of(x) == before + 1
+
+
+def test_storages_are_equal_where_memory_is_shared_also_for_fake_tensors():
+    with _torch.fake_mode() as mode:
+        for x in (torch.ones(4), mode.from_tensor(torch.ones(4))):
+            assert _torch.storage_of(x[1:]) == _torch.storage_of(x.view(2, 2))
+            assert _torch.storage_of(x.clone()) != _torch.storage_of(x)
+
+
+def test_the_tripwire_is_known_by_its_namespace():
+    traced = _torch.trace_ops(lambda x: [tripwire.tripwire(x, [x], "op")], torch.ones(2))
+    assert [_torch.is_tripwire(node.target) for node in traced.graph.nodes] == [False, True, False]
+    assert not _torch.is_tripwire(torch.ops.aten.clone.default)
+
+
+def test_leaves_of_containers_come_with_their_structure():
+    leaves, spec = _torch.tree_leaves({"b": (1, None), "a": [2]})
+    assert leaves == [1, None, 2]
+    assert _torch.tree_unflatten([3, 4, 5], spec) == {"b": (3, 4), "a": [5]}

@@ -18,6 +18,7 @@ from torch._C import (
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
+from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
@@ -158,12 +159,39 @@ def in_dual_level() -> bool:
     return forward_ad._current_level >= 0
 
 
+def may_be_traced() -> bool:
+    """Whether a mode, a tracer or a transform may look at the ops that run, and not only run them.
+
+    Relies on `torch._C._functorch.peek_interpreter_stack`, `_len_torch_dispatch_stack` and `_get_tracing_state`.
+    """
+    return bool(
+        _peek_interpreter_stack() is not None or _len_torch_dispatch_stack() or _get_tracing_state() is not None
+    )
+
+
+def forward_grad_enabled() -> AbstractContextManager[Any]:
+    """Return a context in which ops carry tangents: PyTorch calls a Function's `jvp` without, and loses outer ones.
+
+    Relies on `torch.autograd.forward_ad._set_fwd_grad_enabled`.
+    """
+    context: AbstractContextManager[Any] = forward_ad._set_fwd_grad_enabled(True)
+    return context
+
+
 def in_functorch() -> bool:
     """Whether a `torch.func` transform is running.
 
     Relies on `torch._C._functorch.peek_interpreter_stack`.
     """
     return _peek_interpreter_stack() is not None
+
+
+def is_grads_batch(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for a batch of cotangents of `is_grads_batched`: it never says that it requires grad.
+
+    Relies on `torch._C._functorch.is_legacy_batchedtensor`.
+    """
+    return bool(_is_legacy_batchedtensor(tensor))
 
 
 def below_autograd() -> AbstractContextManager[Any]:

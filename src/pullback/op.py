@@ -125,7 +125,11 @@ class Op:
         `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
         takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition.
         """
-        self._ruled().jvp = rule
+        made = self._ruled()
+        made.jvp = rule
+        if made.vjp is None:
+            made.idle = unread(rule)
+            self._compilable = compilable(made)
         return self
 
     def graph(self, *args: Any, order: int = 0, **kwargs: Any) -> fx.GraphModule:
@@ -202,7 +206,7 @@ class Op:
                     "by position."
                 )
             args = bound.args
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return self._compilable(args)
         leaves = args
         if any(isinstance(a, list | tuple | dict) for a in args):

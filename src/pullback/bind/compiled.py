@@ -1,7 +1,7 @@
 """A ruled op for Dynamo, which traces a Function only if its arguments are tensors and constants.
 
-The rule and formula are closed over; containers as arguments or results are refused. The checks of what
-the rule returns are those of AOTAutograd.
+The rule and formula are closed over; containers as arguments or results are refused. Forward mode is absent:
+Dynamo refuses a Function that defines `jvp`. A rule given as a jvp is transposed as it is traced.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pullback.errors import DerivativeError
 
 def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
-    name, formula, vjp, residuals = rule.name, rule.formula, rule.vjp, rule.residuals
-    wants_needs = vjp is not None and takes(vjp, "needs")
+    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
+    pull = _by_vjp(rule.vjp) if rule.vjp is not None else _by_jvp(rule.jvp)
 
     class Compilable(torch.autograd.Function):
         @staticmethod
@@ -28,9 +28,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             result = formula(*args)
             out, kept = result if residuals else (result, ())
             several = isinstance(out, tuple)
-            outputs = tuple(
-                tripwire(t, args, name) if t.is_floating_point() else t for t in (out if several else (out,))
-            )
+            outputs = tuple(_guarded(t, args, name) for t in (out if several else (out,)))
             saved = kept if isinstance(kept, tuple) else (kept,)
             tensors = [a for a in args if isinstance(a, Tensor)]
             ctx.rest = [None if isinstance(a, Tensor) else a for a in args]
@@ -38,8 +36,8 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             ctx.several, ctx.one_kept = several, not isinstance(kept, tuple)
             ctx.counts = (len(tensors), len(tensors) + len(outputs))
             ctx.save_for_backward(*tensors, *outputs, *saved)
-            if not all([t.is_floating_point() for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
-                ctx.mark_non_differentiable(*[t for t in outputs if not t.is_floating_point()])
+            if not all([_differentiable(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
+                ctx.mark_non_differentiable(*[t for t in outputs if not _differentiable(t)])
             return outputs if several else outputs[0]
 
         @staticmethod
@@ -51,17 +49,87 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             for rest, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True):
                 args.append(tensors[k] if is_tensor else rest)
                 k += is_tensor
-            given = [tuple(gs) if ctx.several else gs[0], tuple(outputs) if ctx.several else outputs[0]]
+            given = [tuple(outputs) if ctx.several else outputs[0]]
             if residuals:
                 given.append(kept[0] if ctx.one_kept else tuple(kept))
-            assert vjp is not None
-            options = {"needs": tuple(ctx.needs_input_grad)} if wants_needs else {}
-            result = vjp(*given, *args, **options)
-            return result if isinstance(result, tuple) else (result,)
+            result = pull(tuple(gs) if ctx.several else gs[0], [*given, *args], args, ctx.needs_input_grad)
+            _check(name, parameters, result, args)
+            return result
 
     def call(args: tuple[Any, ...]) -> Any:
         if any(isinstance(a, list | tuple | dict) for a in args):
-            raise DerivativeError(f"{name} has a rule and takes containers: torch.compile cannot keep the rule.")
+            raise DerivativeError(
+                f"the derivative given for {name} would be lost: torch.compile keeps the rule of an op only if its "
+                "arguments are tensors and plain values. Pass the tensors of the container one by one instead, or "
+                "call the op outside of the compiled function."
+            )
         return Compilable.apply(*args)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
+    if not isinstance(t, Tensor):
+        raise DerivativeError(
+            f"the derivative given for {name} would be lost: torch.compile keeps the rule of an op only if it returns "
+            "a tensor or a tuple of tensors. Return a tuple instead, or call the op outside of the compiled function."
+        )
+    return tripwire(t, args, name) if _differentiable(t) else t
+
+
+def _differentiable(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+def _by_vjp(vjp: Callable[..., Any]) -> Callable[..., Any]:
+    wants_needs = takes(vjp, "needs")
+
+    def pull(g: Any, given: list[Any], args: list[Any], needs: tuple[bool, ...]) -> tuple[Any, ...]:
+        options = {"needs": tuple(needs)} if wants_needs else {}
+        result = vjp(g, *given, **options)
+        return result if isinstance(result, tuple) else (result,)
+
+    return pull
+
+
+def _by_jvp(jvp: Callable[..., Any] | None) -> Callable[..., Any]:
+    assert jvp is not None
+
+    def pull(g: Any, given: list[Any], args: list[Any], needs: tuple[bool, ...]) -> tuple[Any, ...]:
+        moved = [i for i, need in enumerate(needs) if need]
+        several = isinstance(g, tuple)
+        outputs = given[0] if several else (given[0],)
+
+        def along(*ts: Tensor) -> tuple[Tensor, ...]:
+            tangents: list[Any] = [None] * len(args)
+            for i, t in zip(moved, ts, strict=True):
+                tangents[i] = t
+            pushed = jvp(tuple(tangents), *given)
+            pairs = zip(pushed if several else (pushed,), outputs, strict=True)
+            return tuple([torch.zeros_like(out) if t is None else t for t, out in pairs if _differentiable(out)])
+
+        live = tuple([h for h, out in zip(g if several else (g,), outputs, strict=True) if _differentiable(out)])
+        found = torch.func.vjp(along, *[torch.zeros_like(args[i]) for i in moved])[1](live)
+        result: list[Any] = [None] * len(args)
+        for i, gradient in zip(moved, found, strict=True):
+            result[i] = gradient
+        return tuple(result)
+
+    return pull
+
+
+def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args: list[Any]) -> None:
+    """Say what is wrong with a rule's result while Dynamo traces; dtypes are the engine's to cast."""
+    if len(result) != len(args):
+        raise DerivativeError(
+            f"the vjp of {name} returned {len(result)} gradient(s) for {len(args)} input(s) ({', '.join(parameters)}): "
+            "one for each, None where there is none."
+        )
+    for i, (g, x) in enumerate(zip(result, args, strict=True)):
+        if g is not None and not isinstance(x, Tensor):
+            raise DerivativeError(f"the vjp of {name} returned a gradient for input {i}, which is no tensor.")
+        if g is not None and g.shape != x.shape:
+            raise DerivativeError(
+                f"the vjp of {name} returned shape {tuple(g.shape)} for input {i} of shape {tuple(x.shape)}: sum over "
+                "what was broadcast."
+            )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pullback import _torch
 from pullback.errors import DerivativeError
 
 _ONCE_DIFFERENTIABLE = "torch::autograd::Error"
@@ -31,13 +32,38 @@ def guarded_against_twice(
     call of `numpy()` and its like, and everything where the forward kept a tensor that it computed (`hides`):
     autograd does not know that it depends on the inputs. Differentiating such a result is an error, not zero.
     """
-    watch = _Watch()
-    live = [g.detach().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
-    with watch:
-        gradients = pull(live)
-    unseen = watch.left or hides
+    if any(g is not None and _torch.is_grads_batch(g) for g in cotangents):
+        return _batched(name, pull, cotangents, hides)
+    live = [g.clone().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
+    gradients, opaque = _pulled(pull, live, hides)
     sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]
-    return [g if g is None or not (unseen or _unseen(g)) else _once(name, g, sources) for g in gradients]
+    return [
+        _once(name, g, sources) if g is not None and is_opaque else g
+        for g, is_opaque in zip(gradients, opaque, strict=True)
+    ]
+
+
+def _batched(
+    name: str,
+    pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
+    cotangents: Sequence[Tensor | None],
+    hides: bool,
+) -> list[Tensor | None]:
+    """Refuse at once where `is_grads_batched` hides whether a result requires grad: one more call shows it."""
+    probes = [None if g is None else torch.zeros(g.shape, dtype=g.dtype, device=g.device) for g in cotangents]
+    live = [g.requires_grad_() if g is not None and _can_require_grad(g) else g for g in probes]
+    if any(_pulled(pull, live, hides)[1]):
+        raise DerivativeError(_message(name))
+    return pull(cotangents)
+
+
+def _pulled(
+    pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]], live: Sequence[Tensor | None], hides: bool
+) -> tuple[list[Tensor | None], list[bool]]:
+    """Return the gradients, and which of them autograd has lost track of."""
+    with _Watch() as watch:
+        gradients = pull(live)
+    return gradients, [g is not None and (watch.left or hides or _unseen(g)) for g in gradients]
 
 
 def _unseen(g: Tensor) -> bool:
@@ -72,12 +98,16 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, g: Tensor, *sources: Tensor) -> Tensor:
         ctx.name = name
-        return g.detach().clone()
+        return g.clone()
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise DerivativeError(
-            f"the derivative of {ctx.name} has no derivative itself: it computes outside of PyTorch (NumPy, a kernel), "
-            "or from a tensor that the forward computed and saved. Write it in torch ops on the inputs and outputs, or "
-            "as another `pullback.function` with a rule of its own."
-        )
+        raise DerivativeError(_message(ctx.name))
+
+
+def _message(name: str) -> str:
+    return (
+        f"the derivative of {name} has no derivative itself: it computes outside of PyTorch (NumPy, a kernel), or from "
+        "a tensor that the forward computed and saved. Write it in torch ops on the inputs and outputs, or as another "
+        "`pullback.function` with a rule of its own."
+    )

@@ -142,7 +142,7 @@ def in_layout(g: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return a cotangent in the layout for which the backward was made."""
     if g.layout is not torch.strided:  # of a sparse embedding, say
         g = g.to_dense()
-    if g.is_neg() or (g.is_complex() and g.is_conj()):
+    if not torch.compiler.is_dynamo_compiling() and (g.is_neg() or (g.is_complex() and g.is_conj())):  # it cannot ask
         g = g.resolve_conj().resolve_neg()
     if g.stride() == stride or not g.numel():
         return g

@@ -33,7 +33,9 @@ def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Ca
     @wraps(hard)
     def native(*args: Any, **kwargs: Any) -> Any:
         if _torch.is_jit_tracing():
-            raise DerivativeError(f"torch.jit.trace cannot keep the derivative of {name}: use torch.export.")
+            raise DerivativeError(
+                f"the derivative given for {name} would be lost: torch.jit's passes drop it. Use torch.export instead."
+            )
         with torch.no_grad():
             values, spec = _torch.tree_leaves(hard(*args, **kwargs))
         relaxations, soft_spec = _torch.tree_leaves(soft(*args, **kwargs))

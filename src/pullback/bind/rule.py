@@ -63,7 +63,7 @@ class Rule:
         residuals: whether the formula returns `(out, saved)`.
         linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
         proven: what has been proven, for each kind of call.
-        idle: positions of the vjp's parameters that it never reads.
+        idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
     """
 
     name: str

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.once import guarded_against_twice
 from pullback.bind.rule import TENSOR, Record, Rule, Tree
 from pullback.bind.transpose import pull_by_transposition, push_by_transposition
 from pullback.bind.tripwire import tripwire
+from pullback.errors import DerivativeError
 
 
 def run_eager(rule: Rule, args: tuple[Any, ...]) -> Any:
@@ -29,7 +31,16 @@ def run_eager(rule: Rule, args: tuple[Any, ...]) -> Any:
 
 
 def run_transformed(rule: Rule, args: tuple[Any, ...]) -> Any:
-    """Carry out one call under a transform, a tracer or a mode."""
+    """Carry out one call under a transform, a tracer or a mode.
+
+    Raises:
+        DerivativeError: where torch.export meets a rule under a torch.func transform, which it cannot record.
+    """
+    if torch.compiler.is_compiling() and _torch.in_functorch():
+        raise DerivativeError(
+            f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
+            "transform. Call torch.autograd.grad in the exported function instead."
+        )
     tree, tensors = Tree.of(args)
     record = Record(tree, [(t.shape, t.dtype) for t in tensors])
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
@@ -53,9 +64,10 @@ class _Eager(torch.autograd.Function):
         outputs, kept = rule.evaluate(record, tensors)
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         idle_inputs, idle_outputs = _idle(rule, record)
+        unread = _shape_only if rule.vjp is None else _nothing
         ctx.save_for_backward(
-            *(None if i in idle_inputs else x for i, x in enumerate(tensors)),
-            *(None if idle_outputs else out for out in outputs),
+            *(unread(x) if i in idle_inputs else x for i, x in enumerate(tensors)),
+            *(unread(out) if idle_outputs else out for out in outputs),
             *kept,
         )
         ctx.mark_non_differentiable(
@@ -76,8 +88,10 @@ class _Transformable(torch.autograd.Function):
     @staticmethod
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
-        live = zip(outputs, record.differentiable, strict=True)
-        return (*(tripwire(out, tensors, rule.name) if yes else out for out, yes in live), *(t.detach() for t in kept))
+        if _torch.may_be_traced():  # a DTensor in eager mode is not, and knows no sharding of the tripwire
+            live = zip(outputs, record.differentiable, strict=True)
+            outputs = [tripwire(out, tensors, rule.name) if yes else out for out, yes in live]
+        return (*outputs, *(t.detach() for t in kept))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -95,10 +109,11 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, outputs, kept = _saved(ctx)
         record: Record = ctx.record
         push = push_by_transposition if ctx.rule.jvp is None else Rule.push
-        pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
+        with _torch.forward_grad_enabled():
+            tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
+            pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(_tangent(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
 
@@ -131,8 +146,17 @@ def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 
+def _nothing(t: Tensor) -> None:
+    return None
+
+
+def _shape_only(t: Tensor) -> Tensor:
+    """Stand for a tensor whose values are not read: the transpose of a jvp asks for shapes."""
+    return t.new_empty(()).expand(t.shape)
+
+
 def _idle(rule: Rule, record: Record) -> tuple[set[int], bool]:
-    """Return which input tensors, and whether the outputs, the vjp rule never reads."""
+    """Return which input tensors, and whether the outputs, the rule never reads."""
     if not rule.idle:
         return set(), False
     idle = rule.idle

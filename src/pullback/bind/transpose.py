@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -66,12 +66,30 @@ def pull_by_transposition(
         pushed = rule.push(record, tangents, tensors, outputs, kept)
         return tuple(_or_zero(pushed[i], outputs[i]) for i in live)
 
-    pull = torch.func.vjp(along, *(torch.zeros_like(tensors[i]) for i in moved))[1]
+    zeros = [torch.zeros_like(tensors[i]) for i in moved]
     given = tuple(_or_zero(cotangents[i], outputs[i]) for i in live)
     gradients: list[Tensor | None] = [None] * len(tensors)
-    for i, gradient in zip(moved, pull(given), strict=True):
+    for i, gradient in zip(moved, _transposed(along, zeros, given), strict=True):
         gradients[i] = gradient
     return gradients
+
+
+def _transposed(
+    linear: Callable[..., tuple[Tensor, ...]], zeros: Sequence[Tensor], cotangents: tuple[Tensor, ...]
+) -> Sequence[Tensor | None]:
+    """Apply the transpose of a linear map, by plain autograd where possible: torch.func refuses saved-tensor hooks."""
+    if _torch.in_functorch():
+        gradients: Sequence[Tensor] = torch.func.vjp(linear, *zeros)[1](cotangents)
+        return gradients
+    record = torch.is_grad_enabled()
+    with torch.enable_grad():
+        roots = [zero.requires_grad_() for zero in zeros]
+        pushed = linear(*roots)
+        live = [(out, g) for out, g in zip(pushed, cotangents, strict=True) if out.requires_grad]
+        if not live:
+            return [None] * len(roots)
+        outs, gs = zip(*live, strict=True)
+        return torch.autograd.grad(outs, roots, gs, create_graph=record, allow_unused=True)
 
 
 def _or_zero(derivative: Tensor | None, like: Tensor) -> Tensor:

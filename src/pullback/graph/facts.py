@@ -65,7 +65,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     """
     seen, readers = _Seen(), _Readers(name)
     facts = Facts()
-    plain = [t.detach() for t in tensors]
+    plain = [t.detach() for t in tensors]  # `from_tensor` reads `.grad`, of which a tensor with a history warns
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]

@@ -1,0 +1,150 @@
+"""The rows of the composition table: ways of differentiating an op, and how each is judged.
+
+A context is a function of an op that returns a derivative of it at `X`, declared where its family is tested.
+`docs/generate_composition.py` measures every row for every column; the tests measure our own columns.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.compose._ops import COLUMNS, OURS, X, derivative, value
+
+FAMILIES = {
+    "eager": "Eager",
+    "transforms": "torch.func",
+    "compile": "torch.compile",
+    "compiled_transforms": "torch.compile of torch.func",
+    "export": "torch.export and packages",
+    "tracers": "Tracers",
+    "memory": "Memory",
+    "modes": "Modes and kinds of tensor",
+    "objects": "Objects",
+    "distributed": "Two processes",
+}
+"""Each has a file `test_NAME.py` that declares its rows."""
+
+REMEDY = r"(?s)the derivative given for \w+ would be lost.*(outside|use torch\.export|instead)"
+"""How a refusal names the op and says what to do."""
+
+OF_TORCH = (
+    "<class 'torch.autograd.function.Function'> should not be instantiated",  # Dynamo does, for any Function
+    "`torch.jit.script_method` is deprecated",  # Inductor's first use
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # run_decompositions
+    "A model attribute `lifted_tensor_0` requires gradient",  # export of func.grad, of native ops as well
+    "Attempted to insert a get_attr Node with no underlying reference",  # linearize, of native ops as well
+)
+"""Warnings of PyTorch's own code about itself, as regular expressions."""
+
+HAS_COMPILER = shutil.which(os.environ.get("CXX", "g++")) is not None
+"""Whether Inductor can compile C++."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One row.
+
+    Attributes:
+        family: one of `FAMILIES`.
+        name: what the table calls it.
+        run: takes an op, returns its derivative at `X`, or its value and its derivative.
+        order: of that derivative; 0 for a context that has a value only.
+        refused: for each of our columns that is refused here, the name of the error raised.
+        says: what a refusal says; by default the op's name and what to do.
+        tested: our columns that the tests measure (what takes long is measured for some only).
+        ignore: warnings that this way of differentiating always gives, as regular expressions.
+        needs_compiler: whether Inductor compiles C++ here.
+    """
+
+    family: str
+    name: str
+    run: Callable[[Any], Any]
+    order: int = 1
+    refused: dict[str, str] = field(default_factory=dict)
+    says: str = REMEDY
+    tested: tuple[str, ...] = tuple(OURS)
+    ignore: tuple[str, ...] = ()
+    needs_compiler: bool = False
+
+    def expected(self, column: str) -> str:
+        return "refused" if column in self.refused else "kept"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell: what happened, the name of the error where there was one, and what it says or what was found."""
+
+    verdict: str
+    error: str = ""
+    message: str = ""
+
+
+CONTEXTS: dict[tuple[str, str], Context] = {}
+"""Every row, by family and name, once the family's module has been imported."""
+
+
+def context(family: str, name: str, **options: Any) -> Callable[[Any], Any]:
+    """Declare a row."""
+    assert family in FAMILIES
+
+    def declare(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        CONTEXTS[family, name] = Context(family, name, run, **options)
+        return run
+
+    return declare
+
+
+def measure(row: Context, column: str) -> Outcome:
+    """Differentiate one op in one context: kept, refused, wrong without an error, or an error of another kind."""
+    try:
+        with warnings.catch_warnings():
+            for message in (*OF_TORCH, *row.ignore):
+                warnings.filterwarnings("ignore", message)
+            found = row.run(COLUMNS[column])
+    except Exception as error:
+        verdict = "refused" if re.search(row.says, str(error)) else "error"
+        return Outcome(verdict, type(error).__name__, str(error))
+    values, derivatives = found if isinstance(found, tuple) else (value(column), found)
+    kept = _equal(values, value(column)) and (not row.order or _equal(derivatives, derivative(row.order)))
+    return Outcome("kept" if kept else "SILENTLY WRONG", message=str(found))
+
+
+def _equal(found: Tensor | None, want: Tensor) -> bool:
+    return found is not None and found.shape == want.shape and torch.equal(found.detach().to(want.dtype), want)
+
+
+def cells(family: str) -> Any:
+    """Parametrize a test over the rows of a family and our columns."""
+    pairs = [(row, column) for (of, _), row in CONTEXTS.items() if of == family for column in row.tested]
+    ids = [f"{row.name}-{column}".replace(" ", "_") for row, column in pairs]
+    return pytest.mark.parametrize(("row", "column"), pairs, ids=ids)
+
+
+def judge(row: Context, column: str, outcome: Outcome | None = None) -> None:
+    """Assert that a cell is what its row expects."""
+    if row.needs_compiler and not HAS_COMPILER:
+        pytest.skip("no C++ compiler")
+    outcome = outcome or measure(row, column)
+    assert (outcome.verdict, outcome.error) == (row.expected(column), row.refused.get(column, "")), outcome
+
+
+def leaf(dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return a point that requires grad."""
+    return X.to(dtype, copy=True).requires_grad_()
+
+
+def gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the value of an elementwise function and its derivative, by reverse mode."""
+    x = leaf()
+    y = function(x)
+    return y, torch.autograd.grad(y.sum(), x)[0]

@@ -1,0 +1,132 @@
+"""The columns of the composition table: one op, whose derivatives are not those of the ops in its forward.
+
+Every op has the derivatives of x³. All but the derived one have the value x, so that a derivative that is lost
+(that of the forward's own ops, or none) shows in every order. At dyadic points all of this is exact in every
+floating dtype, however it is computed: tests compare bits.
+"""
+
+import torch
+
+import pullback
+
+X = torch.tensor([0.5, -1.25, 2.0, 3.0], dtype=torch.float64)
+"""Where derivatives are taken. Nowhere is 3x² equal to 1."""
+
+
+def value(column, x=X):
+    """Return the value of a column's op."""
+    return x * x * x if column == "derived" else x
+
+
+def derivative(order, x=X):
+    """Return the derivative of x³."""
+    return {1: 3 * x * x, 2: 6 * x, 3: torch.full_like(x, 6)}[order]
+
+
+@pullback.function
+def derived(x):
+    return x * x * x
+
+
+@pullback.function(derivative_of=lambda x: x * x * x)
+def relaxed(x):
+    return x.clone()
+
+
+@pullback.function
+def ruled(x):
+    return x.clone()
+
+
+@ruled.vjp
+def _(g, out, x):
+    return g * 3 * x * x
+
+
+@pullback.function
+def ruled_by_jvp(x):
+    return x.clone()
+
+
+@ruled_by_jvp.jvp
+def _(tangents, out, x):
+    return tangents[0] * 3 * x * x
+
+
+class OldStyle(torch.autograd.Function):
+    """As tutorials write it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * x
+
+
+def old_style_function(x):
+    return OldStyle.apply(x)
+
+
+class NewStyle(torch.autograd.Function):
+    """All that a Function can define."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * x
+
+    @staticmethod
+    def jvp(ctx, t):
+        (x,) = ctx.saved_tensors
+        return t * 3 * x * x
+
+
+def new_style_function(x):
+    return NewStyle.apply(x)
+
+
+@torch.library.custom_op("pullback_compose::cube_gradient", mutates_args=())
+def custom_op(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@custom_op.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@custom_op.register_vmap
+def _(info, in_dims, x):
+    return custom_op(x), in_dims[0]
+
+
+def _setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx, g):
+    (x,) = ctx.saved_tensors
+    return g * 3 * x * x
+
+
+custom_op.register_autograd(_backward, setup_context=_setup)
+
+
+OURS = {"derived": derived, "relaxed": relaxed, "ruled": ruled, "ruled by jvp": ruled_by_jvp}
+OTHERS = {"Function, old style": old_style_function, "Function, new style": new_style_function, "custom_op": custom_op}
+COLUMNS = OURS | OTHERS

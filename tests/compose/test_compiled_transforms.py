@@ -1,0 +1,37 @@
+"""torch.compile of a torch.func transform of an op: Dynamo looks into a Function's forward here."""
+
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+from tests.compose._contexts import cells, context, gradient, judge
+from tests.compose._ops import OURS, X
+from tests.compose.test_compile import compiled
+from tests.compose.test_transforms import ONES, diagonal, summed
+
+ALL = dict.fromkeys(OURS, "Unsupported")  # native ops too
+RULED = dict.fromkeys(("ruled", "ruled by jvp"), "TorchRuntimeError")
+
+
+def row(name, **options):
+    return context("compiled_transforms", name, refused=RULED, **options)
+
+
+row("grad")(lambda op: compiled(grad(summed(op)))(X))
+row("grad of grad", order=2)(lambda op: compiled(grad(summed(grad(summed(op)))))(X))
+row("jacrev")(lambda op: diagonal(compiled(jacrev(lambda x: op(x)))(X)))
+row("jacfwd")(lambda op: diagonal(compiled(jacfwd(lambda x: op(x)))(X)))
+row("hessian", order=2)(lambda op: diagonal(compiled(hessian(summed(op)))(X)))
+row("vmap of grad")(lambda op: compiled(vmap(grad(lambda x: op(x))))(X))
+row("vmap, then backward")(lambda op: gradient(compiled(lambda x: vmap(lambda y: op(y))(x))))
+row("vjp")(lambda op: compiled(lambda x: vjp(op, x)[1](ONES)[0])(X))
+row("jvp")(lambda op: compiled(lambda x: jvp(op, (x,), (ONES,)))(X))
+row("jvp of grad", order=2)(lambda op: compiled(lambda x: jvp(grad(summed(op)), (x,), (ONES,))[1])(X))
+row("grad, dynamic shapes")(lambda op: compiled(grad(summed(op)), dynamic=True)(X))
+row("grad, inductor", needs_compiler=True)(lambda op: compiled(grad(summed(op)), backend="inductor")(X))
+context(
+    "compiled_transforms", "grad of a compiled function", refused=ALL, says="function from eager mode is not supported"
+)(lambda op: grad(summed(compiled(lambda x: op(x))))(X))
+
+
+@cells("compiled_transforms")
+def test_derivative(row, column):
+    judge(row, column)

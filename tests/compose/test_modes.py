@@ -1,0 +1,154 @@
+"""Modes that see every op, and tensors that are not plain."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.compose._contexts import cells, context, gradient, judge, leaf
+from tests.compose._ops import X, derivative
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class PassingFunctions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Named(torch.Tensor):
+    """A subclass that overrides functions, not ops."""
+
+
+@context("modes", "autocast on the CPU")
+def autocast(op):
+    x = leaf(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = op(x)
+    y.sum().backward()
+    return y, x.grad
+
+
+@context("modes", "autocast, bfloat16 input")
+def autocast_bfloat16(op):
+    x = leaf(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = op(x)
+        y.sum().backward()
+    return y, x.grad
+
+
+@context("modes", "anomaly detection", ignore=("Anomaly Detection has been enabled",))
+def anomaly(op):
+    with torch.autograd.detect_anomaly(check_nan=True):
+        return gradient(op)
+
+
+@context("modes", "inference mode", order=0)
+def inference(op):
+    with torch.inference_mode():
+        return op(X).clone(), None
+
+
+@context("modes", "no_grad, then grad")
+def no_grad(op):
+    with torch.no_grad():
+        assert not op(leaf()).requires_grad
+    return gradient(op)
+
+
+@context("modes", "fake tensors")
+def fake(op):
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(X).requires_grad_()
+        (g,) = torch.autograd.grad(op(x).sum(), x)
+        assert (g.shape, g.stride(), g.dtype) == (x.shape, x.stride(), x.dtype)
+    return derivative(1)  # a fake tensor has no values: there is nothing more to compare
+
+
+@context("modes", "meta tensors")
+def meta(op):
+    x = X.to("meta").requires_grad_()
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert (g.shape, g.stride(), g.dtype, g.device) == (x.shape, x.stride(), x.dtype, x.device)
+    return derivative(1)
+
+
+@context("modes", "a dispatch mode")
+def dispatch_mode(op):
+    with Passing():
+        return gradient(op)
+
+
+@context("modes", "a dispatch mode in the backward only")
+def dispatch_mode_in_backward(op):
+    x = leaf()
+    y = op(x)
+    with Passing():
+        return y, torch.autograd.grad(y.sum(), x)[0]
+
+
+@context("modes", "a function mode")
+def function_mode(op):
+    with PassingFunctions():
+        return gradient(op)
+
+
+@context("modes", "a __torch_dispatch__ subclass")
+def dispatch_subclass(op):
+    x = TwoTensor(X.clone(), X.clone()).requires_grad_()
+    y = op(x)
+    (g,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(g.a, g.b)
+    return y.a, g.a
+
+
+@context("modes", "a __torch_function__ subclass")
+def function_subclass(op):
+    x = X.clone().as_subclass(Named).requires_grad_()
+    y = op(x)
+    assert type(y) is Named
+    (g,) = torch.autograd.grad(y.sum(), x)
+    return y.as_subclass(torch.Tensor), g.as_subclass(torch.Tensor)
+
+
+@context("modes", "a nested tensor, jagged", tested=("derived",))
+def jagged(op):
+    x = torch.nested.nested_tensor([X[:1], X[1:]], layout=torch.jagged, requires_grad=True)
+    y = op(x)
+    (g,) = torch.autograd.grad(y.values().sum(), x)
+    return y.values(), g.values()
+
+
+@context("modes", "eight threads at once")
+def threads(op):
+    gate = threading.Barrier(8)
+
+    def one():
+        gate.wait()
+        return gradient(op)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = [future.result() for future in [pool.submit(one) for _ in range(8)]]
+    assert all(torch.equal(g, results[0][1]) for _, g in results)
+    return results[0]
+
+
+@context("modes", "forward in another thread")
+def forward_in_another_thread(op):
+    x = leaf()
+    with ThreadPoolExecutor(1) as pool:
+        y = pool.submit(op, x).result()
+    return y, torch.autograd.grad(y.sum(), x)[0]
+
+
+@cells("modes")
+def test_derivative(row, column):
+    judge(row, column)

@@ -82,6 +82,8 @@ def make_plan(
 def _make_plan(
     call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
 ) -> Plan:
+    if any(type(t) not in (Tensor, torch.nn.Parameter) for t in call.tensors):
+        return Plan(None, call.obstacle)  # a nested tensor, for one, has no fake
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
     facts = facts_of(flat_value, call.tensors, name)

@@ -28,7 +28,7 @@ def softplus(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
     There is no threshold beyond which it is x, as there is in `torch.nn.functional.softplus`: the derivatives have
     no jump. β may be a tensor, and has a gradient then.
 
-    Reference: Dugas et al., "Incorporating second-order functional knowledge", 2001, equation 1.
+    Reference: Dugas et al., "Incorporating second-order functional knowledge", 2001.
     """
     return -F.logsigmoid(-beta * x) / beta
 
@@ -40,7 +40,7 @@ def log1mexp(x: Tensor) -> Tensor:
     At 0 it is −∞ with derivative ∞, the limits; for x < 0 it is NaN. Neither branch cancels: e^−x is near 1 below
     log 2, and small above.
 
-    Reference: Mächler, "Accurately computing log(1 − exp(−|a|))", 2012, equation 7.
+    Reference: Mächler, "Accurately computing log(1 − exp(−|a|))", 2012.
     """
     near = x < math.log(2)
     # Each branch sees only arguments that it is meant for: a gradient of 0 times an infinite slope would be NaN.

@@ -17,7 +17,7 @@ from pullback.op import function
 def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
     """Return x; the gradient is −scale · g. The second derivative is 0.
 
-    Reference: Ganin, Lempitsky, "Unsupervised domain adaptation by backpropagation", 2015, equations 7 and 8.
+    Reference: Ganin, Lempitsky, "Unsupervised domain adaptation by backpropagation", 2015.
     """
     return x.clone()
 

@@ -79,7 +79,7 @@ def safe_acos(x: Tensor) -> Tensor:
     Beyond ±1, where rounding errors lead, the value is that at ±1 and the derivatives are 0. It is
     2 atan2(√(1 − x), √(1 + x)), whose derivative, unlike that of `torch.acos`, does not cancel near ±1.
 
-    Reference: Kahan, "How futile are mindless assessments of roundoff", 2006, section 12.
+    Reference: Kahan, "Branch cuts for complex elementary functions", 1987, procedure CACOS.
     """
     at_end = torch.where(x > 0, 0.0, torch.where(x < 0, math.pi, x))  # x is neither only where it is NaN
     return where_safe(x.abs() < 1, _acos, x, at_end, inside=0.0)

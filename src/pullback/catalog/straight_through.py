@@ -5,8 +5,8 @@ derivative is that of the relaxation named in each docstring: 1 for the identity
 the bounds, *the bounds themselves included*, and 0 outside. The second derivative is 0 everywhere. Where x is
 infinite, so is the identity, and the derivative is taken as 0; no input but NaN gives NaN.
 
-Reference: Bengio, Léonard, Courville, "Estimating or propagating gradients through stochastic neurons", 2013,
-section 4; for the clamp Courbariaux et al., "Binarized neural networks", 2016, equation 4.
+Reference: Bengio, Léonard, Courville, "Estimating or propagating gradients through stochastic neurons", 2013; for
+the clamp Courbariaux et al., "Binarized neural networks", 2016, equation 4.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def binary_sign_ste(x: Tensor) -> Tensor:
 def clipped_round_ste(x: Tensor, low: float, high: float) -> Tensor:
     """Clamp to [low, high], then round; derivative 1 where low ≤ x ≤ high, 0 outside.
 
-    The mask is of x *before* rounding, as in Esser et al., "Learned step size quantization", 2020, equation 3;
-    PyTorch's `fake_quantize` masks the rounded value, and so passes gradients up to half a step beyond the bounds.
+    The mask is of x *before* rounding, as in Esser et al., "Learned step size quantization", 2020 (where the bounds
+    themselves are outside); PyTorch's `fake_quantize` masks the rounded value, and so passes gradients up to half a
+    step beyond the bounds.
     """
     return torch.round(torch.clamp(x, low, high))
 

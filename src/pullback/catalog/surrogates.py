@@ -54,7 +54,7 @@ def sigmoid_step(u: Tensor, alpha: Number = 4.0, area: Number = 1.0) -> Tensor:
 def spike_arctan(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
     """Spike; derivative area · (α/2) / (1 + (π α u / 2)²).
 
-    Reference: Fang et al., "Incorporating learnable membrane time constant", 2021, section 4.3.
+    Reference: Fang et al., "Incorporating learnable membrane time constant", 2021.
     """
     return _fires(u)
 
@@ -63,7 +63,7 @@ def spike_arctan(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
 def spike_fast_sigmoid(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
     """Spike; derivative area · (α/2) / (1 + α|u|)².
 
-    Reference: Zenke, Ganguli, "SuperSpike", 2018, section 3.1 (there without the factor α/2, so that its area is 2/α).
+    Reference: Zenke, Ganguli, "SuperSpike", 2018 (there without the factor α/2, so that its area is 2/α).
     """
     return _fires(u)
 
@@ -72,8 +72,8 @@ def spike_fast_sigmoid(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Te
 def spike_triangle(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor:
     """Spike; derivative area · α · max(0, 1 − α|u|); its own derivative is 0 at the three corners.
 
-    Reference: Bellec et al., "Long short-term memory and learning-to-learn in networks of spiking neurons", 2018,
-    section 2 (there γ · max(0, 1 − |u|) with γ = 0.3: `area=0.3`).
+    Reference: Bellec et al., "Long short-term memory and learning-to-learn in networks of spiking neurons", 2018
+    (there γ · max(0, 1 − |u|) with γ = 0.3: `area=0.3`).
     """
     return _fires(u)
 

@@ -1,0 +1,54 @@
+"""The catalogue passes its own audit: no error, nothing unaudited, and what is intended is what is declared."""
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from tests.bulk import OPTIONS, chosen
+
+import pullback
+from pullback import catalog
+from pullback.check.find.discover import subjects_of_module
+from pullback.check.runner.subjects import preload, run_subjects
+
+MODULES = [import_module(f"{catalog.__name__}.{m.name}") for m in pkgutil.iter_modules(catalog.__path__)]
+OPS = {
+    value.__name__: value
+    for module in MODULES
+    for value in vars(module).values()
+    if isinstance(value, pullback.Op) and value.__module__ == module.__name__
+}
+MODIFIERS = {"reverse_grad", "scale_grad", "clip_grad"}
+PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
+
+
+@pytest.fixture(scope="session")
+def outcomes(request):
+    """The outcome for each selected op, by its name; audited in bulk, on inputs that the audit finds by itself."""
+    wanted = set(chosen(request, "name"))
+    subjects = [subject for subject in subjects_of_module(catalog) if subject.name in wanted]
+    preload(OPTIONS)
+    found = run_subjects(subjects, OPTIONS, lambda subject: None)
+    return {subject.name: outcome for subject, outcome in zip(subjects, found, strict=True)}
+
+
+def test_the_audit_finds_every_op_of_the_catalogue():
+    subjects = subjects_of_module(catalog)
+    assert sorted(subject.name for subject in subjects) == sorted(OPS)
+    assert len(OPS) >= 30
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_no_fault_is_found(name, outcomes):
+    outcome = outcomes[name]
+    bad = [f for f in outcome.findings if f.severity != "info"]
+    assert not bad, "\n".join(f"{f.rule} {f.name}: {f.message}\n{f.reproduce}" for f in bad)
+    assert outcome.result.status == ("intended" if name in MODIFIERS else "ok")
+    assert outcome.result.cases >= 15
+
+
+def test_the_page_of_the_catalogue_lists_every_op():
+    rows = [line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    listed = [row.strip("`").partition("(")[0] for row in rows]
+    assert sorted(listed) == sorted([*OPS, "where_safe"])

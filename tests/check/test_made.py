@@ -1,0 +1,161 @@
+"""Ops of `pullback.function` under audit: a relaxed one is held against its relaxation, a ruled one as a Function."""
+
+import pytest
+import torch
+
+import pullback
+from pullback.bind.relaxed import relaxed
+from pullback.check.find.discover import discover, subject_of
+from pullback.errors import TargetError
+
+SOURCE = """
+import torch
+import pullback
+from pullback.catalog import round_ste  # another module's, not audited here
+
+# pullback: allow[wrong-vjp] for the test
+@pullback.function
+def square(x):
+    return x * x
+
+
+@square.vjp
+def _(g, out, x):
+    return g * x
+
+
+@pullback.function(derivative_of=torch.clamp)
+def _hidden(x, min=-1.0, max=1.0):
+    return x.clone()
+
+
+made = pullback.function(lambda x: x + 1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made_ops.py").write_text(SOURCE)
+    return "made_ops.py"
+
+
+def identity(x):
+    return x
+
+
+def audit(op, *inputs):
+    x = inputs or (torch.tensor([[0.3, -1.7, 2.2], [0.9, -0.4, 3.6]], dtype=torch.float64),)
+    return pullback.check(op, *x, budget=60, select=["PB1", "PB401", "PB407"])
+
+
+def found(report, rule):
+    return [f for f in report.findings if f.rule == rule]
+
+
+def test_ops_are_found_by_name_where_their_formula_stands(file):
+    subjects = discover(file)
+    assert [(s.name, s.location.line, s.kind) for s in subjects] == [
+        ("square", 8, "callable"),
+        ("_hidden", 18, "callable"),
+        ("made", 22, "callable"),
+    ]
+    assert subjects[0].source.allow == {"wrong-vjp": "for the test"}
+    assert [s.name for s in discover(f"{file}:square")] == ["square"]
+    namespace = {}
+    exec(subjects[1].load, namespace)
+    assert namespace["fn"].kind == "relaxed"
+
+
+def test_a_file_without_ops_says_what_was_looked_for(tmp_path):
+    (tmp_path / "empty_of_ops.py").write_text("import pullback\n")
+    with pytest.raises(TargetError, match=r"no pullback\.function"):
+        discover(str(tmp_path / "empty_of_ops.py"))
+
+
+def test_a_package_is_searched_for_modules_that_make_ops(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package_of_ops").mkdir()
+    (tmp_path / "package_of_ops" / "__init__.py").write_text("")
+    (tmp_path / "package_of_ops" / "inner.py").write_text(SOURCE)
+    assert [s.name for s in discover("package_of_ops")] == ["square", "_hidden", "made"]
+
+
+def test_a_relaxed_op_is_right_if_its_gradient_is_the_relaxations():
+    op = pullback.function(derivative_of=torch.sin)(lambda x: torch.round(x))
+    report = audit(op)
+    assert report.ok
+    assert not found(report, "PB101")
+
+
+def test_a_relaxed_op_whose_gradient_is_another_is_wrong_whatever_its_name():
+    def round_ste(x):
+        return torch.round(x)
+
+    op = pullback.function(derivative_of=identity)(round_ste)
+    op._native = relaxed(round_ste, lambda x: 1.5 * x, "round_ste")  # as if our own machinery had a fault
+    (finding,) = found(audit(op), "PB101")
+    assert (finding.severity, finding.verdict) == ("error", "wrong")
+    assert finding.evidence.got == pytest.approx(1.5 * finding.evidence.expected)
+
+
+def test_a_relaxation_with_a_curve_has_its_second_derivative_judged():
+    op = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
+    assert audit(op).ok
+    again = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
+    # The first derivative is tanh's, but constant: a term of the second is lost.
+    again._native = relaxed(torch.sign, lambda x: x * (1 - torch.tanh(x.detach()) ** 2), "again")
+    assert [f.severity for f in found(audit(again), "PB401")] == ["error"]
+
+
+def test_a_relaxation_without_a_derivative_is_audited_as_that():
+    op = pullback.function(derivative_of=torch.zeros_like)(lambda x: x.clone())
+    report = pullback.check(op, budget=60, select="PB1")
+    assert report.ok
+    assert report.subjects[0].cases > 10
+
+
+def test_a_rule_is_held_against_the_formula(file):
+    subject = discover(file)[0]
+    report = pullback.check(subject.target, budget=60, select="PB101")
+    assert (report.ok, report.allowed) == (True, 1)  # by the comment above it
+    wrong = pullback.function(lambda x: x * x)
+    wrong.vjp(lambda g, out, x: g * x)
+    (finding,) = found(audit(wrong), "PB101")
+    assert finding.severity == "error"
+    assert finding.evidence.expected == pytest.approx(2 * finding.evidence.got)
+
+
+def test_a_rule_that_fails_its_contract_is_told_in_its_own_words():
+    op = pullback.function(lambda x, y: x * y)
+    op.vjp(lambda g, out, x, y: g * y)
+    x = torch.randn(2, 3, dtype=torch.float64)
+    report = audit(op, x, x + 1)
+    assert not report.ok
+    assert any("returned 1 gradient for 2 inputs" in f.message for f in report.findings)
+
+
+def test_a_rule_that_is_declared_nonlinear_is_intended_and_an_undeclared_one_is_not():
+    def clipped(g, out, x):
+        return (g * 2 * x).clamp(-0.5, 0.5)
+
+    for linear, severity in ((False, "info"), (None, "error")):
+        op = pullback.function(lambda x: x * x)
+        op.vjp(linear=linear)(clipped)
+        (finding,) = found(audit(op), "PB109")
+        assert finding.severity == severity
+
+
+def test_what_a_transform_refuses_on_purpose_is_no_warning():
+    op = pullback.function(lambda x: x * x)
+    op.vjp(linear=False)(lambda g, out, x: (g * 2 * x).clamp(-0.5, 0.5))
+    (finding,) = found(audit(op), "PB407")
+    assert (finding.severity, finding.verdict) == ("info", "unsupported")
+
+
+def test_the_subject_of_an_op_has_its_docstring_and_place():
+    subject = subject_of(pullback.catalog.round_ste)
+    assert subject.location.file.endswith("catalog/straight_through.py")
+    assert subject.source.docstring.startswith("Round to the nearest")
+    assert subject.relaxation is pullback.catalog.straight_through.identity
+    assert subject_of(torch.sin).relaxation is None

@@ -284,3 +284,18 @@ def test_leaves_of_containers_come_with_their_structure():
     leaves, spec = _torch.tree_leaves({"b": (1, None), "a": [2]})
     assert leaves == [1, None, 2]
     assert _torch.tree_unflatten([3, 4, 5], spec) == {"b": (3, 4), "a": [5]}
+
+
+def test_nodes_keep_what_they_stood_for():
+    graph = _torch.trace_ops(lambda x: x.sin().view(-1), torch.zeros(2, 3)).graph
+    sin, view = (node for node in graph.nodes if node.op == "call_function")
+    assert _torch.traced_value(view).shape == (6,)
+    assert _torch.storage_of(_torch.traced_value(sin)) == _torch.storage_of(_torch.traced_value(view))
+
+
+def test_views_made_unknown_are_none():
+    x = torch.zeros(3)
+    with torch.no_grad(), _torch.views_untracked():
+        assert not x.view(-1)._is_view()
+    with torch.no_grad():
+        assert x.view(-1)._is_view()

@@ -203,6 +203,17 @@ def below_autograd() -> AbstractContextManager[Any]:
     return context
 
 
+def views_untracked() -> AbstractContextManager[Any]:
+    """Return a context in which ops that return views do not make them known as such.
+
+    Relies on `torch._C._ExcludeDispatchKeyGuard`, `torch._C.DispatchKeySet` and the key `ADInplaceOrView`.
+    """
+    context: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    )
+    return context
+
+
 def fake_mode() -> Any:
     """Return a mode in which tensors have shapes, strides and dtypes, and no values.
 
@@ -240,6 +251,15 @@ def names_traced() -> list[str]:
     mode = get_proxy_mode()
     assert mode is not None
     return [node.name for node in mode.tracer.graph.nodes]
+
+
+def traced_value(node: fx.Node) -> torch.Tensor:
+    """Return the tensor without values that a node of a graph stood for when `trace_ops` recorded it.
+
+    Relies on `node.meta["val"]`.
+    """
+    value: torch.Tensor = node.meta["val"]
+    return value
 
 
 def is_mutable(op: Any) -> bool:

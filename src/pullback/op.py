@@ -48,7 +48,7 @@ class Op:
         self._formula = formula
         self._soft = soft
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
-        self._signature = inspect.signature(formula)
+        self._signature = _signature_of(formula)
         self._rule: Rule | None = None
         self._residuals = residuals
         self._plans: dict[Any, Plan] = {}
@@ -241,6 +241,14 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
+
+
+def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(formula)
+    except ValueError:  # a built-in function, `torch.exp`: it takes what it takes
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return inspect.Signature([inspect.Parameter(n, k) for n, k in zip(("args", "kwargs"), kinds, strict=True)])
 
 
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:

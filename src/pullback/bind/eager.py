@@ -23,7 +23,11 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, *tensors: Tensor) -> tuple[Tensor, ...]:
-        results = kernels.forward(*tensors)
+        if kernels.joint.untracked:
+            with _torch.views_untracked():
+                results = kernels.forward(*tensors)
+        else:
+            results = kernels.forward(*tensors)
         outputs, computed = results[: kernels.n_outputs], results[kernels.n_outputs :]
         ctx.kernels = kernels
         ctx.save_for_backward(*tensors, *computed)

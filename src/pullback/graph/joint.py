@@ -32,6 +32,8 @@ class Joint:
         wanted: positions of the inputs that get a gradient.
         unused: for each of these, whether no output depends on it.
         connected: positions of the outputs that depend on them.
+        untracked: whether outputs are views, of what nothing else keeps: autograd need not know, and the caller
+            may then write to them.
     """
 
     forward: fx.GraphModule
@@ -41,6 +43,7 @@ class Joint:
     wanted: tuple[int, ...]
     unused: tuple[bool, ...]
     connected: tuple[int, ...]
+    untracked: bool
 
 
 def joint_of(
@@ -127,7 +130,21 @@ def _cut(
     backward = _part(joint, [*borders, *cotangents], [*constants, *later], list(gradients))
     saved = tuple(inputs.index(node) if node in inputs else None for node in borders)
     unused = tuple(g is None for g in gradients)
-    return Joint(forward, backward, len(outputs), saved, wanted, unused, connected)
+    untracked = any(map(_is_view, outputs)) and not _share_memory(outputs, computed)
+    return Joint(forward, backward, len(outputs), saved, wanted, unused, connected, untracked)
+
+
+def _is_view(node: Any) -> bool:
+    while isinstance(node, fx.Node) and node.target is operator.getitem:
+        node = node.args[0]
+    return isinstance(node, fx.Node) and node.op == "call_function" and _torch.is_view(node.target)
+
+
+def _share_memory(outputs: Sequence[Any], computed: Sequence[fx.Node]) -> bool:
+    """Whether a saved value that is not an output itself lies in the memory of one."""
+    nodes = [node for node in outputs if isinstance(node, fx.Node)]
+    memory = {_torch.storage_of(_torch.traced_value(node)) for node in nodes}
+    return any(_torch.storage_of(_torch.traced_value(node)) in memory for node in computed if node not in nodes)
 
 
 def simplify(graph: fx.Graph) -> None:

@@ -19,7 +19,8 @@ from pullback.graph.names import imports_in, names_in, writes_in
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout)
 _TRUSTED = frozenset(
-    "torch numpy math cmath operator functools itertools builtins typing collections pullback".split(),
+    {"torch", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing", "collections"}
+    | {"pullback"}
 )
 """Packages whose functions and constants do not change under a program."""
 _DRAWING = frozenset({"numpy.random"})

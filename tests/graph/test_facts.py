@@ -1,0 +1,145 @@
+"""What one call of a formula does, found without values."""
+
+import pytest
+import torch
+
+import pullback
+from pullback.errors import FormulaError
+from pullback.graph.facts import facts_of
+
+
+def facts(formula, *tensors):
+    return facts_of(lambda *xs: [formula(*xs)], tensors or (leaf(),), "formula")
+
+
+def leaf(*shape):
+    return torch.ones(shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_outputs_have_no_values_and_say_what_depends_on_what():
+    (out,) = facts(lambda x, y: x * y, leaf(2, 3), torch.ones(3, dtype=torch.float64)).outputs
+    assert (out.shape, out.dtype, out.requires_grad) == ((2, 3), torch.float64, True)
+    (out,) = facts(lambda x: x.detach() * 2).outputs
+    assert not out.requires_grad
+
+
+def item(x):
+    return x * x.sum().item()
+
+
+def branch(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def through_numpy(x):
+    return x * torch.from_numpy(x.detach().numpy())
+
+
+def as_list(x):
+    return x * x.tolist()[0]
+
+
+def as_number(x):
+    return x * float(x[0])
+
+
+def as_index(x):
+    return x * [1, 2][x[0].long()]
+
+
+@pytest.mark.parametrize(
+    ("formula", "what", "line"),
+    [
+        (item, ".item()", "return x * x.sum().item()"),
+        (branch, "a tensor as a condition", "if x.sum() > 0:"),
+        (through_numpy, ".numpy()", "return x * torch.from_numpy"),
+        (as_list, "", "return x * x.tolist()[0]"),
+        (as_number, "float(tensor)", "return x * float(x[0])"),
+        (as_index, "a tensor as an index", "return x * [1, 2]"),
+    ],
+)
+def test_a_formula_that_needs_a_value_is_refused_with_its_line(formula, what, line):
+    with pytest.raises(FormulaError) as refused:
+        facts(formula, leaf(3))
+    message = str(refused.value)
+    assert what in message
+    assert f"{__file__}:" in message
+    assert line in message
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: torch.distributions.Normal(x, 1.0).log_prob(x * 2),
+        lambda x: x * 2 if x.shape in x.shape[:0] or torch.equal(x, x) else x,
+        lambda x: x[x > 0].sum(),
+        lambda x: torch.repeat_interleave(x, torch.ones(3, dtype=torch.long)),
+    ],
+)
+def test_values_that_pytorch_itself_reads_are_no_error(formula):
+    assert facts(formula, leaf(3)).obstacle
+    x = leaf(3)
+    ours, native = pullback.function(formula)(x), formula(x)
+    assert torch.equal(ours, native)
+    assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] for out in (ours, native)))
+
+
+@pytest.mark.parametrize("write", [torch.Tensor.zero_, lambda x: x[0].fill_(1.0), lambda x: x.view(-1).add_(1)])
+def test_writing_to_an_input_is_refused(write):
+    def formula(x, y):
+        write(y)
+        return x * y
+
+    with pytest.raises(FormulaError, match="writes to its input tensor number 1"):
+        facts(formula, leaf(3), torch.ones(3, dtype=torch.float64))
+
+
+def test_writing_to_an_input_that_requires_grad_is_refused():
+    with pytest.raises(FormulaError, match="writes to its input tensor number 0"):
+        facts(lambda x: x.mul_(2), leaf(3))
+
+
+@pytest.mark.parametrize(
+    ("formula", "obstacle"),
+    [
+        (lambda x: x * torch.rand_like(x), "draws random numbers"),
+        (lambda x: torch.nn.functional.dropout(x, 0.5), "draws random numbers"),
+        (lambda x: x.clone().mul_(2), "works in place"),
+        (lambda x: x.view(-1), "is a view of an input"),
+        (lambda x: x, "is a view of an input"),
+        (lambda x: x.to_sparse(), "returns a sparse tensor"),
+        (lambda x: torch.linalg.lstsq(x, x).solution, "cannot be run without values"),
+        (lambda x: str(x) and x * 2, "shows a tensor"),
+    ],
+)
+def test_what_a_graph_cannot_repeat_is_an_obstacle(formula, obstacle):
+    assert obstacle in facts(formula, leaf(3, 3)).obstacle
+
+
+def test_outputs_that_share_memory_are_an_obstacle():
+    def halves(x):
+        y = x * 2
+        return [y[:1], y[1:]]
+
+    assert "view" in facts_of(halves, [leaf(3)], "halves").obstacle
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_closing_over_a_tensor_is_an_obstacle(requires_grad):
+    w = torch.ones(3, dtype=torch.float64, requires_grad=requires_grad)
+    assert facts(lambda x: x * w, leaf(3)).obstacle == "it closes over a tensor"
+
+
+def test_constants_made_from_numbers_are_none():
+    assert not facts(lambda x: x * torch.tensor([1.0, 2.0, 3.0]), leaf(3)).obstacle
+
+
+def test_an_error_of_the_formula_is_the_callers():
+    def wrong(x):
+        return x @ torch.ones(5, 5, dtype=x.dtype)
+
+    assert "cannot be run without values" in facts(wrong, leaf(3, 3)).obstacle
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        pullback.function(wrong)(leaf(3, 3))

@@ -1,0 +1,56 @@
+"""The names in a function's code."""
+
+from pullback.graph.names import imports_in, names_in, writes_in
+
+scale = 2.0
+count = 0
+
+
+def test_globals_and_closures_with_their_attributes():
+    bias = [1.0]
+
+    def formula(x):
+        return x * scale + bias[0] + scale.real.imag
+
+    assert list(names_in(formula.__code__)) == [["scale"], ["bias"], ["scale", "real", "imag"]]
+
+
+def test_own_names_are_not_read_from_around():
+    def formula(x):
+        half = x / 2
+        return [(lambda y: y * half * scale)(v) for v in x]
+
+    assert {tuple(chain) for chain in names_in(formula.__code__)} == {("scale",)}
+
+
+def test_imports_of_inner_functions_too():
+    def formula(x):
+        import math
+
+        def inner():
+            from json import dumps
+
+            return dumps
+
+        return math, inner, x
+
+    assert list(imports_in(formula.__code__)) == ["math", "json"]
+
+
+def test_assignments_to_what_lives_outside():
+    calls = 0
+
+    def counts(x):
+        global count
+        nonlocal calls
+        count, calls = count + 1, calls + 1
+        own = 0
+
+        def inner():
+            nonlocal own
+            own = 1
+
+        inner()
+        return x + own
+
+    assert sorted(writes_in(counts.__code__)) == ["calls", "count"]

@@ -1,0 +1,210 @@
+"""What a formula reads: what is watched, and what stands in the way of a graph."""
+
+import functools
+import math
+import random
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import pullback
+from pullback.graph.reads import reads_of
+
+SCALE = 2.0
+
+
+def helper(x):
+    return x * SCALE
+
+
+@pullback.function
+def inner(x):
+    return helper(x) + 1
+
+
+def formula_in(module, source):
+    exec(compile(source, module.__name__, "exec"), vars(module))
+    return module.f
+
+
+@pytest.fixture
+def module():
+    made = types.ModuleType("users_module")
+    vars(made).update(torch=torch, math=math, np=np, random=random, functools=functools)
+    return made
+
+
+def test_a_formula_of_torch_alone_has_no_obstacle():
+    reads = reads_of(lambda x: torch.sin(x) * math.pi + torch.nn.functional.relu(x).sum())
+    assert not reads.obstacle
+    assert reads.unchanged()
+
+
+@pytest.mark.parametrize("after", [3.0, 2.0 + 1e-16j, -2.0, True, None, "a"])
+def test_another_value_of_a_global_is_noticed(module, after):
+    f = formula_in(module, "a = 2.0\ndef f(x): return x * a")
+    reads = reads_of(f)
+    assert not reads.obstacle
+    module.a = after
+    assert not reads.unchanged()
+
+
+def test_a_closed_over_variable_is_watched():
+    scale = 2.0
+
+    def formula(x):
+        return x * scale
+
+    reads = reads_of(formula)
+    assert reads.unchanged()
+    scale = 3.0
+    assert not reads.unchanged()
+
+
+def test_values_read_by_helpers_of_helpers_are_watched(module):
+    f = formula_in(module, "a = 1\ndef h(x): return x + a\ndef g(x): return h(x)\ndef f(x): return g(x)")
+    reads = reads_of(f)
+    assert not reads.obstacle
+    module.a = 2
+    assert not reads.unchanged()
+
+
+def test_a_helper_defined_again_is_noticed(module):
+    f = formula_in(module, "def h(x): return x\ndef f(x): return h(x)")
+    reads = reads_of(f)
+    exec("def h(x): return 2 * x", vars(module))
+    assert not reads.unchanged()
+
+
+def test_new_code_in_the_same_function_is_noticed(module):  # as a notebook's autoreload gives it
+    f = formula_in(module, "def f(x): return x")
+    reads = reads_of(f)
+    f.__code__ = (lambda x: 2 * x).__code__
+    assert not reads.unchanged()
+
+
+def test_a_builtin_that_is_shadowed_later_is_noticed(module):
+    f = formula_in(module, "def f(x): return max(x, x)")
+    reads = reads_of(f)
+    assert not reads.obstacle
+    module.max = lambda a, b: 2 * a
+    assert not reads.unchanged()
+
+
+def test_a_constant_of_another_module_is_watched(module):
+    module.settings = types.ModuleType("users_settings")
+    module.settings.scale = 2.0
+    reads = reads_of(formula_in(module, "def f(x): return x * settings.scale"))
+    assert not reads.obstacle
+    module.settings.scale = 3.0
+    assert not reads.unchanged()
+
+
+def test_the_default_dtype_is_watched():
+    reads = reads_of(lambda x: x / 2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert not reads.unchanged()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_ops_are_followed_to_their_formulas(monkeypatch):
+    reads = reads_of(lambda x: inner(x))
+    assert not reads.obstacle
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert not reads.unchanged()
+
+
+def test_a_relaxation_is_followed(module):
+    soft = formula_in(module, "a = 1.0\ndef f(x): return x * a")
+    module.hard = pullback.function(derivative_of=soft)(lambda x: x.round())
+    reads = reads_of(formula_in(module, "def f(x): return hard(x)"))
+    assert not reads.obstacle
+    module.a = 2.0
+    assert not reads.unchanged()
+
+
+def test_a_rule_given_later_is_noticed(module):
+    module.op = pullback.function(lambda x: x * 2)
+    reads = reads_of(formula_in(module, "def f(x): return op(x)"))
+    assert not reads.obstacle
+    module.op.vjp(lambda g, out, x: (g,))
+    assert not reads.unchanged()
+    assert "whose derivative is a rule" in reads_of(module.f).obstacle
+
+
+class Config:
+    scale = 2.0
+
+
+@pytest.mark.parametrize(
+    ("around", "body", "obstacle"),
+    [
+        ("a = [1.0]", "x * a[0]", "an object of type list, `a`"),
+        ("a = {'s': 1.0}", "x * a['s']", "an object of type dict, `a`"),
+        ("import collections; a = collections.deque([1.0])", "x * a[0]", "an object of type deque, `a`"),
+        ("a = np.ones(3)", "x * a[0]", "an object of type ndarray, `a`"),
+        ("a = functools.partial(torch.sin)", "a(x)", "an object of type partial, `a`"),
+        ("a = functools.lru_cache(lambda x: x)", "a(x)", "type _lru_cache_wrapper, `a`"),
+        ("a = torch.nn.Softplus(beta=2)", "a(x)", "an object of type Softplus, `a`"),
+        ("a = torch.ones(3)", "x * a", "closes over the tensor `a`"),
+        ("class A: s = 1.0", "x * A.s", "uses the class `A`"),
+        ("", "x * random.random()", "`random.random`"),
+        ("", "x * np.random.rand()", "draws random numbers from `np.random`"),
+        ("from numpy import random as r", "x * r.rand()", "draws random numbers from `r`"),
+        ("from random import random as r", "x * r()", "type builtin_function_or_method, `r`"),
+        ("import time", "x * time.time()", "`time.time`"),
+        ("", "x * globals()['a']", "`globals` does what a graph cannot"),
+        ("", "print('called') or x", "`print` does what a graph cannot"),
+        ("", "x * later", "`later` is not defined"),
+        ("import json", "(json, x)[1]", "uses the module `json` as a value"),
+    ],
+)
+def test_what_cannot_be_watched_is_an_obstacle(module, around, body, obstacle):
+    reads = reads_of(formula_in(module, f"{around}\ndef f(x): return {body}"))
+    assert obstacle in reads.obstacle
+
+
+@pytest.mark.parametrize(
+    ("source", "obstacle"),
+    [
+        ("def f(x, a=[1.0]): return x * a[0]", "an object of type list, as a default"),
+        ("def f(x, *, a=torch.ones(1)): return x * a", "a tensor as a default"),
+        ("def h(x, a=[1.0]): return x * a[0]\ndef f(x): return h(x)", "an object of type list, as a default"),
+        ("def f(x):\n    import json\n    return x", "imports `json` when called"),
+        ("n = 0\ndef f(x):\n    global n\n    n += 1\n    return x", "assigns to `n`"),
+    ],
+)
+def test_what_a_function_does_by_itself_may_be_an_obstacle(module, source, obstacle):
+    assert obstacle in reads_of(formula_in(module, source)).obstacle
+
+
+def test_defaults_that_cannot_change_are_none(module):
+    assert not reads_of(
+        formula_in(module, "def f(x, a=1.0, m='mean', d=torch.float32, g=torch.sin): return g(x)")
+    ).obstacle
+
+
+@pytest.mark.parametrize("formula", [functools.partial(torch.sin), Config(), Config().__init__, torch.nn.ReLU()])
+def test_a_formula_that_is_an_object_has_an_obstacle(formula):
+    assert "object of type" in reads_of(formula).obstacle
+
+
+@pytest.mark.parametrize(
+    "value", [torch.sin, torch.Tensor.add, torch.Tensor.__rsub__, torch.ops.aten.sin.default, torch.nn.functional.relu]
+)
+def test_functions_of_torch_are_fixed(value):
+    assert not reads_of(lambda x: value(x)).obstacle
+
+
+def test_an_op_with_an_obstacle_is_right_at_every_call():
+    state = {"scale": 2.0}
+    op = pullback.function(lambda x: x * state["scale"])
+    x = torch.ones(2, requires_grad=True)
+    for scale in (2.0, 3.0):
+        state["scale"] = scale
+        (g,) = torch.autograd.grad(op(x).sum(), x)
+        assert g.tolist() == [scale, scale]

@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
+from pullback.bind.watch import Leaving
 from pullback.errors import DerivativeError
 
 _ONCE_DIFFERENTIABLE = "torch::autograd::Error"
 """The node that `once_differentiable` leaves: it is skipped where it stands on no way to the inputs."""
-
-_LEAVES_PYTORCH = frozenset({"numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__"})
 
 
 def guarded_against_twice(
@@ -61,7 +59,7 @@ def _pulled(
     pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]], live: Sequence[Tensor | None], hides: bool
 ) -> tuple[list[Tensor | None], list[bool]]:
     """Return the gradients, and which of them autograd has lost track of."""
-    with _Watch() as watch:
+    with Leaving() as watch:
         gradients = pull(live)
     return gradients, [g is not None and (watch.left or hides or _unseen(g)) for g in gradients]
 
@@ -78,18 +76,6 @@ def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
 
 def _can_require_grad(g: Tensor) -> bool:
     return not g.requires_grad and (g.dtype.is_floating_point or g.dtype.is_complex)
-
-
-class _Watch(TorchFunctionMode):
-    """Notes whether values left PyTorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.left = self.left or getattr(func, "__name__", "") in _LEAVES_PYTORCH
-        return func(*args, **(kwargs or {}))
 
 
 class _Once(torch.autograd.Function):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.watch import Draws, Leaving
 from pullback.errors import DerivativeError
 
 TENSOR = object()
@@ -91,6 +92,22 @@ class Rule:
         record.differentiable = tuple(t.dtype.is_floating_point or t.dtype.is_complex for t in outputs)
         record.autocast = _torch.any_autocast()
         return outputs, kept
+
+    def again(self, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], bool]:
+        """Compute the residuals again, where autograd sees how they depend on the inputs.
+
+        Returns them, and whether some cannot be had so, because the formula draws random numbers or leaves PyTorch.
+        Then they are what was kept, which is a constant to autograd.
+        """
+        if not kept:
+            return kept, False
+        try:
+            with Draws() as draws, Leaving() as leaving, torch.enable_grad():
+                residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
+        except Exception:
+            return kept, True
+        lost = _torch.is_plain_eager() and any(not t.requires_grad for t in residuals if _is_real(t))
+        return (kept, True) if draws.seen or leaving.left or lost else (residuals, False)
 
     def pull(
         self,
@@ -194,6 +211,10 @@ class Rule:
 
     def _argument_names(self, n: int) -> list[str]:
         return [*self.parameters, *(f"argument {i}" for i in range(len(self.parameters), n))][:n]
+
+
+def _is_real(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

@@ -113,6 +113,8 @@ class _Transformable(torch.autograd.Function):
         push = push_by_transposition if ctx.rule.jvp is None else Rule.push
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
+            kept, hides = ctx.rule.again(record, tensors, kept)
+            _refuse_constants(ctx.rule, hides)
             pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(_tangent(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
@@ -127,17 +129,29 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     record: Record = ctx.record
     tensors, outputs, kept = _saved(ctx)
     live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
-    if rule.vjp is None:
-        return pull_by_transposition(rule, record, live, tensors, outputs, kept, needs)
+    hides = False
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        kept, hides = rule.again(record, tensors, kept)
 
     def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        if rule.vjp is None:
+            return pull_by_transposition(rule, record, gs, tensors, outputs, kept, needs)
         found = rule.pull(record, gs, tensors, outputs, kept, needs)
         return [g if need else None for g, need in zip(found, needs, strict=True)]
 
     if torch.is_grad_enabled() and _torch.is_plain_eager() and not torch.compiler.is_compiling():
         sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
-        return guarded_against_twice(rule.name, pull, live, sources)
+        return guarded_against_twice(rule.name, pull, live, sources, hides)
+    _refuse_constants(rule, hides)
     return pull(live)
+
+
+def _refuse_constants(rule: Rule, hides: bool) -> None:
+    if hides:
+        raise DerivativeError(
+            f"{rule.name} saves what autograd cannot follow: its formula draws random numbers, or leaves PyTorch. "
+            "Under a transform its second derivative would be wrong. Save only what torch ops compute from the inputs."
+        )
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -157,7 +171,7 @@ def _shape_only(t: Tensor) -> Tensor:
 
 def _idle(rule: Rule, record: Record) -> tuple[set[int], bool]:
     """Return which input tensors, and whether the outputs, the rule never reads."""
-    if not rule.idle:
+    if not rule.idle or rule.residuals:  # residuals may have to be computed again, from all inputs
         return set(), False
     idle = rule.idle
     first = 3 if rule.residuals else 2

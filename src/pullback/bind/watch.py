@@ -1,0 +1,35 @@
+"""Modes that notice what autograd cannot: values that leave PyTorch, random numbers that are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_LEAVES_PYTORCH = frozenset({"numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__"})
+
+
+class Leaving(TorchFunctionMode):
+    """Notes whether values left PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left = self.left or getattr(func, "__name__", "") in _LEAVES_PYTORCH
+        return func(*args, **(kwargs or {}))
+
+
+class Draws(TorchDispatchMode):
+    """Notes whether random numbers are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))

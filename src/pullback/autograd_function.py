@@ -37,6 +37,8 @@ class AutogradFunction:
     leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking.
     """
 
+    _is_pullback_function = True
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
@@ -49,7 +51,10 @@ class AutogradFunction:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._carried = staticmethod(_carrier(cls))  # type: ignore[method-assign]
+        carrier = _carrier(cls)
+        if hasattr(cls, "forward"):  # how messages name it, and where pickle finds it again
+            carrier.__name__, carrier.__qualname__ = cls.__name__, f"{cls.__qualname__}._carried"
+        cls._carried = staticmethod(carrier)  # type: ignore[method-assign]
 
     @staticmethod
     def _carried(*args: Any, **kwargs: Any) -> Any:
@@ -81,9 +86,13 @@ def _formula(cls: Any) -> Callable[..., Any]:
         context = _Context(args)
         return context.stopped(forward(context, *args, **kwargs))
 
-    parameters = list(inspect.signature(forward).parameters.values())[1:]
-    formula.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    formula.__signature__ = _signature(cls)  # type: ignore[attr-defined]
     return formula
+
+
+def _signature(cls: Any) -> inspect.Signature:
+    """Return the parameters of `apply`: those of `forward` without a `ctx`."""
+    return inspect.Signature(list(inspect.signature(cls.forward).parameters.values())[_old_style(cls) :])
 
 
 class _Context:
@@ -135,12 +144,14 @@ def _honoured(cls: Any) -> Callable[..., Any]:
         plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in args if isinstance(a, Tensor))
         return (eager if plain and _torch.is_plain_eager() else transformable).apply(*args, **kwargs)
 
+    functools.update_wrapper(apply, cls.forward)
+    apply.__signature__ = _signature(cls)  # type: ignore[attr-defined]
     return apply
 
 
 def _function(cls: type, given: dict[str, Any]) -> Any:
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls.__name__, (torch.autograd.Function,), {**given, **names})
+    return type(cls.__name__, (torch.autograd.Function,), {**given, **names, "_is_pullback_part": True})
 
 
 def _wired(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:

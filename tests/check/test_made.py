@@ -159,3 +159,87 @@ def test_the_subject_of_an_op_has_its_docstring_and_place():
     assert subject.source.docstring.startswith("Round to the nearest")
     assert subject.relaxation is pullback.catalog.straight_through.identity
     assert subject_of(torch.sin).relaxation is None
+
+
+CARRIED = """
+import torch
+import pullback
+
+
+class Cube(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x, scale: float = 2.0):
+        ctx.save_for_backward(x)
+        return scale * x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * g * x**2, None
+
+
+class Decay(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * torch.exp(-y)
+
+
+class Base(pullback.AutogradFunction):
+    pass
+"""
+
+
+@pytest.fixture
+def carried(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "carried_ops.py").write_text(CARRIED)
+    return {subject.name: subject for subject in discover("carried_ops.py")}
+
+
+def test_classes_of_our_base_are_found_once_and_called_by_apply(carried):
+    assert {name: (s.location.line, s.kind) for name, s in carried.items()} == {
+        "Cube": (6, "callable"),
+        "Decay": (18, "callable"),
+    }
+    (named,) = discover("carried_ops.py:Decay")
+    namespace = {}
+    exec(named.load, namespace)
+    assert namespace["fn"](torch.tensor(2.0), torch.tensor(0.0)).item() == 2.0
+
+
+def test_a_class_of_our_base_is_audited_with_the_arguments_of_its_forward(carried):
+    assert carried["Decay"].is_made  # it has no backward of its own
+    assert not carried["Cube"].is_made
+    report = pullback.check("carried_ops.py", budget=60, select=["PB1", "PB414"])
+    assert {s.name: s.status for s in report.subjects} == {"Cube": "wrong", "Decay": "ok"}
+    assert not found(report, "PB414")
+    (finding,) = found(report, "PB101")
+    assert finding.evidence.expected == pytest.approx(2 * finding.evidence.got)
+
+
+def test_the_class_itself_and_its_apply_can_be_handed_over():
+    class Double(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return 2 * x
+
+    for target in (Double, Double.apply):
+        subject = subject_of(target)
+        assert subject.name == "Double"
+        assert subject.call(torch.tensor(3.0)).item() == 6.0
+    with pytest.raises(TargetError):
+        subject_of(pullback.AutogradFunction)
+
+
+def test_a_callable_around_a_function_that_breaks_the_contract_is_told():
+    class TwoForOne(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g, g
+
+    report = audit(lambda x: TwoForOne.apply(x))
+    assert [f.severity for f in found(report, "PB119")] == ["error"]

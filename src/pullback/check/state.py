@@ -77,8 +77,8 @@ class Audit:
         return again
 
     def running(self, rules: Sequence[str]) -> list[str]:
-        """Return those of `rules` that the options select: what they report needs no second finding."""
-        chosen = {rule.id for rule in selected(self.options)}
+        """Return those of `rules` that are run on this subject: what they report needs no second finding."""
+        chosen = {rule.id for rule in selected(self.options) if self.subject.kind in rule.kinds}
         return [rule for rule in rules if rule in chosen]
 
     def elapsed(self) -> float:

@@ -12,7 +12,8 @@ from pullback.report.model import Location
 Kind = Literal["function", "op", "callable"]
 """An `autograd.Function` class, a `torch.library` custom op, or any other callable.
 
-An op of `pullback.function` is a callable: it sees to the contract itself that rules for Functions check.
+An op of `pullback.function`, or a class derived from `pullback.AutogradFunction`, is a callable: it sees itself to
+the contract that rules for Functions check.
 """
 
 Inputs = Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
@@ -80,6 +81,11 @@ class Subject:
 def is_made(obj: Any) -> bool:
     """Whether an object is what `pullback.function` returns."""
     return bool(getattr(type(obj), "_is_pullback_op", False))
+
+
+def is_carried(obj: Any) -> bool:
+    """Whether an object is a class derived from `pullback.AutogradFunction`, with a forward."""
+    return isinstance(obj, type) and bool(getattr(obj, "_is_pullback_function", False)) and hasattr(obj, "forward")
 
 
 Given = Callable[[Subject], Inputs | None]

@@ -67,13 +67,16 @@ def applied_class(obj: Any) -> Function | None:
 
 
 def live_functions() -> list[Function]:
-    """Return every class derived from `torch.autograd.Function` that is still there, oldest first."""
+    """Return every class derived from `torch.autograd.Function` that is still there, oldest first.
+
+    Left out are those that a `pullback.AutogradFunction` is carried out by: it is audited itself.
+    """
     found: dict[Function, None] = {}
     pending: list[Function] = [torch.autograd.Function]
     for cls in pending:
         found[cls] = None
         pending += [sub for sub in cls.__subclasses__() if sub not in found and sub not in pending]
-    return list(found)[1:]
+    return [cls for cls in found if cls is not torch.autograd.Function and not hasattr(cls, "_is_pullback_part")]
 
 
 def has_forward(cls: Function) -> bool:
@@ -162,6 +165,24 @@ def find_callable(obj: Any, home: Home) -> Found:
         location=location,
         source=source,
         load=home.load(expression, name, location),
+        bound=expression is not None,
+    )
+
+
+def find_carried(cls: type, home: Home) -> Found:
+    """Describe a class derived from `pullback.AutogradFunction`."""
+    source = source_of(cls)
+    expression = reach(cls, cls.__qualname__, home.module)
+    location = location_of(cls, source, home)
+    return Found(
+        target=attribute(cls, "_carried"),
+        kind="callable",
+        name=cls.__name__,
+        module=home.name,
+        qualname=cls.__qualname__,
+        location=location,
+        source=source,
+        load=home.load(expression and f"{expression}.apply", f"{cls.__name__}.apply", location),
         bound=expression is not None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -17,6 +18,7 @@ from pullback.check.find.live import (
     applied_class,
     attribute,
     find_callable,
+    find_carried,
     find_function,
     find_op,
     has_forward,
@@ -26,6 +28,7 @@ from pullback.check.find.live import (
 from pullback.check.find.packages import in_package
 from pullback.check.find.places import Home, home_of_module
 from pullback.check.find.source import plain_function, source_of
+from pullback.check.subject import is_carried
 from pullback.errors import TargetError
 
 
@@ -46,7 +49,7 @@ def find_attribute(home: Home, name: str) -> Found | None:
     if obj is None:
         return None
     found = describe(obj, inside, f"{home.shown}:{name}")
-    if is_function(obj):
+    if is_function(obj) or is_carried(obj):
         expression += ".apply"
     return replace(found, name=name, load=inside.load(expression, name, found.location))
 
@@ -66,6 +69,8 @@ def describe(obj: Any, home: Home, what: str) -> Found:
     Raises:
         TargetError: it is none of these; the message calls it `what`.
     """
+    if (carried := _carried(obj)) is not None:
+        return find_carried(carried, home)
     cls = obj if is_function(obj) else applied_class(obj)
     if cls is not None:
         if not has_forward(cls):
@@ -102,8 +107,15 @@ def _get(obj: Any, part: str) -> Any:
     return value
 
 
+def _carried(obj: Any) -> type | None:
+    """Return `Op` if `obj` is a class `Op` derived from `pullback.AutogradFunction`, or its `apply`."""
+    applied = inspect.ismethod(obj) and obj.__name__ == "apply"
+    cls = obj.__self__ if applied else obj
+    return cls if is_carried(cls) else None
+
+
 def _home_of(obj: Any) -> Home:
-    owner = applied_class(obj) or obj
+    owner = applied_class(obj) or _carried(obj) or obj
     if _torch.is_custom_op(owner):
         owner = _torch.custom_op_function(owner)
     elif not isinstance(owner, type):

@@ -17,6 +17,7 @@ from pullback.check.find.live import (
     Function,
     attribute,
     find_callable,
+    find_carried,
     find_function,
     find_op,
     is_function,
@@ -25,7 +26,7 @@ from pullback.check.find.live import (
 from pullback.check.find.packages import in_package
 from pullback.check.find.places import Home, home_of_module
 from pullback.check.find.source import FunctionSource
-from pullback.check.subject import is_made
+from pullback.check.subject import is_carried, is_made
 
 _NOT_THERE = (
     "not there once the module is imported: it is defined under a condition that does not hold here, or its "
@@ -72,7 +73,8 @@ def _find_live(homes: Sequence[Home]) -> list[Found]:
             found.append(replace(one, load=named))
     for made in _live_made(homes):
         if in_package(made.__module__, homes[0].name):
-            found.append(find_callable(made, _home_of(made.__module__, homes)))
+            home = _home_of(made.__module__, homes)
+            found.append(find_carried(made, home) if is_carried(made) else find_callable(made, home))
     return list(_without_copies(found))
 
 
@@ -84,9 +86,9 @@ def _live_ops(homes: Sequence[Home]) -> list[Any]:
 
 
 def _live_made(homes: Sequence[Home]) -> list[Any]:
-    """Return the ops of `pullback.function` that these modules have a name for (methods are not: they need a self)."""
+    """Return what Pullback made that these modules have a name for (methods are not: they need a self)."""
     values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
-    return list({id(made): made for made in values if is_made(made)}.values())
+    return list({id(made): made for made in values if is_made(made) or is_carried(made)}.values())
 
 
 def _home_of(module: str, homes: Sequence[Home]) -> Home:

@@ -17,7 +17,7 @@ from pullback.bind import eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plan import Plan, make_plan
-from pullback.bind.relaxed import relaxed
+from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule, unread
 from pullback.bind.ruled import run_eager, run_transformed
 from pullback.errors import DerivativeError, OptionError
@@ -48,6 +48,7 @@ class Op:
         self._formula = formula
         self._soft = soft
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
+        self._differentiated = formula if soft is None else differentiated(formula, soft, self.__name__)
         self._signature = _signature_of(formula)
         self._rule: Rule | None = None
         self._residuals = residuals
@@ -225,7 +226,7 @@ class Op:
             if plan is None and len(self._plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self.__name__, self._formula, self._native, self._reads, grad)
+                plan = make_plan(call, self.__name__, self._formula, self._differentiated, self._reads, grad)
                 self._plans[key] = plan
                 self._first = self._first or call.example()
             return plan

@@ -97,6 +97,7 @@ def vjp(
     wrt: Sequence[Tensor] | None = None,
     create_graph: bool = False,
     retain_graph: bool | None = None,
+    seed: int = 0,
 ) -> list[Tensor | None]:
     """Return the gradient of each input, `None` where the graph gives none.
 
@@ -106,6 +107,7 @@ def vjp(
         wrt: tensors to differentiate with respect to; by default the inputs that require grad.
         create_graph: build the graph of the gradient itself.
         retain_graph: keep the graph for another call.
+        seed: which random state the backward starts from.
 
     Raises:
         Raised: if the backward raises anything.
@@ -114,7 +116,7 @@ def vjp(
     asked = [x for x in run.inputs if x.requires_grad] if wrt is None else list(wrt)
     if not used or not asked:
         return [None] * len(asked)
-    reseed()
+    reseed(seed)
     with guarded("backward"):
         return list(
             torch.autograd.grad(
@@ -170,10 +172,10 @@ def set_heartbeat(beat: Callable[[], None]) -> None:
     _heartbeat[0] = beat
 
 
-def reseed() -> None:
-    """Start every forward from the same random state."""
-    torch.default_generator.manual_seed(SEED)
-    random.seed(SEED)
+def reseed(seed: int = 0) -> None:
+    """Start every forward, and every backward, from the same random state; from another one for another `seed`."""
+    torch.default_generator.manual_seed(SEED + seed)
+    random.seed(SEED + seed)
 
 
 def as_real(t: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def test_directions_are_exact_and_nowhere_zero(dtype):
 def test_a_derivative_along_a_direction():
     sampler = sampler_of(function(torch.sin, lambda g, x: g), normal(3))
     direction = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
-    estimate = sampler.derivative(0, direction)
+    estimate = sampler.derivative(0, direction, disagrees=lambda estimate: False)
     assert torch.allclose(estimate.low, direction * normal(3).cos(), atol=1e-9)
     refined = sampler.refine(0, direction, estimate)
     assert refined.bar.max() < estimate.bar.max()
@@ -61,7 +61,7 @@ def test_a_derivative_along_a_direction():
 
 def test_there_is_no_complex_step_where_complex_inputs_are_refused():
     sampler = sampler_of(function(torch.relu, lambda g, x: g), normal(3))
-    estimate = sampler.derivative(0, torch.ones(3, dtype=torch.float64))
+    estimate = sampler.derivative(0, torch.ones(3, dtype=torch.float64), disagrees=lambda estimate: False)
     assert sampler.refine(0, torch.ones(3, dtype=torch.float64), estimate) is estimate
     assert sampler.analytic is False
 

@@ -25,6 +25,8 @@ def shrink(case: Case, fails: Callable[[Case], bool], alive: Callable[[], bool])
         for candidate in _simpler(case):
             if not alive():
                 break
+            if candidate.doubtful and not case.doubtful:
+                continue  # what is shown must be as good an input as what failed
             if fails(candidate):
                 case, progress = candidate, True
                 break

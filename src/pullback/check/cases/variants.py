@@ -7,6 +7,7 @@ dimension, so that matrices still fit each other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,6 +17,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.callables import DISTANCES, SMOOTH
 
 PRIMES = (2, 7, 11)
+_DIMENSION = re.compile(r"dim|axis|axes")
 _LARGE = 4.0
 _DENSE = 48
 
@@ -102,11 +104,24 @@ def broadcasts(case: Case) -> Iterator[Case]:
 
 
 def resized(case: Case, change: dict[int, int]) -> Case:
-    """Return the case with every dimension of a size in `change` given its new size, values repeated."""
+    """Return the case with every dimension of a size in `change` given its new size, values repeated.
+
+    A whole-number argument equal to that size is taken to be that size, and goes with it.
+    """
     label = ", ".join(f"size {old} -> {new}" for old, new in change.items())
-    counts = [v for v in case.values if isinstance(v, int) and not isinstance(v, bool) and abs(v) > 1]
+    follows = {
+        p: change[v]
+        for p, v in enumerate(case.values)
+        if type(v) is int and v in change and not _DIMENSION.search(case.names[p])
+    }
+    case = case.with_values(follows)
+    counts = [v for p, v in enumerate(case.values) if type(v) is int and abs(v) > 1 and p not in follows]
     whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
-    fits = all(abs(c) < min(change.values()) for c in counts) and not any(_is_permutation(v) for v in whole)
+    fits = (
+        0 not in follows.values()
+        and all(abs(c) < min(change.values()) for c in counts)
+        and not any(_is_permutation(v) for v in whole)
+    )
     return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
 
 
@@ -140,7 +155,7 @@ def values(case: Case) -> Iterator[Case]:
     free = [p for p in case.wrt if not is_structured(case.values[p])]
     for label, change in _ORDINARY.items():
         if free:
-            yield case.with_values({p: change(case.values[p]) for p in free}, label)
+            yield from _changed(case, free, label, change)
     yield from _spreads(case)
     if len(case.wrt) > 1:
         for position in free:
@@ -156,6 +171,23 @@ def values(case: Case) -> Iterator[Case]:
         yield case.with_values(same, "whole-number arguments all equal")
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
+
+
+def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:
+    """Yield the case with the free tensors changed; to a constant first without those that may be parameters.
+
+    A tensor smaller than the others may be a parameter with a domain of its own, such as alpha != 1, which a
+    forward seldom tests: what fails only where these are all 0 or all 1 is told with that in mind.
+    """
+    doubtful = case.doubtful
+    if label in _CONSTANTS:
+        largest = max(case.values[p].numel() for p in free)
+        data = [p for p in free if case.values[p].numel() == largest]
+        if len(data) < len(free):
+            names = ", ".join(case.names[p] for p in data)
+            yield case.with_values({p: change(case.values[p]) for p in data}, f"{label} in {names}")
+            doubtful = True
+    yield case.with_values({p: change(case.values[p]) for p in free}, label, doubtful=doubtful)
 
 
 def extremes(case: Case) -> Iterator[Case]:
@@ -202,12 +234,14 @@ def dtypes(case: Case) -> Iterator[Case]:
 
 
 def as_dtypes_of(case: Case, other: Case) -> Case:
-    """Return the values of `case` in the dtypes of `other`, which differs from it in nothing else."""
+    """Return the floating and complex values of `case` in the dtypes of `other`, an example of the same call."""
+    if len(case.values) != len(other.values):
+        return case
     return case.with_values(
         {
-            p: v.to(other.values[p].dtype)
-            for p, v in enumerate(case.values)
-            if isinstance(v, Tensor) and v.dtype != other.values[p].dtype
+            p: v.to(like.dtype)
+            for p, (v, like) in enumerate(zip(case.values, other.values, strict=True))
+            if is_differentiable(v) and is_differentiable(like) and v.is_complex() == like.is_complex()
         }
     )
 
@@ -286,6 +320,7 @@ def _spread(t: Tensor, offset: float) -> Tensor:
     return (even + offset * 24 / t.numel())[order].reshape(t.shape).to(t.dtype)
 
 
+_CONSTANTS = ("all zeros", "all ones")
 _ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
     "exact zeros": _half_zero,
     "all zeros": torch.zeros_like,

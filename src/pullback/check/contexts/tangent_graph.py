@@ -10,7 +10,8 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.contexts.transforms import Setting
-from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.confirm import confirmed
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import random_like
 from pullback.check.trial import as_real, guarded, reseed
 
@@ -52,13 +53,15 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
         moved = [(x + t * v).to(x.dtype) for x, v in zip(setting.inputs, directions, strict=True)]
         return as_real(_product(setting, moved, tangents)).reshape(1)
 
-    estimate = differentiate(curve)
-    expected, bar = float(estimate.low), float(estimate.bar)
-    if bool(estimate.kink) or not bool(estimate.valid):
-        return None
-    if abs(got - expected) <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
-        return None
-    return Mismatch(expected, got, bar, directions)
+    def mismatch(estimate: Estimate) -> Mismatch | None:
+        expected, bar = float(estimate.low), float(estimate.bar)
+        if bool(estimate.kink) or not bool(estimate.valid):
+            return None
+        if abs(got - expected) <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
+            return None
+        return Mismatch(expected, got, bar, directions)
+
+    return mismatch(confirmed(curve, lambda estimate: mismatch(estimate) is not None, moved=setting.inputs))
 
 
 def _product(setting: Setting, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:

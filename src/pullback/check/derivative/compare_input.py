@@ -22,8 +22,6 @@ Status = Literal["ok", "wrong", "inconclusive"]
 
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
-_FINER = 2.0**-12
-"""What looks wrong is looked at again with steps this much smaller, for a ripple that the first ones missed."""
 _TELLING = 16
 """Of so many elements none was wrong: then a direction that is must owe it to others, if there are others."""
 MAX_ELEMENTS = 48
@@ -88,20 +86,10 @@ def compare_input(
     results = []
     for _ in range(directions):
         direction = _within(random_like(x, generator) * scale, x)
-        results.append(_compare_twice(sampler, order, gradient, direction))
+        results.append(_compare_direction(sampler, order, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
             return _compare_elements(sampler, order, gradient, generator, results[-1], elements)
     return max(results, key=lambda c: abs(c.expected - c.got))
-
-
-def _compare_twice(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
-    """Compare along a direction, and where that says "wrong", with finer steps: the sharper of the two counts."""
-    found = _compare_direction(sampler, order, gradient, direction)
-    if found.status == "wrong" and direction.dtype in (torch.float64, torch.complex128):  # else lost in rounding
-        finer = _per_unit(_compare_direction(sampler, order, gradient, _FINER * direction), _FINER)
-        if finer.status != "inconclusive" and finer.bar <= found.bar:
-            return finer
-    return found
 
 
 def _within(direction: Tensor, x: Tensor) -> Tensor:
@@ -115,18 +103,27 @@ def _within(direction: Tensor, x: Tensor) -> Tensor:
 
 
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
-    try:
-        estimate = sampler.derivative(order, direction)
-    except Raised:
-        return Comparison(order, "inconclusive", compared=1)
     v = as_real(direction)
     terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
     got, size = float(terms.sum()), float(terms.abs().sum())
+
+    def disagrees(estimate: Estimate) -> bool:
+        return _judge(sampler, estimate, got, size, gradient) == "wrong"
+
+    try:
+        estimate = sampler.derivative(order, direction, disagrees)
+    except Raised:
+        return Comparison(order, "inconclusive", compared=1)
     status = _judge(sampler, estimate, got, size, gradient)
     if status != "ok" and bool(estimate.valid.any()):
         refined = sampler.refine(order, direction, estimate)
         if refined is not estimate:
             estimate, status = refined, _judge(sampler, refined, got, size, gradient)
+    if status == "wrong" and gradient is not None:
+        epsilon = max(torch.finfo(gradient.dtype).eps, working_epsilon(as_real(gradient)))
+        if epsilon > torch.finfo(torch.float64).eps:
+            estimate = sampler.blurred(order, direction, estimate, epsilon)
+            status = _judge(sampler, estimate, got, size, gradient)
     low, high, bar = sampler.project(estimate)
     return Comparison(
         order,
@@ -186,7 +183,7 @@ def _compare_elements(
             size = float(scale[flat_index].abs())
             direction = torch.zeros(x.numel(), dtype=x.dtype)
             direction[flat_index] = torch.tensor(unit * size, dtype=x.dtype)
-            found = _compare_twice(sampler, order, gradient, _within(direction.reshape(x.shape), x))
+            found = _compare_direction(sampler, order, gradient, _within(direction.reshape(x.shape), x))
             results.append((flat_index, _per_unit(found, size)))
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
     if wrong and gradient is not None and any(c.kink for _, c in results):

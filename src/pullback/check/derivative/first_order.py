@@ -15,9 +15,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, compare_input
-from pullback.check.derivative.oracle import (
-    SIGNIFICANT,
-)
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import Sampler, random_like, twins
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, forward, vjp
@@ -112,6 +110,9 @@ def moves_output(subject: Subject, result: FirstOrder, order: int, output: int, 
     """Whether the `output`-th differentiable output changes, to first order, with the `order`-th input."""
     position = result.run.differentiable[output]
     sampler = Sampler(subject, result.case, [position], [result.cotangents[output]])
-    estimate = sampler.derivative(order, random_like(result.case.tensors[order], generator))
-    size = estimate.low.abs() > SIGNIFICANT * estimate.bar
-    return bool((size & estimate.valid).any())
+    direction = random_like(result.case.tensors[order], generator)
+    return _moves(sampler.derivative(order, direction, disagrees=_moves))
+
+
+def _moves(estimate: Estimate) -> bool:
+    return bool(((estimate.low.abs() > SIGNIFICANT * estimate.bar) & estimate.valid).any())

@@ -10,7 +10,8 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.confirm import confirmed
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward, guarded
@@ -97,12 +98,19 @@ def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) 
         ]
         return as_real(outs[rank])
 
-    estimate = differentiate(curve)
+    def disagrees(estimate: Estimate) -> bool:
+        return _worst_element(estimate, got, direction.dtype) is not None
+
+    return _worst_element(confirmed(curve, disagrees, moved=[direction]), got, direction.dtype)
+
+
+def _worst_element(estimate: Estimate, got: Tensor, dtype: torch.dtype) -> tuple[int, float, float] | None:
+    """Return position, derivative and bar of the element of a tangent that is furthest off; `None` if none is."""
     if got.numel() != estimate.low.numel():
         return 0, float(estimate.low[0]), float(estimate.bar[0])
     gap = torch.maximum(estimate.low - got, got - estimate.high).clamp(min=0).nan_to_num(nan=torch.inf)
     scale = estimate.low.abs() + got.abs().nan_to_num(nan=0.0)
-    precision = max(_AGREEMENT, 1e3 * torch.finfo(direction.dtype).eps)
+    precision = max(_AGREEMENT, 1e3 * torch.finfo(dtype).eps)
     excess = gap - SIGNIFICANT * estimate.bar - precision * (scale + scale.max())
     excess = torch.where(estimate.valid, excess, -1.0)
     position = int(excess.argmax()) if excess.numel() else 0

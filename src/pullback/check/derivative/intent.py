@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,9 +29,12 @@ _IN_NAME = re.compile(
 )
 _EXPLICIT = re.compile(
     r"straight[- ]?through|\bSTE\b|surrogate|pseudo[- ]?(gradient|derivative)|(gradient|sign) estimator"
-    r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping)",
+    r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping)"
+    r"|computes the gradient as\b|pathwise",
     re.IGNORECASE,
 )
+_RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased", re.IGNORECASE)
+"""What excuses a backward that draws random numbers, and only such a one."""
 _CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
 _GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
 _NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
@@ -68,7 +71,30 @@ def declared(subject: Subject) -> Intent | None:
             return Intent("declared", f"its docstring says {match.group(0)!r}")
     if source is not None and (match := _EXPLICIT.search(_remarks(source))):
         return Intent("declared", f"a comment in it says {match.group(0)!r}")
+    for caller, text in _callers(source):
+        if match := _EXPLICIT.search(text):
+            return Intent("declared", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
     return None
+
+
+def declared_random(subject: Subject) -> Intent | None:
+    """Return an intent that name, docstrings or comments state for a backward that draws random numbers."""
+    source: FunctionSource | None = subject.source
+    words = " ".join(_SPLIT_NAME.split(subject.name.rsplit(".", 1)[-1]))
+    docstring = (source.docstring if source else "") or getattr(subject.target, "__doc__", None) or ""
+    texts = [words, docstring if isinstance(docstring, str) else "", _remarks(source) if source else ""]
+    for text in (*texts, *(text for _, text in _callers(source))):
+        if match := _RANDOM.search(text):
+            return Intent("declared", f"its backward draws random numbers, and it says {match.group(0)!r}")
+    return None
+
+
+def _callers(source: FunctionSource | None) -> Iterator[tuple[str, str]]:
+    """Yield name and docstring of each function and class of the module that calls `apply`."""
+    around = [node for site in source.call_sites for node in (site.inside, site.inside_class)] if source else []
+    for node in around:
+        if node is not None and node is not (source.node if source else None):
+            yield node.name, ast.get_docstring(node) or ""
 
 
 def _remarks(source: FunctionSource) -> str:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.derivative.agreement import difference
-from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.derivative.confirm import confirmed
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.recorder import recording
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
@@ -79,9 +80,10 @@ def second_order(audit: Audit) -> SecondOrder:
     right = first is not None and not first.wrong and audit.intent is None and audit.subject.relaxation is None
     probe = _Probe(audit.subject, audit.base, composite=right, generator=audit.generator)
     changed = probe.changes_under_create_graph(audit.names)
-    expected, bar = probe.numeric()
-    outcomes = [_attempt(probe, way, expected, bar) for way in ("autograd.grad", ".backward()")]
-    if audit.intent is not None:
+    outcomes = probe.outcomes()
+    if audit.nonlinearity is not None:
+        outcomes = [_unjudged(outcome) for outcome in outcomes]
+    elif audit.intent is not None:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
     worst = min(outcomes, key=lambda o: ("wrong", "raised", "inconclusive", "ok").index(o.status))
     raised = next((o.error for o in outcomes if o.error is not None), None)
@@ -107,21 +109,34 @@ def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
     the forward: the two differ as the author means them to.
     """
     lost = abs(outcome.got) < _AGREEMENT * abs(outcome.expected)
-    return outcome if outcome.status != "wrong" or lost else replace(outcome, status="inconclusive")
+    return outcome if lost else _unjudged(outcome)
 
 
-def _attempt(probe: _Probe, way: str, expected: float, bar: float) -> SecondOrder:
-    try:
-        got, size = probe.by_autograd(way)
-    except Raised as error:
-        return SecondOrder("raised", way, expected, bar=bar, error=error)
-    if math.isnan(expected):
-        return SecondOrder("inconclusive", way)
-    gap = abs(got - expected)
-    if not gap <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
-        return SecondOrder("wrong", way, expected, got, bar)
-    wide = SIGNIFICANT * bar > 0.1 * (size + abs(expected)) and bar > 0
-    return SecondOrder("inconclusive" if wide else "ok", way, expected, got, bar)
+def _unjudged(outcome: SecondOrder) -> SecondOrder:
+    """Of a backward that is not linear in the cotangent, believe nothing: it sees a sum of cotangents, not each."""
+    return replace(outcome, status="inconclusive") if outcome.status == "wrong" else outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """<H u, v> by double backward and the magnitude of its terms, or what was raised."""
+
+    way: str
+    got: float = 0.0
+    size: float = 0.0
+    error: Raised | None = None
+
+    def judged(self, expected: float, bar: float) -> SecondOrder:
+        """Compare with the numeric value."""
+        if self.error is not None:
+            return SecondOrder("raised", self.way, expected, bar=bar, error=self.error)
+        if math.isnan(expected):
+            return SecondOrder("inconclusive", self.way)
+        scale = self.size + abs(expected)
+        if not abs(self.got - expected) <= SIGNIFICANT * bar + _AGREEMENT * scale:
+            return SecondOrder("wrong", self.way, expected, self.got, bar)
+        wide = SIGNIFICANT * bar > 0.1 * scale and bar > 0
+        return SecondOrder("inconclusive" if wide else "ok", self.way, expected, self.got, bar)
 
 
 class _Probe:
@@ -144,17 +159,33 @@ class _Probe:
             phi = _phi(run, weights)
             return list(torch.autograd.grad(phi, inputs, create_graph=create_graph, allow_unused=True))
 
-    def numeric(self) -> tuple[float, float]:
-        """Return <u, dG/dv> by finite differences of the gradient G, and its bar."""
+    def outcomes(self) -> list[SecondOrder]:
+        """Return how double backward came out, in each way."""
+        answers = [self._answer(way) for way in ("autograd.grad", ".backward()")]
 
-        def curve(t: float) -> Tensor:
-            moved = [x + (t * v).to(x.dtype) for x, v in zip(self.case.tensors, self.v, strict=True)]
-            case = self.case.with_values(dict(zip(self.case.wrt, moved, strict=True)))
-            gradient = self.gradient(forward(self.subject, case), create_graph=False)
-            flat = [as_real(x if g is None else g) * (g is not None) for x, g in zip(moved, gradient, strict=True)]
-            return torch.cat(flat)
+        def disagrees(estimate: Estimate) -> bool:
+            found = {answer.judged(*self._project(estimate)).status for answer in answers}
+            return bool(found & {"wrong", "inconclusive"})
 
-        estimate = differentiate(curve)
+        expected, bar = self._project(confirmed(self._curve, disagrees, moved=self.case.tensors))
+        return [answer.judged(expected, bar) for answer in answers]
+
+    def _answer(self, way: str) -> _Answer:
+        try:
+            return _Answer(way, *self.by_autograd(way))
+        except Raised as error:
+            return _Answer(way, error=error)
+
+    def _curve(self, t: float) -> Tensor:
+        """Return the gradient G at x + t v."""
+        moved = [x + (t * v).to(x.dtype) for x, v in zip(self.case.tensors, self.v, strict=True)]
+        case = self.case.with_values(dict(zip(self.case.wrt, moved, strict=True)))
+        gradient = self.gradient(forward(self.subject, case), create_graph=False)
+        flat = [as_real(x if g is None else g) * (g is not None) for x, g in zip(moved, gradient, strict=True)]
+        return torch.cat(flat)
+
+    def _project(self, estimate: Estimate) -> tuple[float, float]:
+        """Return <u, dG/dv> and its bar; NaN where G has no derivative."""
         weights = torch.cat([as_real(u) for u in self.u])
         if not bool(estimate.valid.all()) or bool(estimate.kink.any()):
             return torch.nan, torch.nan

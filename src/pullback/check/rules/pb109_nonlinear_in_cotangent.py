@@ -42,13 +42,9 @@ class Square(torch.autograd.Function):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from pullback.check.derivative.agreement import Difference, difference, gradients
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
@@ -56,8 +52,6 @@ from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
-
-Gradients = Sequence[Tensor | None]
 
 
 _B = ("def b(g):", "    return torch.autograd.grad(outs, inputs, g, retain_graph=True, materialize_grads=True)")
@@ -74,7 +68,7 @@ _CODE = {
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    found = _nonlinearity(audit)
+    found = audit.nonlinearity
     if found is None:
         return
     law, where = found
@@ -89,42 +83,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
         tail=[audit.outs, f"g = {literals(standard_cotangents(audit.base_run.roots))}", *_CODE[law]],
         hint="multiply by the cotangent once; take no abs, sign, clamp, mean or norm of it",
     )
-
-
-def _nonlinearity(audit: Audit) -> tuple[str, Difference] | None:
-    roots = audit.base_run.roots
-    g, h = standard_cotangents(roots), [_zero_sum(root) for root in roots]
-
-    def backward(cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        audit.events.beat()
-        return gradients(audit.subject, audit.base, cotangents)
-
-    of_g, of_h = backward(g), backward(h)
-    laws = (
-        ("b(4 g) = 4 b(g)", _combine(4, of_g, 0, of_g), backward([4 * a for a in g])),
-        ("b(-g) = -b(g)", _combine(-1, of_g, 0, of_g), backward([-a for a in g])),
-        ("b(g + h) = b(g) + b(h)", _combine(1, of_g, 1, of_h), backward([a + b for a, b in zip(g, h, strict=True)])),
-        ("b(0) = 0", _combine(0, of_g, 0, of_g), backward([0 * a for a in g])),
-    )  # fmt: skip
-    for law, expected, got in laws:
-        where = difference(expected, got)
-        if where is not None:
-            return law, where
-    return None
-
-
-def _zero_sum(root: Tensor) -> Tensor:
-    """Return a cotangent of alternating signs whose sum is exactly 0: not to be taken for no cotangent."""
-    signs = 1 - 2 * (torch.arange(root.numel()) % 2)
-    if root.numel() % 2:
-        signs[-1] = 0
-    return signs.reshape(root.shape).to(root.dtype)
-
-
-def _combine(a: float, first: Gradients, b: float, second: Gradients) -> list[Tensor | None]:
-    return [
-        None if x is None or y is None else (a * x + b * y if b else a * x) for x, y in zip(first, second, strict=True)
-    ]
 
 
 RULE = rule(__doc__, runtime=_run)

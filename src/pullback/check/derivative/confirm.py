@@ -1,0 +1,64 @@
+"""A numeric derivative that is asked twice before anything is called wrong by it.
+
+A ripple shorter than the steps can look like a smooth curve of another slope, sharply. Steps 4096 times smaller
+see it as it is, and see a slow curve as well, only with more of its rounding noise. So an estimate that disagrees
+with what was returned is taken again with those, and the sharper of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pullback.check.derivative.oracle import SIGNIFICANT, Curve, Estimate, differentiate
+
+_FINER = {torch.float64: 2.0**-12, torch.complex128: 2.0**-12, torch.float32: 2.0**-6, torch.complex64: 2.0**-6}
+"""By the dtype of what is moved; half precision resolves no smaller steps."""
+
+
+def confirmed(curve: Curve, disagrees: Callable[[Estimate], bool], moved: Sequence[Tensor]) -> Estimate:
+    """Return the derivative at 0 of `curve`, from two ladders of steps where the first one disagrees.
+
+    Args:
+        curve: what is differentiated.
+        disagrees: whether an estimate contradicts what is to be judged by it.
+        moved: the tensors that the curve moves; the narrowest dtype says how small a step may be.
+    """
+    found = differentiate(curve)
+    if not disagrees(found):
+        return found
+    factors = [_FINER.get(t.dtype) for t in moved]
+    if any(factor is None for factor in factors):
+        return found
+    return _sharper(found, _along(curve, max(factor for factor in factors if factor is not None)))
+
+
+def _along(curve: Curve, factor: float) -> Estimate:
+    """Return the estimate from steps `factor` times as long."""
+    found = differentiate(lambda t: curve(factor * t))
+    return replace(found, low=found.low / factor, high=found.high / factor, bar=found.bar / factor)
+
+
+def _sharper(coarse: Estimate, fine: Estimate) -> Estimate:
+    """Return, for each element, the estimate with the smaller bar; none where the other contradicts it."""
+    if coarse.low.shape != fine.low.shape:
+        return coarse
+    better = fine.valid & (~coarse.valid | (fine.bar <= coarse.bar))
+    gap = torch.maximum(fine.low - coarse.high, coarse.low - fine.high)
+    contradicted = fine.valid & ~better & (gap > SIGNIFICANT * (fine.bar + coarse.bar))
+
+    def pick(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(better, a, b)
+
+    return Estimate(
+        pick(fine.low, coarse.low),
+        pick(fine.high, coarse.high),
+        pick(fine.bar, coarse.bar),
+        pick(fine.kink, coarse.kink),
+        better | (coarse.valid & ~contradicted),
+        coarse.magnitude,
+        pick(fine.flat, coarse.flat),
+    )

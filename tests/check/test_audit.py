@@ -269,3 +269,61 @@ def test_a_fault_of_ours_is_no_clean_bill(monkeypatch):
     events, _ = run(sine, normal(3))
     assert found(events) == [("PB101", "warning", "inconclusive")]
     assert "Pullback failed (test_audit.py" in events.findings[0].message
+
+
+def test_a_doubtful_case_settles_only_doubtful_ones(monkeypatch):
+    from pullback.check import state
+    from pullback.check.cases import variants
+
+    from .making import audit_of
+
+    audited = audit_of(slip, normal(3))
+    asked = []
+    compare = state.Audit.compare
+
+    def spied(self, case, *args, settled=(), **options):
+        asked.append((case.label, case.doubtful, set(settled)))
+        return compare(self, case, *args, settled=settled, **options)
+
+    def cases(base):
+        for label, doubtful in (("odd 1", True), ("odd 2", True), ("plain 1", False), ("odd 3", True)):
+            yield base.with_values({0: base.values[0] + 1}, label, doubtful=doubtful)
+
+    audited.__dict__["base_result"] = None
+    monkeypatch.setattr(state.Audit, "compare", spied)
+    monkeypatch.setattr(variants, "values", cases)
+    audited.results()
+    first = [(label, settled) for label, _, settled in asked[:4]]
+    assert first == [("odd 1", set()), ("odd 2", {0}), ("plain 1", set()), ("odd 3", {0})]
+
+
+def test_how_many_elements_are_compared_depends_on_work_and_not_on_waiting():
+    from pullback.check.derivative.compare_input import MAX_ELEMENTS
+
+    from .making import audit_of
+
+    waits = function(slow, lambda g, x: g * x.cos())
+    assert audit_of(waits, normal(3)).elements == MAX_ELEMENTS
+
+    def works(x):
+        end = time.process_time() + 0.005
+        while time.process_time() < end:
+            pass
+        return x.sin()
+
+    assert audit_of(function(works, lambda g, x: g * x.cos()), normal(3)).elements < MAX_ELEMENTS
+
+
+def test_a_shape_that_is_wrong_only_on_a_doubtful_case_is_a_warning():
+    class Fits(Function):
+        @staticmethod
+        def forward(ctx, x, count):
+            ctx.count = count
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g if g.shape[0] > ctx.count else g.new_ones(ctx.count, *g.shape), None
+
+    events, _ = run(Fits, normal(5), 3, options=Options(select=("PB104",)))
+    assert found(events) == [("PB104", "warning", "wrong")]

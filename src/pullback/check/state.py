@@ -7,11 +7,13 @@ import functools
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from pullback.check.case import Case
 from pullback.check.cases import variants
+from pullback.check.cases.iterations import more_iterations
 from pullback.check.cases.repro import bind_outs, script
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.signature import parameters
@@ -187,7 +189,13 @@ class Audit:
     @functools.cached_property
     def second(self) -> SecondOrder | None:
         """What double backward does on the working example; `None` where there is no backward, or it fails."""
-        return second_order(self) if self.backward_works and self.base_run.roots else None
+        if not self.backward_works or not self.base_run.roots:
+            return None
+        found = second_order(self)
+        longer = more_iterations(self.base) if found.status == "wrong" else None
+        if longer is not None and second_order(self.on(longer)).status in ("ok", "inconclusive"):
+            found = replace(found, status="inconclusive", unconverged=True)
+        return found
 
     def results(self) -> list[FirstOrder]:
         """Return the comparison on every variant, within the contract's share of the budget.

@@ -93,3 +93,10 @@ def test_it_stops_when_told():
     small, asked = shrunken(case, lambda c: True, limit=2)
     assert asked == 2
     assert size(small) < size(case)
+
+
+def test_a_good_input_is_not_shrunk_to_a_doubtful_one():
+    counted = make_case((normal(5, 7), 3), {}, ["x", "groups"])
+    smallest, _ = shrunken(counted, lambda c: True)
+    assert not smallest.doubtful
+    assert all(s > 3 for s in smallest.tensors[0].shape)

@@ -215,3 +215,26 @@ def test_resizing_changes_that_size_and_no_other(shape, old, new):
     (resized,) = variants.resized(case(normal(*shape)), {old: new}).tensors
     assert tuple(resized.shape) == tuple(new if size == old else size for size in shape)
     assert torch.isfinite(resized).all()
+
+
+def test_a_whole_number_that_equals_a_size_goes_with_it():
+    call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
+    smaller = variants.resized(call, {3: 2})
+    assert (smaller.values[0].shape, smaller.values[1], smaller.values[2]) == ((2, 5), 2, 3)
+    assert variants.resized(call, {3: 0}).doubtful
+    kept = case(normal(3, 5), 3, 1)
+    assert not variants.resized(kept, {3: 7}).doubtful
+    assert variants.resized(kept, {3: 7}).values[1] == 7
+    assert variants.resized(kept, {5: 2}).values[1] == 3
+    assert variants.resized(kept, {5: 2}).doubtful
+
+
+def test_constants_in_what_may_be_a_parameter_are_doubtful():
+    ones = [v for v in variants.values(case(normal(3, 5), normal(5))) if "all ones" in v.label]
+    plain, both = ones
+    assert not plain.doubtful
+    assert not bool((plain.tensors[1] == 1).any())
+    assert both.doubtful
+    assert all(bool((t == 1).all()) for t in both.tensors)
+    alike = case(normal(3, 5), normal(3, 5, seed=1))
+    assert [v.doubtful for v in variants.values(alike) if "all ones" in v.label] == [False]

@@ -177,3 +177,79 @@ def test_a_clamp_that_is_wrong_elsewhere_too():
     assert bound(lambda x: x.clamp(-1, 1), lambda g, x: 2 * g) is None
     assert bound(lambda x: x.clamp(-1, 1) + 1, lambda g, x: g) is None
     assert bound(torch.relu, lambda g, x: g, name="MyReLU") is None
+
+
+CALLER = """
+import torch
+
+class Op(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+def layer(x):
+    {function}
+    return Op.apply(x)
+
+class Layer(torch.nn.Module):
+    {module}
+    def forward(self, x):
+        return Op.apply(x)
+
+def unrelated():
+    "A surrogate for something else."
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "module", "whose"),
+    [
+        ('"Computes the gradient as that of a moving average."', "", "layer"),
+        ("", '"Takes a natural gradient step."', "Layer"),
+        ('"Returns exp(x), whose gradient is exact."', '"Exponential of x. Scales the gradient."', None),
+    ],
+)
+def test_docstrings_of_callers_declare_in_so_many_words(function, module, whose, tmp_path):
+    name = f"callers_{whose}"
+    code = import_source(CALLER.format(function=function, module=module), tmp_path, name)
+    found = intent.declared(subject_of(code.Op))
+    assert (found is None) == (whose is None)
+    assert whose is None or f"the docstring of {whose}, which calls it" in found.reason
+
+
+RANDOM = """
+import torch
+
+class Op(torch.autograd.Function):
+    {docstring}
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return {gradient}
+"""
+
+
+@pytest.mark.parametrize(
+    ("docstring", "gradient", "meant", "draws"),
+    [
+        ('"Its gradients give a sample."', "g * x.cos() * (torch.rand_like(x) > 0.5)", True, True),
+        ("", "g * x.cos() * (torch.rand_like(x) > 0.5)", False, True),
+        ('"Its gradients give a sample."', "g * x.sin()", False, False),
+        ('"Its gradients give a sample."', "g * x.sin() + 0 * torch.rand_like(x)", False, False),
+    ],
+)
+def test_a_random_backward_is_meant_if_it_says_so(docstring, gradient, meant, draws, tmp_path):
+    name = f"random_{meant}_{draws}_{len(gradient)}"
+    audit = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
+    assert audit.backward_draws is draws
+    assert (audit.intent is not None) is meant
+    assert audit.base_result.wrong

@@ -142,3 +142,32 @@ def test_several_inputs_and_outputs_and_complex_ones():
 
 def test_there_is_none_where_the_backward_itself_fails():
     assert second(function(torch.sin, lambda g, x: 1 / 0), normal(3)) is None
+
+
+def test_what_is_not_linear_in_the_cotangent_has_no_second_order_to_judge():
+    """Double backward hands it a sum of cotangents, of which it takes the magnitude only once."""
+    audit = audit_of(function(lambda x: x**3, lambda g, x: 3 * g.abs() * x.detach() ** 2), normal(3))
+    assert audit.nonlinearity is not None
+    assert audit.second.status == "inconclusive"
+    linear = audit_of(function(torch.sin, WRONG["detached"]), normal(3))
+    assert linear.nonlinearity is None
+    assert linear.second.status == "wrong"
+
+
+class Spike(Function):
+    """A surrogate gradient that is computed from the saved output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = (x > 0).to(x.dtype) * x.exp()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g / (1 + out**2)
+
+
+def test_a_surrogate_may_read_its_saved_output():
+    assert second(Spike, normal(3, 4)).status != "wrong"

@@ -17,7 +17,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.callables import DISTANCES, SMOOTH
 
 PRIMES = (2, 7, 11)
-_DIMENSION = re.compile(r"dim|axis|axes")
+_NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 _LARGE = 4.0
 _DENSE = 48
 
@@ -112,7 +112,7 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     follows = {
         p: change[v]
         for p, v in enumerate(case.values)
-        if type(v) is int and v in change and not _DIMENSION.search(case.names[p])
+        if type(v) is int and v > 1 and v in change and not _NO_SIZE.search(case.names[p])
     }
     case = case.with_values(follows)
     counts = [v for p, v in enumerate(case.values) if type(v) is int and abs(v) > 1 and p not in follows]

@@ -54,6 +54,7 @@ class SecondOrder:
         changed: the first-order gradient itself changes under create_graph; where.
         hidden: how many saved tensors are neither inputs nor outputs.
         u, v: the directions, one tensor for each input.
+        unconverged: it is wrong, and right with ten times the iterations.
     """
 
     status: Status
@@ -67,6 +68,7 @@ class SecondOrder:
     hidden: int = 0
     u: tuple[Tensor, ...] = ()
     v: tuple[Tensor, ...] = ()
+    unconverged: bool = False
 
     @property
     def is_clear(self) -> bool:

@@ -12,7 +12,8 @@ derivatives is right.
 Training goes on, slower or to another place, and nothing says so.
 
 ## Limits
-`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference. A backward that is
+`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference, and where it vanishes
+with ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. A backward that is
 not a derivative on purpose is `intended` (severity info) if it shows: the name or docstring says
 straight-through, surrogate, approximate, reversal or scaling; the forward is flat almost everywhere; it returns
 an input unchanged; or it is a clamp and differs only where it saturates. Values beyond the ordinary range, and
@@ -55,6 +56,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
+from pullback.check.cases.iterations import more_iterations
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
@@ -107,6 +109,17 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if cause(audit, result, comparison) in audit.running(_OWN_RULES):
         return None
     case = result.case
+    if _converges(audit, case, comparison.order):
+        return audit.finding(
+            "PB101",
+            "warning",
+            "inconclusive",
+            f"the gradient of {case.names[case.wrt[comparison.order]]} is wrong, and right with ten times the "
+            "iterations: the forward has not converged",
+            case=case,
+            evidence=audit.evidence(result, comparison),
+            hint="give an example with as many iterations as it needs",
+        )
     result, comparison = _smallest(audit, result, comparison)
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
@@ -121,6 +134,13 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if audit.backward_draws
         else _hint(result, comparison),
     )
+
+
+def _converges(audit: Audit, case: Case, order: int) -> bool:
+    """Whether what is wrong is right once an iteration goes on for longer."""
+    longer = more_iterations(case)
+    again = None if longer is None else audit.compare(longer)
+    return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)
 
 
 def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:

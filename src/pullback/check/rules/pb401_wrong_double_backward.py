@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     second = audit.second
+    if second is not None and second.unconverged:
+        why = "the second derivative is wrong, and right with ten times the iterations: the forward has not converged"
+        hint = "give an example with as many iterations as it needs"
+        yield audit.finding("PB401", "warning", "inconclusive", why, case=audit.base, hint=hint)
     if second is None or second.status != "wrong":
         return
     others = [("PB402", is_once_differentiable(audit)), ("PB404", second.hidden > 0 and not second.changed)]

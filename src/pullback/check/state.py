@@ -193,7 +193,11 @@ class Audit:
             return None
         found = second_order(self)
         longer = more_iterations(self.base) if found.status == "wrong" else None
-        if longer is not None and second_order(self.on(longer)).status in ("ok", "inconclusive"):
+        if (
+            longer is not None
+            and self.is_valid(longer)
+            and second_order(self.on(longer)).status in ("ok", "inconclusive")
+        ):
             found = replace(found, status="inconclusive", unconverged=True)
         return found
 
@@ -272,6 +276,8 @@ class Audit:
             found = intent.declared_random(self.subject)
         if found is None and self.base_result is not None:
             found = intent.flat(self.base_result, self.subject.name)
+            if self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
+                found = intent.ROUNDED
         return found
 
     @functools.cached_property

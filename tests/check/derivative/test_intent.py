@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from pullback.check.audit import audit
 from pullback.check.derivative import intent
 from pullback.check.find.discover import subject_of
+from pullback.check.subject import Options
 
-from ..making import audit_of, function, normal, uniform
+from ..making import Silent, audit_of, function, normal, uniform
 from ..modules import import_source
 
 BODY = """
@@ -162,9 +164,9 @@ def test_a_slip_in_a_smooth_function_is_no_intent():
 
 
 def bound(value, gradient, name="Custom"):
-    audit = audit_of(function(value, gradient), uniform(12, low=-2, high=2))
-    assert audit.base_result.wrong
-    found = intent.bound(audit.base_result, name)
+    state = audit_of(function(value, gradient), uniform(12, low=-2, high=2))
+    assert state.base_result.wrong
+    found = intent.bound(state.base_result, name)
     return found and found.sign
 
 
@@ -249,7 +251,25 @@ class Op(torch.autograd.Function):
 )
 def test_a_random_backward_is_meant_if_it_says_so(docstring, gradient, meant, draws, tmp_path):
     name = f"random_{meant}_{draws}_{len(gradient)}"
-    audit = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
-    assert audit.backward_draws is draws
-    assert (audit.intent is not None) is meant
-    assert audit.base_result.wrong
+    state = audit_of(import_source(RANDOM.format(docstring=docstring, gradient=gradient), tmp_path, name).Op, normal(5))
+    assert state.backward_draws is draws
+    assert (state.intent is not None) is meant
+    assert state.base_result.wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [torch.sin, torch.exp, lambda x: 3 * x])
+def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):
+    for gradient in (lambda g, x: g, lambda g, x: -g):
+        found = audit_of(function(lambda x: value(x.to(dtype)).to(x.dtype), gradient), normal(3, 4)).intent
+        assert found is None or found.sign == "rounded"
+        inner = audit_of(function(lambda x: value(x.exp().to(dtype).double()), gradient), normal(3, 4))
+        assert not inner.base_result.wrong or inner.intent.sign == "rounded"
+    assert sign_of(function(lambda x: x.exp().bfloat16().double().sin(), lambda g, x: g), normal(3, 4)) == "rounded"
+
+
+def test_the_gradient_of_what_half_precision_hides_is_undecided():
+    fn = function(lambda x: x.bfloat16().exp().to(x.dtype), lambda g, x: -g * x.exp())
+    events = Silent()
+    audit(subject_of(fn), Options(select=("PB101",), budget=60), [((normal(3, 4),), {})], events)
+    assert {(f.rule, f.severity, f.verdict) for f in events.findings} == {("PB101", "info", "inconclusive")}

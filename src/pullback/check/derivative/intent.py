@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pullback.check.case import Case
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
-from pullback.check.trial import Run
+from pullback.check.trial import Raised, Run, as_real, forward
 
 _SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_")
 _IN_NAME = re.compile(
@@ -42,13 +43,16 @@ _QUANTISES = re.compile(r"quant|lsq|binar|ternar|dorefa|spike|levels", re.IGNORE
 _IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHANGE}", re.IGNORECASE)
 """At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
+_LITTLE = 0.25
+"""Of the elements: values that lie near a rounding boundary by chance, or whose slope is small."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intent:
     """Why a backward that differs from the derivative is taken to be meant.
 
     Attributes:
-        sign: "declared", "identity", "flat" or "bound".
+        sign: "declared", "identity", "flat", "rounded" or "bound".
         reason: in words, for the finding.
     """
 
@@ -136,6 +140,31 @@ def flat(result: FirstOrder, name: str) -> Intent | None:
     if estimated and (len(estimated) == len(result.wrong) or _QUANTISES.search(name)):
         return flat_in(estimated[0])
     return None
+
+
+ROUNDED = Intent("rounded", "its forward moves in steps as small as those of half precision, in which it may compute")
+"""Not known to be meant, but no derivative can be had of it either."""
+
+
+def rounds_inside(subject: Subject, case: Case) -> bool:
+    """Whether a forward that looks flat moves in steps that half precision inside it would make.
+
+    Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
+    both. What says that it quantises does so on purpose, however finely.
+    """
+    if _QUANTISES.search(subject.name):
+        return False
+    try:
+        here, near, far = (_outputs(subject, case, factor) for factor in (1.0, 1 + 2.0**-14, 1 + 2.0**-5))
+    except Raised:
+        return False
+    moves = [float((there != here).double().mean()) for there in (near, far) if there.shape == here.shape]
+    return len(moves) == 2 and moves[0] < _LITTLE and moves[1] > 1 - _LITTLE
+
+
+def _outputs(subject: Subject, case: Case, factor: float) -> Tensor:
+    run = forward(subject, case.map_inputs(lambda t: t * factor, case.label))
+    return torch.cat([as_real(out) for out in run.outputs])
 
 
 def flat_in(comparison: Comparison) -> Intent | None:

@@ -79,7 +79,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             if comparison.order in reported:
                 continue
             found = _disagreement(audit, result, comparison)
-            meant = found is not None and found.verdict == "intended"
+            meant = found is not None and audit.intent_of(result, comparison) is not None
             if not meant:
                 reported.add(comparison.order)
             if found is not None:
@@ -97,6 +97,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
     intent = audit.intent_of(result, comparison)
+    if intent is not None and intent.sign == "rounded":
+        return _inconclusive(audit, f"nothing can be said of the gradient: {intent.reason}")
     if intent is not None:
         return audit.finding(
             "PB101",

@@ -345,3 +345,11 @@ def without_saved_tensors_hooks() -> Iterator[None]:
         yield
     finally:
         torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+
+
+def kernel_of(op: Any) -> Any:
+    """Return what an ATen op calls, without the Python wrapper around it.
+
+    Relies on `OpOverload._op`.
+    """
+    return op._op if isinstance(op, OpOverload) else op

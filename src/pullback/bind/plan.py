@@ -15,6 +15,7 @@ from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
+from pullback.kernels.eager import lower
 
 TENSOR = object()
 """Stands for a tensor in the template of a result."""
@@ -127,8 +128,8 @@ def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> K
     return Kernels(
         joint,
         native,
-        joint.forward.forward,
-        joint.backward.forward,
+        lower(joint.forward),
+        lower(joint.backward),
         n_inputs=n_inputs,
         n_outputs=len(results),
         operands=tuple(next(later) if i is None else i for i in joint.saved),

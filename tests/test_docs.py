@@ -81,6 +81,12 @@ def test_the_code_of_the_guide_runs(tmp_path):
         module.Cube.apply(*args, **kwargs)
 
 
+def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
+    module = module_of(ROOT / "docs" / "make.md", tmp_path)
+    assert "sigmoid" in capsys.readouterr().out
+    assert module.clip_grad.kind == "ruled"
+
+
 def test_the_code_of_the_readme_runs_and_finds_the_mistake(tmp_path):
     module = module_of(ROOT / "README.md", tmp_path)
     with pytest.raises(AssertionError, match="PB101 wrong-vjp"):

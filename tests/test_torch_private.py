@@ -299,3 +299,10 @@ def test_views_made_unknown_are_none():
         assert not x.view(-1)._is_view()
     with torch.no_grad():
         assert x.view(-1)._is_view()
+
+
+def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
+    with pytest.raises(RuntimeError) as caught:
+        torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))
+    assert _torch.has_no_memory(caught.value)
+    assert not _torch.has_no_memory(RuntimeError("of another kind"))

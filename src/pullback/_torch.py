@@ -194,6 +194,14 @@ def is_grads_batch(tensor: torch.Tensor) -> bool:
     return bool(_is_legacy_batchedtensor(tensor))
 
 
+def has_no_memory(error: RuntimeError) -> bool:
+    """Whether an error says that a tensor of a transform has no values for NumPy or a kernel to read.
+
+    Relies on the words "doesn't have storage".
+    """
+    return "doesn't have storage" in str(error)
+
+
 def below_autograd() -> AbstractContextManager[Any]:
     """Return a context in which ops skip their autograd kernels.
 

@@ -1,6 +1,7 @@
 """Modes that see every op, and tensors that are not plain."""
 
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -9,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import pullback
 from tests.compose._contexts import cells, context, gradient, judge, leaf
 from tests.compose._ops import X, derivative
 
@@ -152,3 +154,12 @@ def forward_in_another_thread(op):
 @cells("modes")
 def test_derivative(row, column):
     judge(row, column)
+
+
+def test_a_first_call_under_anomaly_detection_is_traced_all_the_same():
+    op = pullback.function(lambda x: x * x.sin())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+        with torch.autograd.detect_anomaly(check_nan=True):
+            gradient(op)
+    assert "as graphs" in op.explain(X)

@@ -75,7 +75,42 @@ def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
 
 
 def _can_require_grad(g: Tensor) -> bool:
-    return not g.requires_grad and (g.dtype.is_floating_point or g.dtype.is_complex)
+    return not g.requires_grad and _continuous(g)
+
+
+def hidden(name: str, kept: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return residuals as what they are to a derivative: functions of the inputs whose derivative is not known.
+
+    The forward of a Function computes them where autograd does not see it. They would pass for constants.
+    """
+    sources = [x for x in inputs if x is not None and _continuous(x)]
+    return [_Hidden.apply(name, t, *sources) if _continuous(t) else t for t in kept]  # type: ignore[no-untyped-call]
+
+
+def _continuous(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+class _Hidden(torch.autograd.Function):
+    """The identity on a residual; its derivative is an error, in every mode and under every transform."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(name: str, t: Tensor, *sources: Tensor) -> Tensor:
+        return t.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise DerivativeError(_message(ctx.name))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise DerivativeError(_message(ctx.name))
 
 
 class _Once(torch.autograd.Function):

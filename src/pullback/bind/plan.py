@@ -76,7 +76,7 @@ def make_plan(
     Raises:
         FormulaError: if the formula does what has no derivative, or returns no tensor.
     """
-    with _torch.without_saved_tensors_hooks():
+    with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False):  # it asks for values
         return _make_plan(call, name, value, derivative, reads, grad)
 
 

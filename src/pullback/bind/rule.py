@@ -79,7 +79,7 @@ class Rule:
 
     def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Run the formula: the tensors of its result, and the residuals."""
-        result = self.formula(*record.args.filled(tensors))
+        result = self._called("formula", self.formula, record.args.filled(tensors))
         saved: Any = ()
         if self.residuals:
             if not isinstance(result, tuple) or len(result) != 2:
@@ -131,7 +131,7 @@ class Rule:
         if self.residuals:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if takes(self.vjp, "needs") else {}
-        result = self.vjp(*given, *args, **options)
+        result = self._called("vjp", self.vjp, [*given, *args], options)
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1):
             result = (result,)
         if len(result) != len(args):
@@ -193,7 +193,8 @@ class Rule:
         given: list[Any] = [record.args.filled(tangents), record.out.filled(outputs)]
         if self.residuals:
             given.append(record.residuals.filled(kept))
-        result, spec = _torch.tree_leaves(self.jvp(*given, *record.args.filled(tensors)))
+        args = [*given, *record.args.filled(tensors)]
+        result, spec = _torch.tree_leaves(self._called("jvp", self.jvp, args))
         if spec != record.out.spec:
             raise DerivativeError(f"the jvp of {self.name} returned {spec}, the op {record.out.spec}.")
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
@@ -203,6 +204,19 @@ class Rule:
                     f"the jvp of {self.name} returned shape {tuple(tangent.shape)} for an output of {tuple(out.shape)}."
                 )
         return pushed
+
+    def _called(
+        self, what: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any] | None = None
+    ) -> Any:
+        try:
+            return function(*args, **(options or {}))
+        except RuntimeError as error:
+            if not _torch.has_no_memory(error):
+                raise
+            raise DerivativeError(
+                f"the {what} of {self.name} computes outside of PyTorch (NumPy, a kernel), where the tensors of a "
+                "transform have no values. Call the op outside of the transform, or write it in torch ops."
+            ) from error
 
     def _needs(self, record: Record, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Return for each argument whether any of its tensors needs a gradient."""

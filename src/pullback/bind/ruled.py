@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
-from pullback.bind.once import guarded_against_twice
+from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import TENSOR, Record, Rule, Tree
 from pullback.bind.transpose import pull_by_transposition, push_by_transposition
 from pullback.bind.tripwire import tripwire
@@ -113,8 +113,7 @@ class _Transformable(torch.autograd.Function):
         push = push_by_transposition if ctx.rule.jvp is None else Rule.push
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
-            kept, hides = ctx.rule.again(record, tensors, kept)
-            _refuse_constants(ctx.rule, hides)
+            kept = _followed(ctx.rule, record, tensors, kept)
             pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(_tangent(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
@@ -129,9 +128,8 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     record: Record = ctx.record
     tensors, outputs, kept = _saved(ctx)
     live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
-    hides = False
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        kept, hides = rule.again(record, tensors, kept)
+    if (torch.is_grad_enabled() or _torch.in_dual_level()) and not torch.compiler.is_compiling():
+        kept = _followed(rule, record, tensors, kept)
 
     def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
         if rule.vjp is None:
@@ -141,17 +139,14 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
 
     if torch.is_grad_enabled() and _torch.is_plain_eager() and not torch.compiler.is_compiling():
         sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
-        return guarded_against_twice(rule.name, pull, live, sources, hides)
-    _refuse_constants(rule, hides)
+        return guarded_against_twice(rule.name, pull, live, sources)
     return pull(live)
 
 
-def _refuse_constants(rule: Rule, hides: bool) -> None:
-    if hides:
-        raise DerivativeError(
-            f"{rule.name} saves what autograd cannot follow: its formula draws random numbers, or leaves PyTorch. "
-            "Under a transform its second derivative would be wrong. Save only what torch ops compute from the inputs."
-        )
+def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> list[Tensor]:
+    """Return the residuals as functions of the inputs; where that cannot be had, their derivative is an error."""
+    residuals, hides = rule.again(record, tensors, kept)
+    return hidden(rule.name, residuals, tensors) if hides else residuals
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -64,6 +64,11 @@ def pull_by_transposition(
         for i, t in zip(moved, ts, strict=True):
             tangents[i] = t
         pushed = rule.push(record, tangents, tensors, outputs, kept)
+        if any(t is not None and not t.requires_grad for t in (pushed[i] for i in live)):
+            raise DerivativeError(
+                f"the jvp of {rule.name} computes outside of PyTorch (NumPy, a kernel), so no vjp follows from it: "
+                f"give one with `@{rule.name}.vjp`. Where an output does not move, the jvp returns None for it."
+            )
         return tuple(_or_zero(pushed[i], outputs[i]) for i in live)
 
     zeros = [torch.zeros_like(tensors[i]) for i in moved]
@@ -132,20 +137,28 @@ def _is_linear(
 
 
 def _proof(rule: Rule, record: Record, shapes: list[list[tuple[tuple[int, ...], torch.dtype]]]) -> bool:
-    xs, gs, rs = ([torch.full(shape, 0.5).to(dtype) for shape, dtype in group] for group in shapes)
+    xs, outs, rs = ([torch.full(shape, 0.5).to(dtype) for shape, dtype in group] for group in shapes)
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+    gs = [outs[i] for i in live]
+
+    def pulled(cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        given: list[Tensor | None] = [None] * len(outs)
+        for i, g in zip(live, cotangents, strict=True):
+            given[i] = g
+        return rule.pull(record, given, xs, outs, rs, [True] * len(xs))
 
     def transpose(*given: Tensor) -> list[Tensor | None]:
         roots = [g.detach().requires_grad_() for g in given[: len(gs)]]
         with torch.enable_grad():
-            gradients = rule.pull(record, roots, xs, gs, rs, [True] * len(xs))
+            gradients = pulled(roots)
         pairs = [(g, t) for g, t in zip(gradients, given[len(gs) :], strict=True) if g is not None]
         return list(torch.autograd.grad([g for g, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
 
     try:
         graph = _torch.trace_ops(transpose, *gs, *xs).graph
-        zeros = rule.pull(record, [torch.zeros_like(g) for g in gs], xs, gs, rs, [True] * len(xs))
+        zeros = pulled([torch.zeros_like(g) for g in gs])
     except Exception:
         return False
     graph.eliminate_dead_code()
-    cotangents = [node for node in graph.nodes if node.op == "placeholder"][: len(gs)]
+    cotangents = graph.find_nodes(op="placeholder")[: len(gs)]
     return not any(node.users for node in cotangents) and all(z is None or not bool(z.any()) for z in zeros)

@@ -1,0 +1,109 @@
+"""Ruled ops under Dynamo: every form of rule that it takes, and how it refuses the others."""
+
+import pytest
+import torch
+
+import pullback
+from tests.compose.test_compile import compiled
+
+X = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64)
+
+
+def leaf(x=X):
+    return x.clone().requires_grad_()
+
+
+def gradients(function, *inputs):
+    """Return the gradients of all inputs, by a compiled function."""
+    outputs = compiled(function)(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    live = [out.real.sum() for out in outputs if out.requires_grad]
+    return torch.autograd.grad(sum(live), [x for x in inputs if x.requires_grad])
+
+
+def test_a_jvp_alone_is_transposed():
+    @pullback.function
+    def product(x, y, flag=None, mode="a"):
+        return x * y, x > y
+
+    @product.jvp
+    def _(tangents, out, x, y, flag, mode):
+        tx, ty = tangents[:2]
+        moved = 0 if tx is None else tx * 5 * y
+        return moved if ty is None else moved + ty * 7 * x, None
+
+    gx, gy = gradients(lambda x, y: product(x, y, mode="b"), leaf(), leaf(X + 1))
+    assert torch.equal(gx, 5 * (X + 1))
+    assert torch.equal(gy, 7 * X)
+    assert torch.equal(gradients(lambda x, y: product(x, y), leaf(), X + 1)[0], 5 * (X + 1))
+
+
+def test_residuals_needs_and_keywords():
+    @pullback.function(residuals=True)
+    def scaled(x, power=2.0):
+        return x * power, (x * x, x)
+
+    @scaled.vjp
+    def _(g, out, saved, x, power, *, needs):
+        return g * saved[0] if needs[0] else None, None
+
+    assert torch.equal(gradients(lambda x: scaled(power=3.0, x=x), leaf())[0], X * X)
+
+
+def test_complex_outputs_are_differentiable():
+    @pullback.function
+    def double(z):
+        return 2 * z
+
+    @double.vjp
+    def _(g, out, z):
+        return -3 * g
+
+    z = torch.complex(X, X)
+    assert torch.equal(gradients(lambda z: double(z), leaf(z))[0], torch.full_like(z, -3))
+
+
+def test_a_graph_break_leaves_the_rule_whole():
+    @pullback.function
+    def of_a_list(parts):
+        return parts[0] + parts[1]
+
+    @of_a_list.vjp
+    def _(g, out, parts):
+        return [2 * g, 3 * g]
+
+    torch._dynamo.reset()
+    x, y = leaf(), leaf()
+    torch.compile(lambda x, y: of_a_list([x, y]), backend="aot_eager")(x, y).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(X, 2))
+    assert torch.equal(y.grad, torch.full_like(X, 3))
+
+
+def refusing(formula, rule):
+    @pullback.function
+    def op(x, y):
+        return formula(x, y)
+
+    return op.vjp(rule)
+
+
+@pytest.mark.parametrize(
+    ("formula", "rule", "call", "match"),
+    [
+        (lambda x, y: x[0] + y, lambda g, out, x, y: ([g], g), lambda op, x, y: op([x], y), "one by one instead"),
+        (
+            lambda x, y: {"a": x + y},
+            lambda g, out, x, y: (g["a"], g["a"]),
+            lambda op, x, y: op(x, y)["a"],
+            "Return a tuple instead",
+        ),
+        (lambda x, y: x + y, lambda g, out, x, y: g, lambda op, x, y: op(x, y), "one for each"),
+        (lambda x, y: x + y, lambda g, out, x, y: (g.sum(), g), lambda op, x, y: op(x, y), "sum over"),
+        (lambda x, y: x + y, lambda g, out, x, y: (g, g), lambda op, x, y: op(x, 2.0), "is no tensor"),
+    ],
+    ids=["container in", "dict out", "number", "shape", "gradient for a number"],
+)
+def test_what_dynamo_cannot_keep_is_refused(formula, rule, call, match):
+    op = refusing(formula, rule)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=match):
+        gradients(lambda x, y: call(op, x, y), leaf(), leaf())

@@ -1,0 +1,119 @@
+"""The native form of a relaxed op: the value bit for bit, every derivative the relaxation's."""
+
+import pytest
+import torch
+
+import pullback
+from tests.compose._contexts import HAS_COMPILER
+from tests.compose.test_compile import compiled
+
+BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+DTYPES = pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: str(dtype).removeprefix("torch."))
+VALUES = [0.0, -0.0, 0.3, -0.5, 1.5, 2.5, 300.0, -300.5, 60000.0, 1e-7, float("inf"), float("-inf"), float("nan")]
+
+
+@pullback.function(derivative_of=lambda x: x)
+def sign(x):
+    return torch.sign(x)
+
+
+@pullback.function(derivative_of=lambda x: torch.sigmoid(4 * x))
+def step(x):
+    return (x > 0).to(x.dtype)
+
+
+@pullback.function(derivative_of=lambda x: 1e4 * x.exp())
+def rounded(x):
+    return torch.round(x) * 1.0
+
+
+OPS = pytest.mark.parametrize("op", [sign, step, rounded], ids=lambda op: op.__name__)
+
+
+def points(dtype):
+    """The values of the table, and a sweep over all magnitudes."""
+    generator = torch.Generator().manual_seed(0)
+    sweep = torch.randn(500, generator=generator, dtype=torch.float64) * 10 ** torch.linspace(-8, 4.5, 500).double()
+    return torch.cat([torch.tensor(VALUES, dtype=torch.float64), sweep]).to(dtype)
+
+
+def same_bits(a, b):
+    """Compare bits; NaNs are equal whatever their payload."""
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(
+        a.nan_to_num(7.0).view(BITS[a.dtype]), b.nan_to_num(7.0).view(BITS[b.dtype])
+    )
+
+
+WAYS = {
+    "eager": lambda op: op,
+    "vmap": torch.func.vmap,
+    "inlined": lambda op: lambda x: torch.func.vjp(op, x)[0],
+    "aot_eager": lambda op: compiled(lambda x: op(x)),
+}
+
+
+@OPS
+@DTYPES
+@pytest.mark.parametrize("way", WAYS)
+def test_the_value_is_exact(op, dtype, way):
+    x = points(dtype)
+    assert same_bits(WAYS[way](op)(x.requires_grad_()).detach(), op._formula(x.detach()))
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+@OPS
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_the_value_is_exact_under_inductor_too(op, dynamic):
+    """By what the same compiler makes of the formula; all dtypes in one graph, for the time it takes."""
+    xs = [points(dtype).requires_grad_() for dtype in BITS]
+    ours = compiled(lambda xs: [op(x) for x in xs], backend="inductor", dynamic=dynamic)(xs)
+    formula = compiled(lambda xs: [op._formula(x) for x in xs], backend="inductor", dynamic=dynamic)(xs)
+    assert all(same_bits(a.detach(), b.detach()) for a, b in zip(ours, formula, strict=True))
+
+
+@DTYPES
+def test_the_derivative_is_the_relaxations(dtype):
+    x = points(dtype)
+    x = x[x.isfinite()].requires_grad_()
+    relaxation = step.relaxation
+    (ours,) = torch.autograd.grad(step(x).sum(), x, create_graph=True)
+    (soft,) = torch.autograd.grad(relaxation(x).sum(), x, create_graph=True)
+    assert same_bits(ours.detach(), soft.detach())
+    (ours,) = torch.autograd.grad(ours.sum(), x)
+    (soft,) = torch.autograd.grad(soft.sum(), x)
+    assert same_bits(ours, soft)
+
+
+def test_where_the_relaxation_is_not_finite_the_derivative_is_zero():
+    x = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.0], requires_grad=True)
+    assert torch.autograd.grad(sign(x).sum(), x)[0].tolist() == [0, 0, 0, 1]
+
+
+def test_integer_and_bool_outputs_have_no_derivative():
+    @pullback.function(derivative_of=lambda x: (x, x.long(), x > 0))
+    def parts(x):
+        return x.round(), x.round().long(), x > 1
+
+    x = torch.tensor([0.6, 2.4], requires_grad=True)
+    rounded_x, whole, above = parts(x)
+    assert not whole.requires_grad
+    assert not above.requires_grad
+    assert above.tolist() == [False, True]
+    assert torch.autograd.grad(rounded_x.sum(), x)[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("soft", "match"),
+    [
+        (lambda x: x.sum(), r"of shape \(2,\), that of its relaxation a float32 tensor of shape \(\)"),
+        (lambda x: x.double(), "float64"),
+        (lambda x: (x, x), "they must be alike"),
+    ],
+)
+def test_a_relaxation_that_differs_in_kind_is_refused(soft, match):
+    op = pullback.function(derivative_of=soft)(lambda x: torch.round(x))
+    with pytest.raises(pullback.FormulaError, match=match):
+        op(torch.ones(2, requires_grad=True))
+    with pytest.raises(pullback.FormulaError, match=match):
+        torch.func.grad(lambda x: op(x).sum())(torch.ones(2))

@@ -1,0 +1,126 @@
+"""The other mode from one rule: where the map is linear for certain, and an error elsewhere."""
+
+import numpy as np
+import pytest
+import torch
+
+import pullback
+
+X = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64)
+Y = torch.tensor([3.0, 1.5, -0.25], dtype=torch.float64)
+ONES = torch.ones_like(X)
+
+
+@pullback.function
+def product(x, y):
+    return x * y, (x > y).to(torch.int64)
+
+
+@product.vjp
+def _(g, out, x, y):
+    return g[0] * 5 * y, g[0] * 7 * x
+
+
+@pullback.function
+def product_by_jvp(x, y):
+    return x * y, (x > y).to(torch.int64)
+
+
+@product_by_jvp.jvp
+def _(tangents, out, x, y):
+    parts = [factor for t, factor in ((tangents[0], 5 * y), (tangents[1], 7 * x)) if t is not None]
+    moved = [t for t in tangents if t is not None]
+    return sum(t * factor for t, factor in zip(moved, parts, strict=True)), None
+
+
+@pytest.mark.parametrize("op", [product, product_by_jvp], ids=["vjp", "jvp"])
+def test_both_modes_follow_from_either_rule(op):
+    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    gx, gy = torch.autograd.grad(op(x, y)[0].sum(), (x, y))
+    assert torch.equal(gx, 5 * Y)
+    assert torch.equal(gy, 7 * X)
+    assert torch.equal(torch.func.jvp(lambda x, y: op(x, y)[0], (X, Y), (ONES, 2 * ONES))[1], 5 * Y + 14 * X)
+    assert torch.equal(torch.func.jvp(lambda x: op(x, Y)[0], (X,), (ONES,))[1], 5 * Y)  # y does not move
+
+
+@pytest.mark.parametrize("op", [product, product_by_jvp], ids=["vjp", "jvp"])
+def test_an_input_that_does_not_require_grad_has_none(op):
+    x = X.clone().requires_grad_()
+    assert torch.equal(torch.autograd.grad(op(x, Y)[0].sum(), x)[0], 5 * Y)
+
+
+def clipped(linear=None):
+    @pullback.function
+    def clip(x):
+        return x.clone()
+
+    @clip.vjp(linear=linear)
+    def _(g, out, x):
+        return g.clamp(-1, 1)
+
+    return clip
+
+
+def test_what_is_not_linear_is_found_out_or_believed():
+    for linear, match in ((None, "cannot be shown to be linear"), (False, "declared not linear")):
+        with pytest.raises(pullback.DerivativeError, match=match):
+            torch.func.jvp(clipped(linear), (X,), (ONES,))
+    assert torch.equal(torch.func.jvp(clipped(True), (X,), (ONES,))[1], ONES)
+
+
+def test_an_affine_rule_is_not_linear():
+    @pullback.function
+    def shifted(x):
+        return x.clone()
+
+    @shifted.vjp
+    def _(g, out, x):
+        return g + 1
+
+    with pytest.raises(pullback.DerivativeError, match="cannot be shown to be linear"):
+        torch.func.jvp(shifted, (X,), (ONES,))
+
+
+def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
+    @pullback.function
+    def doubled(x):
+        return 2 * x
+
+    @doubled.jvp
+    def _(tangents, out, x):
+        return torch.from_numpy(2 * np.asarray(tangents[0].detach()))
+
+    with pytest.raises(pullback.DerivativeError, match=r"@doubled\.vjp"):
+        doubled(X.clone().requires_grad_()).sum().backward()
+
+
+def test_a_jvp_that_says_none_has_no_gradient():
+    @pullback.function
+    def constant(x):
+        return x.clone()
+
+    @constant.jvp
+    def _(tangents, out, x):
+        return None
+
+    x = X.clone().requires_grad_()
+    (g,) = torch.autograd.grad(constant(x).sum(), x, allow_unused=True)
+    assert g is None
+    assert torch.equal(torch.func.jvp(constant, (X,), (ONES,))[1], torch.zeros_like(X))
+
+
+def test_unread_inputs_and_outputs_may_change_after_the_call():
+    @pullback.function
+    def scaled(x):
+        return x.clone()
+
+    @scaled.jvp
+    def _(tangents, out, x):
+        return 3 * tangents[0]
+
+    x = X.clone().requires_grad_()
+    inside = x * 1
+    y = scaled(inside)
+    inside.detach().zero_()
+    y.detach().zero_()
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], 3 * ONES)

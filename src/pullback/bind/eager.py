@@ -43,7 +43,9 @@ class _Kernels(torch.autograd.Function):
             gradients = _through_native_ops(kernels, kept[: kernels.n_inputs], cotangents)
         else:
             gs = [in_layout(cotangents[i], stride) for i, stride in kernels.layouts]
-            gradients = kernels.backward(*[kept[i] for i in kernels.operands], *gs)
+            traced = torch.compiler.is_dynamo_compiling()  # by compiled autograd, which cannot enter a kernel
+            backward = kernels.joint.backward.forward if traced else kernels.backward
+            gradients = backward(*[kept[i] for i in kernels.operands], *gs)
         by_argument: list[Tensor | None] = [None] * (kernels.n_inputs + 1)
         for place, gradient in zip(kernels.places, gradients, strict=True):
             by_argument[place] = gradient

@@ -3,14 +3,15 @@
     python benchmarks/op_cost.py [--json FILE]
 
 One thread, tensors of 8 elements, so that the time is that of the machinery. Each pair is measured in turns, the
-fastest of many rounds on either side. Bounds: a call may cost 10 µs more than the formula, forward and backward
-together, and the choice between the two worlds 1 µs. The exit status is 1 if one is missed. Run it on a machine
-that has nothing else to do.
+fastest of many rounds on either side, in processor time. Bounds: a call may cost 10 µs more than the formula, forward
+and backward together, and the choice between the two worlds 1 µs. The exit status is 1 if one is missed. Run it on a
+machine that has nothing else to do.
 """
 
 import argparse
 import json
 import sys
+import time
 import timeit
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def microseconds(calls, number=CALLS):
     best = [float("inf")] * len(calls)
     for _ in range(ROUNDS):
         for i, call in enumerate(calls):
-            best[i] = min(best[i], timeit.timeit(call, number=number) / number * 1e6)
+            best[i] = min(best[i], timeit.timeit(call, number=number, timer=time.thread_time) / number * 1e6)
     return best
 
 

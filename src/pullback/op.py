@@ -78,9 +78,6 @@ class Op:
         """Compute the formula."""
         if torch.compiler.is_compiling():
             return self._native(*args, **kwargs) if self._rule is None else self._call_ruled(args, kwargs)
-        for a in (*args, *kwargs.values()) if kwargs else args:
-            if isinstance(a, fx.Proxy):
-                return a.tracer.create_proxy("call_function", self, args, kwargs)
         if self._rule is not None or self._residuals:
             return self._call_ruled(args, kwargs)
         if not _torch.is_plain_eager():
@@ -93,6 +90,8 @@ class Op:
             if kernels is not None:
                 return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
         else:
+            if (proxy := _proxy(args, kwargs)) is not None:
+                return proxy.tracer.create_proxy("call_function", self, args, kwargs)
             call = Call(args, kwargs, grad)
             kernels = self._plan(call, grad).kernels
             if kernels is not None:
@@ -209,6 +208,8 @@ class Op:
             args = bound.args
         if torch.compiler.is_dynamo_compiling():
             return self._compilable(args)
+        if (proxy := _proxy(args, {})) is not None:
+            return proxy.tracer.create_proxy("call_function", self, args, {})
         leaves = args
         if any(isinstance(a, list | tuple | dict) for a in args):
             leaves = tuple(_torch.tree_leaves(args)[0])
@@ -250,6 +251,11 @@ def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
     except ValueError:  # a built-in function, `torch.exp`: it takes what it takes
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return inspect.Signature([inspect.Parameter(n, k) for n, k in zip(("args", "kwargs"), kinds, strict=True)])
+
+
+def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
+    """Return an argument that `torch.fx.symbolic_trace` records by: the op is then a node of its graph."""
+    return next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:

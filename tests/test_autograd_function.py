@@ -178,3 +178,29 @@ def test_non_differentiable_outputs_stay_so():
 def test_the_base_itself_is_no_function():
     with pytest.raises(pullback.FormulaError, match="derive from it"):
         pullback.AutogradFunction.apply(X)
+
+
+def test_a_jvp_is_differentiated_by_forward_mode_around_it():
+    class Cubic(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            (ctx.x,) = inputs
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def jvp(ctx, t):
+            (x,) = ctx.saved_tensors
+            return t * 3 * ctx.x * x
+
+    x = torch.tensor([0.5, -1.25], dtype=torch.float64)
+    ones = torch.ones_like(x)
+
+    def first(x):
+        return torch.func.jvp(Cubic.apply, (x,), (ones,))[1]
+
+    assert torch.equal(first(x), 3 * x * x)
+    assert torch.equal(torch.func.jvp(first, (x,), (ones,))[1], 6 * x)

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.once import guarded_against_twice
-from pullback.bind.tripwire import tripwire
+from pullback.bind.tripwire import guarded
 from pullback.errors import FormulaError
 from pullback.op import Op
 
@@ -129,6 +130,8 @@ def _honoured(cls: Any) -> Callable[..., Any]:
     rule = given.pop("vjp", None) or given.get("backward")
     if rule is not None:
         given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, rule.__func__))
+    if "jvp" in given:
+        given["jvp"] = staticmethod(_with_outer_tangents(given["jvp"].__func__))
     given["forward"] = staticmethod(_noted(cls.forward) if _old_style(cls) else cls.forward)
     eager = _function(cls, given)
     given["forward"] = staticmethod(_wired(cls.__qualname__, cls.forward))
@@ -159,11 +162,8 @@ def _wired(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     def wired(*args: Any, **kwargs: Any) -> Any:
         result = forward(*args, **kwargs)
         if isinstance(result, Tensor):
-            return tripwire(result, args, name) if result.is_floating_point() or result.is_complex() else result
-        return tuple(
-            tripwire(t, args, name) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) else t
-            for t in result
-        )
+            return guarded(result, args, name)
+        return tuple(guarded(t, args, name) if isinstance(t, Tensor) else t for t in result)
 
     return wired
 
@@ -184,9 +184,35 @@ def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
+def _with_outer_tangents(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a jvp be differentiated by forward mode around it, which PyTorch turns off: it would find no tangent."""
+
+    @functools.wraps(jvp)
+    def wrapped(ctx: Any, *tangents: Any) -> Any:
+        with _torch.forward_grad_enabled():
+            return jvp(_Primals(ctx), *tangents)
+
+    return wrapped
+
+
+class _Primals:
+    """A `ctx` whose tensors have lost the tangent that its jvp is asked for, and no other."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._ctx, name)
+        return tuple(map(_primal, value)) if isinstance(value, tuple) else _primal(value)
+
+
+def _primal(value: Any) -> Any:
+    return forward_ad.unpack_dual(value).primal if isinstance(value, Tensor) else value
+
+
 def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
-    def guarded(ctx: Any, *cotangents: Any) -> Any:
+    def twice_guarded(ctx: Any, *cotangents: Any) -> Any:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not _torch.is_plain_eager():
             return backward(ctx, *cotangents)
         saved = [t for t in ctx.saved_tensors if t is not None]
@@ -198,4 +224,4 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
         hides = getattr(ctx, "_hides", False)
         return tuple(guarded_against_twice(name, pull, cotangents, saved, hides))
 
-    return guarded
+    return twice_guarded

@@ -90,12 +90,17 @@ def refusing(formula, rule):
 @pytest.mark.parametrize(
     ("formula", "rule", "call", "match"),
     [
-        (lambda x, y: x[0] + y, lambda g, out, x, y: ([g], g), lambda op, x, y: op([x], y), "one by one instead"),
+        (
+            lambda x, y: x[0] + y,
+            lambda g, out, x, y: ([g], g),
+            lambda op, x, y: op([x], y),
+            "To keep it, pass the tensors of the container one by one",
+        ),
         (
             lambda x, y: {"a": x + y},
             lambda g, out, x, y: (g["a"], g["a"]),
             lambda op, x, y: op(x, y)["a"],
-            "Return a tuple instead",
+            "To keep it, return a tuple",
         ),
         (lambda x, y: x + y, lambda g, out, x, y: g, lambda op, x, y: op(x, y), "one for each"),
         (lambda x, y: x + y, lambda g, out, x, y: (g.sum(), g), lambda op, x, y: op(x, y), "sum over"),

@@ -60,7 +60,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
         if any(isinstance(a, list | tuple | dict) for a in args):
             raise DerivativeError(
                 f"the derivative given for {name} would be lost: torch.compile keeps the rule of an op only if its "
-                "arguments are tensors and plain values. Pass the tensors of the container one by one instead, or "
+                "arguments are tensors and plain values. To keep it, pass the tensors of the container one by one, or "
                 "call the op outside of the compiled function."
             )
         return Compilable.apply(*args)  # type: ignore[no-untyped-call]
@@ -72,7 +72,8 @@ def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
     if not isinstance(t, Tensor):
         raise DerivativeError(
             f"the derivative given for {name} would be lost: torch.compile keeps the rule of an op only if it returns "
-            "a tensor or a tuple of tensors. Return a tuple instead, or call the op outside of the compiled function."
+            "a tensor or a tuple of tensors. To keep it, return a tuple, or call the op outside of the compiled "
+            "function."
         )
     return tripwire(t, args, name) if _differentiable(t) else t
 

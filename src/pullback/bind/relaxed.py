@@ -45,7 +45,8 @@ def _combined(
     def native(*args: Any, **kwargs: Any) -> Any:
         if _torch.is_jit_tracing():
             raise DerivativeError(
-                f"the derivative given for {name} would be lost: torch.jit's passes drop it. Use torch.export instead."
+                f"the derivative given for {name} would be lost: torch.jit's passes drop it. To keep it, use "
+                "torch.export."
             )
         with torch.no_grad():
             values, spec = _torch.tree_leaves(hard(*args, **kwargs))

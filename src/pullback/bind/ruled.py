@@ -17,7 +17,7 @@ from pullback import _torch
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import TENSOR, Record, Rule, Tree
 from pullback.bind.transpose import pull_by_transposition, push_by_transposition
-from pullback.bind.tripwire import tripwire
+from pullback.bind.tripwire import guarded
 from pullback.errors import DerivativeError
 
 
@@ -39,7 +39,7 @@ def run_transformed(rule: Rule, args: tuple[Any, ...]) -> Any:
     if torch.compiler.is_compiling() and _torch.in_functorch():
         raise DerivativeError(
             f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
-            "transform. Call torch.autograd.grad in the exported function instead."
+            "transform. To keep it, call torch.autograd.grad in the exported function."
         )
     tree, tensors = Tree.of(args)
     record = Record(tree, [(t.shape, t.dtype) for t in tensors])
@@ -88,10 +88,7 @@ class _Transformable(torch.autograd.Function):
     @staticmethod
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
-        if _torch.may_be_traced():  # a DTensor in eager mode is not, and knows no sharding of the tripwire
-            live = zip(outputs, record.differentiable, strict=True)
-            outputs = [tripwire(out, tensors, rule.name) if yes else out for out, yes in live]
-        return (*outputs, *(t.detach() for t in kept))
+        return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -31,6 +31,18 @@ def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
     return copy
 
 
+def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
+    """Return `x`, behind the tripwire where somebody may look at the ops that run.
+
+    Where nobody does it would be in the way: a DTensor knows no sharding of it.
+    """
+    if not (x.is_floating_point() or x.is_complex()):
+        return x
+    if torch.compiler.is_dynamo_compiling() or _torch.may_be_traced():
+        return tripwire(x, sources, name)
+    return x
+
+
 def _copy(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
     return x.clone()
 
@@ -44,9 +56,10 @@ def _differentiated(t: Tensor) -> bool:
 def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
     if any(map(_differentiated, (x, *sources))):
         raise DerivativeError(
-            f"the derivative given for {name} would be lost: this transform differentiates the op's forward instead. "
-            "Apply the transform to a formula (`@pullback.function` without a rule), compile the differentiated "
-            "function in eager mode, or move the op out of the transformed code."
+            f"the derivative given for {name} would be lost: what is compiled, exported or traced here records the "
+            "op's forward, and differentiates that. To keep it, run this part in eager mode, or take the gradient "
+            "inside of what is traced, by torch.autograd.grad; or give the op its derivative by a formula "
+            "(`derivative_of=`), which compiling and exporting keep."
         )
     with _torch.below_autograd():
         return tripwire(x, sources, name)

@@ -89,10 +89,12 @@ def _acos(x: Tensor) -> Tensor:
     return 2 * torch.atan2(torch.sqrt(1 - x), torch.sqrt(1 + x))
 
 
-def _scale(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor:
+def _scale(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor | float:
     """Return what to divide by before squaring: the largest magnitude, where it is finite and not 0.
 
     What uses it does not depend on it, rounding aside: it needs no derivative.
     """
+    if x.numel() == 0:
+        return 1.0  # there is no largest
     largest = x.detach().abs().amax(() if dim is None else dim, keepdim=True)
     return torch.where(torch.isfinite(largest) & (largest > 0), largest, 1.0)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import pullback
-from pullback.bind.relaxed import relaxed
 from pullback.check.find.discover import discover, subject_of
 from pullback.errors import TargetError
 
@@ -42,6 +41,15 @@ def file(tmp_path, monkeypatch):
 
 def identity(x):
     return x
+
+
+def with_fault(formula, declared, carried_out):
+    """A relaxed op as it would be if our own machinery took the derivatives of something else."""
+
+    class Faulty(pullback.Op):
+        relaxation = property(lambda self: declared)
+
+    return Faulty(formula, carried_out)
 
 
 def audit(op, *inputs):
@@ -92,8 +100,7 @@ def test_a_relaxed_op_whose_gradient_is_another_is_wrong_whatever_its_name():
     def round_ste(x):
         return torch.round(x)
 
-    op = pullback.function(derivative_of=identity)(round_ste)
-    op._native = relaxed(round_ste, lambda x: 1.5 * x, "round_ste")  # as if our own machinery had a fault
+    op = with_fault(round_ste, declared=identity, carried_out=lambda x: 1.5 * x)
     (finding,) = found(audit(op), "PB101")
     assert (finding.severity, finding.verdict) == ("error", "wrong")
     assert finding.evidence.got == pytest.approx(1.5 * finding.evidence.expected)
@@ -102,9 +109,8 @@ def test_a_relaxed_op_whose_gradient_is_another_is_wrong_whatever_its_name():
 def test_a_relaxation_with_a_curve_has_its_second_derivative_judged():
     op = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
     assert audit(op).ok
-    again = pullback.function(derivative_of=torch.tanh)(lambda x: torch.sign(x))
     # The first derivative is tanh's, but constant: a term of the second is lost.
-    again._native = relaxed(torch.sign, lambda x: x * (1 - torch.tanh(x.detach()) ** 2), "again")
+    again = with_fault(lambda x: torch.sign(x), torch.tanh, lambda x: x * (1 - torch.tanh(x.detach()) ** 2))
     assert [f.severity for f in found(audit(again), "PB401")] == ["error"]
 
 

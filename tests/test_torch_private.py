@@ -1,9 +1,12 @@
 """What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
 
 import contextlib
+import gc
 import inspect
 import operator
 import warnings
+from collections import OrderedDict
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -306,3 +309,33 @@ def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
         torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))
     assert _torch.has_no_memory(caught.value)
     assert not _torch.has_no_memory(RuntimeError("of another kind"))
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        3,
+        None,
+        [],
+        (1, [2, {"b": 3, "a": (4,)}]),
+        Point(1, [2]),
+        OrderedDict(b=1, a=[2]),
+        torch.return_types.max((1, 2)),
+    ],
+    ids=repr,
+)
+def test_leaves_and_structure_are_those_of_pytree_and_leave_no_garbage(tree):
+    gc.collect()
+    gc.disable()
+    try:
+        found = _torch.tree_leaves(tree)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert found == torch.utils._pytree.tree_flatten(tree)
+    assert hash(found[1]) == hash(torch.utils._pytree.tree_flatten(tree)[1])

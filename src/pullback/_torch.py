@@ -319,9 +319,21 @@ def is_tripwire(target: Any) -> bool:
 def tree_leaves(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of nested tuples, lists and dicts, and their structure.
 
-    Relies on `torch.utils._pytree.tree_flatten`.
+    As `torch.utils._pytree.tree_flatten`, which leaves at each call a closure that names itself: garbage for the
+    collector. Relies on `_get_node_type`, `SUPPORTED_NODES`, `TreeSpec` and `_LEAF_SPEC` of that module.
     """
-    return _pytree.tree_flatten(tree)
+    leaves: list[Any] = []
+    return leaves, _spec_of(tree, leaves)
+
+
+def _spec_of(node: Any, leaves: list[Any]) -> Any:
+    kind = _pytree._get_node_type(node)
+    container = _pytree.SUPPORTED_NODES.get(kind)
+    if container is None:
+        leaves.append(node)
+        return _pytree._LEAF_SPEC
+    children, context = container.flatten_fn(node)
+    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves) for child in children])
 
 
 def any_autocast() -> bool:

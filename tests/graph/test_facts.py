@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import pullback
 from pullback.errors import FormulaError
@@ -112,6 +113,10 @@ def test_writing_to_an_input_that_requires_grad_is_refused():
         (lambda x: x.to_sparse(), "returns a sparse tensor"),
         (lambda x: torch.linalg.lstsq(x, x).solution, "cannot be run without values"),
         (lambda x: str(x) and x * 2, "shows a tensor"),
+        (lambda x: x * 2 if x.is_leaf else x * 3, "asks for `is_leaf`"),
+        (lambda x: x * (x.grad_fn is None), "asks for `grad_fn`"),
+        (lambda x: x * x.storage_offset(), "asks for `storage_offset`"),
+        (lambda x: torch.as_strided(x, (2,), (1,), 1).sin(), "addresses the memory of an input"),
     ],
 )
 def test_what_a_graph_cannot_repeat_is_an_obstacle(formula, obstacle):
@@ -143,3 +148,50 @@ def test_an_error_of_the_formula_is_the_callers():
     assert "cannot be run without values" in facts(wrong, leaf(3, 3)).obstacle
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         pullback.function(wrong)(leaf(3, 3))
+
+
+def checkpointed(x):
+    return torch.utils.checkpoint.checkpoint(lambda t: t.sin().exp(), x, use_reentrant=False)
+
+
+def without_grad(x):
+    with torch.no_grad():
+        s = x.sin()
+    return s * x.exp()
+
+
+def hooked(x):
+    y = x.exp()
+    y.register_hook(lambda g: g.clamp(-0.5, 0.5))
+    return y * 3
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        without_grad,
+        hooked,
+        checkpointed,
+        lambda x: x * x.detach(),
+        lambda x: x * x.data,
+        lambda x: torch.autograd.grad((x**4).sum(), x, create_graph=True)[0],
+        lambda x: torch.func.grad(lambda t: (t**4).sum())(x),
+        lambda x: torch.func.jvp(lambda t: t**3, (x,), (x,))[1],
+        lambda x: torch.vmap(lambda t: t.sin() * t)(x),
+        lambda x: sum(x[i] * i for i in range(len(x))),
+        lambda x: x * torch.arange(len(x), dtype=x.dtype) + x.numel(),
+        lambda x: torch.as_strided(x.exp(), (2, 3), (1, 1)).sin(),
+    ],
+)
+def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
+    op, x = pullback.function(formula), torch.linspace(0.3, 1.5, 4, dtype=torch.float64).requires_grad_()
+    results = []
+    for f in (op, formula):
+        out = f(x)
+        first = torch.autograd.grad(out.sum(), x, retain_graph=True)[0]
+        recorded = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+        second = torch.autograd.grad(recorded.sum(), x)[0] if recorded.requires_grad else torch.zeros(())
+        results.append([out, first, recorded, second])
+    for ours, native in zip(*results, strict=True):
+        assert torch.allclose(ours, native, rtol=1e-13, atol=1e-15)
+    assert all(plan.kernels for plan in op._plans.values())

@@ -42,6 +42,9 @@ _VALUE_READERS = {
     "__dlpack__": "DLPack",
 }
 _SHOWING = frozenset({"__repr__", "__format__"})
+_ASKING = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
+"""Properties in which calls of one kind, and the tensors without values that stand for theirs, differ."""
+_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys()
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
+        seen.inputs = _memory(fakes)
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
             with torch.enable_grad(), seen, readers:
@@ -94,8 +98,12 @@ def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
     return fake.requires_grad_() * 1 if tensor.requires_grad else fake
 
 
+def _memory(tensors: Sequence[Tensor]) -> set[int]:
+    return {_torch.storage_of(t) for t in tensors if t.layout is torch.strided}
+
+
 def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
-    memory = {_torch.storage_of(t) for t in inputs if t.layout is torch.strided}
+    memory = _memory(inputs)
     for out in outputs:
         if isinstance(out, Tensor):
             if out.layout is not torch.strided:
@@ -115,12 +123,15 @@ class _Seen(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.obstacle = ""
+        self.inputs: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
         elif _torch.is_mutable(func):
             self.obstacle = self.obstacle or f"it works in place ({func})"
+        elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:
+            self.obstacle = self.obstacle or "it addresses the memory of an input by itself"
         elif func is not torch.ops.aten.lift_fresh.default:
             leaves, _, _ = _torch.tree_flatten((args, kwargs or {}))
             if any(isinstance(a, Tensor) and not _torch.is_fake(a) for a in leaves):
@@ -138,10 +149,15 @@ class _Readers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = getattr(func, "__name__", "")
-        if args and _torch.is_fake(args[0]) and (called in _VALUE_READERS or called in _SHOWING):
+        if called == "__get__":
+            called = getattr(func.__self__, "__name__", "")
+        if called in _NOTED and args and _torch.is_fake(args[0]):
+            by_pytorch = _pytorch_calls(sys._getframe(1))
             if called in _SHOWING:
                 self.obstacle = self.obstacle or "it shows a tensor"
-            elif _pytorch_calls(sys._getframe(1)):
+            elif called in _ASKING:
+                self.obstacle = self.obstacle or ("" if by_pytorch else f"it asks for `{called}` of a tensor")
+            elif by_pytorch:
                 self.obstacle = self.obstacle or f"PyTorch reads a value in it ({_VALUE_READERS[called]})"
             else:
                 raise FormulaError(

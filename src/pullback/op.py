@@ -18,8 +18,8 @@ from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plan import Plan, make_plan
 from pullback.bind.relaxed import differentiated, relaxed
-from pullback.bind.rule import Rule, unread
-from pullback.bind.ruled import run_eager, run_transformed
+from pullback.bind.rule import Rule, takes, unread
+from pullback.bind.ruled import run
 from pullback.errors import DerivativeError, OptionError
 from pullback.graph.reads import Reads, reads_of
 
@@ -115,7 +115,7 @@ class Op:
         if rule is None:
             return functools.partial(self.vjp, linear=linear)
         made = self._ruled()
-        made.vjp, made.linear, made.idle = rule, linear, unread(rule)
+        made.vjp, made.linear, made.wants_needs, made.idle = rule, linear, takes(rule, "needs"), unread(rule)
         self._compilable = compilable(made)
         return self
 
@@ -210,11 +210,7 @@ class Op:
             return self._compilable(args)
         if (proxy := _proxy(args, {})) is not None:
             return proxy.tracer.create_proxy("call_function", self, args, {})
-        leaves = args
-        if any(isinstance(a, list | tuple | dict) for a in args):
-            leaves = tuple(_torch.tree_leaves(args)[0])
-        plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in leaves if isinstance(a, Tensor))
-        return (run_eager if plain and _torch.is_plain_eager() else run_transformed)(rule, args)
+        return run(rule, args)
 
     def _plan(self, call: Call, grad: bool) -> Plan:
         """Return how a call is carried out; concurrent first calls trace once."""

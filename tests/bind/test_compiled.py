@@ -63,6 +63,7 @@ def test_complex_outputs_are_differentiable():
     assert torch.equal(gradients(lambda z: double(z), leaf(z))[0], torch.full_like(z, -3))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # Dynamo itself looks at it
 def test_a_graph_break_leaves_the_rule_whole():
     @pullback.function
     def of_a_list(parts):

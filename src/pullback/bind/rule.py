@@ -19,24 +19,63 @@ TENSOR = object()
 """Stands for a tensor in a template."""
 
 
+_ATOMS = frozenset({int, float, bool, str, type(None)})
+
+
 @dataclass(slots=True)
 class Tree:
-    """A structure with its tensors taken out."""
+    """A structure with its tensors taken out; `flat` where it is a tuple of leaves."""
 
     template: list[Any]
     spec: Any
+    flat: bool = False
 
     @classmethod
     def of(cls, value: Any) -> tuple[Tree, list[Tensor]]:
-        """Take the tensors out of `value`."""
+        """Take the tensors out of `value`. A lone tensor and a tuple of leaves, the usual cases, go the short way."""
+        if isinstance(value, Tensor):
+            return _LONE, [value]
+        flat = type(value) is tuple and len(value) < len(_FLAT)
+        leaves, spec = (value, _FLAT[len(value)]) if flat else _torch.tree_leaves(value)
+        template: list[Any] = []
+        tensors: list[Tensor] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                template.append(TENSOR)
+            elif flat and type(leaf) not in _ATOMS:
+                return cls._nested(value)
+            else:
+                template.append(leaf)
+        return cls(template, spec, flat), tensors
+
+    @classmethod
+    def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
         leaves, spec = _torch.tree_leaves(value)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        return cls([TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec), tensors
+        template = [TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return cls(template, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """Put tensors, or what stands for them, back."""
+        if self is _LONE:
+            return tensors[0]
         waiting = iter(tensors)
-        return _torch.tree_unflatten([next(waiting) if leaf is TENSOR else leaf for leaf in self.template], self.spec)
+        leaves = [next(waiting) if leaf is TENSOR else leaf for leaf in self.template]
+        return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
+
+    def owners(self) -> list[int]:
+        """Return, for each tensor, which item of the structure it is in."""
+        if self.flat:
+            return [i for i, leaf in enumerate(self.template) if leaf is TENSOR]
+        marks = self.filled([TENSOR] * self.template.count(TENSOR))
+        return [i for i, mark in enumerate(marks) for leaf in _torch.tree_leaves(mark)[0] if leaf is TENSOR]
+
+
+_LONE = Tree([TENSOR], _torch.tree_leaves(None)[1])
+"""A tensor that stands alone."""
+
+_FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
+"""The structure of a tuple of n leaves."""
 
 
 @dataclass(slots=True)
@@ -64,6 +103,7 @@ class Rule:
         residuals: whether the formula returns `(out, saved)`.
         linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
         proven: what has been proven, for each kind of call.
+        wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
     """
 
@@ -75,6 +115,7 @@ class Rule:
     jvp: Callable[..., Any] | None = None
     linear: bool | None = None
     proven: dict[Any, bool] = field(default_factory=dict)
+    wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
 
     def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -130,7 +171,7 @@ class Rule:
         given: list[Any] = [record.out.filled(cotangents), record.out.filled(outputs)]
         if self.residuals:
             given.append(record.residuals.filled(kept))
-        options = {"needs": self._needs(record, needs)} if takes(self.vjp, "needs") else {}
+        options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         result = self._called("vjp", self.vjp, [*given, *args], options)
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1):
             result = (result,)
@@ -139,13 +180,23 @@ class Rule:
                 f"the vjp of {self.name} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
                 f"input{'s' * (len(args) != 1)} ({', '.join(self.parameters)}): one for each, None where there is none."
             )
-        return self._gradients(record, result, args)
+        return self._gradients(record, result)
 
-    def _gradients(self, record: Record, result: tuple[Any, ...], args: tuple[Any, ...]) -> list[Tensor | None]:
-        marks = record.args.filled([TENSOR] * len(record.kinds))
+    def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
+        tree = record.args
+        marks = tree.template if tree.flat else tree.filled([TENSOR] * len(record.kinds))
         kinds = iter(record.kinds)
         found: list[Tensor | None] = []
-        for name, gradient, mark in zip(self._argument_names(len(args)), result, marks, strict=True):
+        for i, (gradient, mark) in enumerate(zip(result, marks, strict=True)):
+            if gradient is None and tree.flat:
+                if mark is TENSOR:
+                    next(kinds)
+                    found.append(None)
+                continue
+            name = self._argument_name(i)
+            if mark is TENSOR and isinstance(gradient, Tensor):
+                found.append(self._checked(record, name, next(kinds), gradient))
+                continue
             leaves, spec = _torch.tree_leaves(mark)
             gradients, given = _torch.tree_leaves(gradient)
             if gradient is None:
@@ -223,8 +274,8 @@ class Rule:
         marks = record.args.filled(needs)
         return tuple(any(leaf is True for leaf in _torch.tree_leaves(mark)[0]) for mark in marks)
 
-    def _argument_names(self, n: int) -> list[str]:
-        return [*self.parameters, *(f"argument {i}" for i in range(len(self.parameters), n))][:n]
+    def _argument_name(self, i: int) -> str:
+        return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
 
 
 def _is_real(t: Tensor) -> bool:

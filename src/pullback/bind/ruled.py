@@ -15,22 +15,26 @@ from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.once import guarded_against_twice, hidden
-from pullback.bind.rule import TENSOR, Record, Rule, Tree
+from pullback.bind.rule import Record, Rule, Tree
 from pullback.bind.transpose import pull_by_transposition, push_by_transposition
 from pullback.bind.tripwire import guarded
 from pullback.errors import DerivativeError
 
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
-def run_eager(rule: Rule, args: tuple[Any, ...]) -> Any:
-    """Carry out one call in plain eager mode."""
+
+def run(rule: Rule, args: tuple[Any, ...]) -> Any:
+    """Carry out one call, in whatever world it finds itself (but Dynamo's: see `compiled`)."""
     tree, tensors = Tree.of(args)
     record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    if not _torch.is_plain_eager() or any(type(t) not in _PLAIN for t in tensors):
+        return _transformed(rule, record, tensors)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return _packed(record, rule.evaluate(record, tensors)[0])
-    return _packed(record, _as_tuple(_Eager.apply(rule, record, *tensors)))  # type: ignore[no-untyped-call]
+    return _packed(record, _apply(rule, record, *tensors))
 
 
-def run_transformed(rule: Rule, args: tuple[Any, ...]) -> Any:
+def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
     """Carry out one call under a transform, a tracer or a mode.
 
     Raises:
@@ -41,8 +45,6 @@ def run_transformed(rule: Rule, args: tuple[Any, ...]) -> Any:
             f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
             "transform. To keep it, call torch.autograd.grad in the exported function."
         )
-    tree, tensors = Tree.of(args)
-    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
     return _packed(record, results[: len(record.differentiable)])
 
@@ -70,14 +72,17 @@ class _Eager(torch.autograd.Function):
             *(unread(out) if idle_outputs else out for out in outputs),
             *kept,
         )
-        ctx.mark_non_differentiable(
-            *(out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes),
-        )
+        if not all(record.differentiable):
+            dead = [out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes]
+            ctx.mark_non_differentiable(*dead)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *_backward(ctx, cotangents, ctx.needs_input_grad[2:])
+
+
+_apply = _torch.plain_apply(_Eager)
 
 
 class _Transformable(torch.autograd.Function):
@@ -165,8 +170,5 @@ def _idle(rule: Rule, record: Record) -> tuple[set[int], bool]:
     """Return which input tensors, and whether the outputs, the rule never reads."""
     if not rule.idle or rule.residuals:  # residuals may have to be computed again, from all inputs
         return set(), False
-    idle = rule.idle
-    first = 3 if rule.residuals else 2
-    marks = record.args.filled([True] * record.args.template.count(TENSOR))
-    owners = [i for i, mark in enumerate(marks) for leaf in _torch.tree_leaves(mark)[0] if leaf is True]
-    return {i for i, owner in enumerate(owners) if owner + first in idle}, 1 in idle
+    idle = {i for i, owner in enumerate(record.args.owners()) if owner + 2 in rule.idle}  # after g and out
+    return idle, 1 in rule.idle

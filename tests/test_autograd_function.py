@@ -204,3 +204,24 @@ def test_a_jvp_is_differentiated_by_forward_mode_around_it():
 
     assert torch.equal(first(x), 3 * x * x)
     assert torch.equal(torch.func.jvp(first, (x,), (ones,))[1], 6 * x)
+
+
+def test_the_context_may_have_another_name():
+    class Named(pullback.AutogradFunction):
+        @staticmethod
+        def forward(context, x):
+            return x * x
+
+    class Defined(pullback.AutogradFunction):
+        @staticmethod
+        def forward(whatever, x):
+            return x * x
+
+        @staticmethod
+        def backward(whatever, g):
+            return -3 * g
+
+    (g,) = torch.autograd.grad(Named.apply(x := leaf()).sum(), x)
+    assert torch.equal(g, 2 * X)
+    (g,) = torch.autograd.grad(Defined.apply(x := leaf()).sum(), x)
+    assert g.tolist() == [-3, -3, -3]

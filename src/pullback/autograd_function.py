@@ -72,8 +72,11 @@ def _carrier(cls: Any) -> Callable[..., Any]:
 
 
 def _old_style(cls: Any) -> bool:
+    """Whether `forward` takes a context first. `setup_context` says that it does not; with `forward` alone, a name tells."""
+    if hasattr(cls, "setup_context"):
+        return False
     first = next(iter(inspect.signature(cls.forward).parameters), "")
-    return first == "ctx" and not hasattr(cls, "setup_context")
+    return hasattr(cls, "backward") or first in {"ctx", "_ctx", "context", "self"}
 
 
 def _formula(cls: Any) -> Callable[..., Any]:

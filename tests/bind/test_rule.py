@@ -39,6 +39,12 @@ def test_what_a_vjp_returns_is_checked(rule, match):
         with_vjp(rule)(leaf(), 2.0).sum().backward()
 
 
+def test_a_gradient_too_many_for_one_input():
+    op = pullback.function(lambda x: x.clone()).vjp(lambda g, out, x: (g, None))
+    with pytest.raises(pullback.DerivativeError, match="returned 2 gradients for 1 input"):
+        op(leaf()).sum().backward()
+
+
 def test_an_integer_input_has_no_gradient():
     op = with_vjp(lambda g, out, x, y: (g, g.to(torch.int64)))
     with pytest.raises(pullback.DerivativeError, match=r"for `y`, which holds torch\.int64"):

@@ -173,7 +173,7 @@ class Rule:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         result = self._called("vjp", self.vjp, [*given, *args], options)
-        if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1):
+        if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
         if len(result) != len(args):
             raise DerivativeError(

@@ -72,7 +72,7 @@ def _carrier(cls: Any) -> Callable[..., Any]:
 
 
 def _old_style(cls: Any) -> bool:
-    """Whether `forward` takes a context first. `setup_context` says that it does not; with `forward` alone, a name tells."""
+    """Whether `forward` takes a context first: PyTorch tells by `setup_context`; with `forward` alone, the name does."""
     if hasattr(cls, "setup_context"):
         return False
     first = next(iter(inspect.signature(cls.forward).parameters), "")

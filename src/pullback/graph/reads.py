@@ -36,41 +36,37 @@ _BUILT_IN = (
 _MISSING = object()
 
 
-class _DefaultDtype:
-    """A dictionary of one entry, so that it is watched like any other: ops on integers depend on it."""
-
-    def get(self, name: str, default: Any) -> Any:
-        """Return the default dtype."""
-        return torch.get_default_dtype()
-
-
-_SETTINGS = _DefaultDtype()
-
-
 @dataclass(slots=True)
 class Reads:
     """What a formula reads.
 
     Attributes:
         watched: (dictionary, name, value) of each value that can be compared again; in place of a dictionary a
-            closure's cell, or a function for its code, with "" as the name.
+            closure's cell, with "" as the name.
+        codes: functions with their code: a notebook's autoreload gives a function new code in place.
+        dtype: the default dtype: ops on integers depend on it.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
+    codes: list[tuple[types.FunctionType, types.CodeType]] = field(default_factory=list)
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     obstacle: str = ""
 
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
-        for holder, name, value in self.watched:  # a plain loop: this runs at every call
+        for holder, name, value in self.watched:  # plain loops: this runs at every call
             if (holder.get(name, _MISSING) if name else _now(holder, "")) is not value:
                 return False
-        return True
+        for function, code in self.codes:
+            if function.__code__ is not code:
+                return False
+        return torch.get_default_dtype() is self.dtype
 
 
 def reads_of(*functions: Callable[..., Any] | None) -> Reads:
     """Return what these functions, and the Python functions that they name, read from around them."""
-    reads = Reads([(_SETTINGS, "default dtype", torch.get_default_dtype())])
+    reads = Reads()
     for function in functions:
         if function is not None:
             _follow(function, reads, set())
@@ -91,7 +87,7 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
         return
     seen.add(id(function))
     code = function.__code__
-    reads.watched.append((function, "", code))  # a notebook's autoreload gives a function new code in place
+    reads.codes.append((function, code))
     _look_inside(function, reads)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for first, *attributes in names_in(code):
@@ -175,7 +171,7 @@ def _now(holder: Any, name: str) -> Any:
             return holder.cell_contents
         except ValueError:
             return _MISSING
-    return holder.__code__ if name == "" else holder.get(name, _MISSING)
+    return holder.get(name, _MISSING)
 
 
 def _is_fixed(value: Any) -> bool:

@@ -84,8 +84,8 @@ class Op:
             return self._native(*args, **kwargs)
         grad = torch.is_grad_enabled()
         key = None if kwargs else key_of(args, grad)
-        plan = self._plans.get(key)
-        if plan is not None and (self._reads is None or self._reads.unchanged()):
+        reads, plan = self._reads, self._plans.get(key)  # in this order: another thread renews the plans first
+        if plan is not None and reads is not None and reads.unchanged():
             kernels = plan.kernels
             if kernels is not None:
                 return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))

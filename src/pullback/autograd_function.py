@@ -72,7 +72,7 @@ def _carrier(cls: Any) -> Callable[..., Any]:
 
 
 def _old_style(cls: Any) -> bool:
-    """Whether `forward` takes a context first: PyTorch tells by `setup_context`; with `forward` alone, the name does."""
+    """Whether `forward` takes a context first: `setup_context` says no; with `forward` alone, the name says yes."""
     if hasattr(cls, "setup_context"):
         return False
     first = next(iter(inspect.signature(cls.forward).parameters), "")

@@ -12,70 +12,9 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.tree import TENSOR, Tree
 from pullback.bind.watch import Draws, Leaving
 from pullback.errors import DerivativeError
-
-TENSOR = object()
-"""Stands for a tensor in a template."""
-
-
-_ATOMS = frozenset({int, float, bool, str, type(None)})
-
-
-@dataclass(slots=True)
-class Tree:
-    """A structure with its tensors taken out; `flat` where it is a tuple of leaves."""
-
-    template: list[Any]
-    spec: Any
-    flat: bool = False
-
-    @classmethod
-    def of(cls, value: Any) -> tuple[Tree, list[Tensor]]:
-        """Take the tensors out of `value`. A lone tensor and a tuple of leaves, the usual cases, go the short way."""
-        if isinstance(value, Tensor):
-            return _LONE, [value]
-        flat = type(value) is tuple and len(value) < len(_FLAT)
-        leaves, spec = (value, _FLAT[len(value)]) if flat else _torch.tree_leaves(value)
-        template: list[Any] = []
-        tensors: list[Tensor] = []
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                tensors.append(leaf)
-                template.append(TENSOR)
-            elif flat and type(leaf) not in _ATOMS:
-                return cls._nested(value)
-            else:
-                template.append(leaf)
-        return cls(template, spec, flat), tensors
-
-    @classmethod
-    def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
-        leaves, spec = _torch.tree_leaves(value)
-        template = [TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return cls(template, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-    def filled(self, tensors: Sequence[Any]) -> Any:
-        """Put tensors, or what stands for them, back."""
-        if self is _LONE:
-            return tensors[0]
-        waiting = iter(tensors)
-        leaves = [next(waiting) if leaf is TENSOR else leaf for leaf in self.template]
-        return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
-
-    def owners(self) -> list[int]:
-        """Return, for each tensor, which item of the structure it is in."""
-        if self.flat:
-            return [i for i, leaf in enumerate(self.template) if leaf is TENSOR]
-        marks = self.filled([TENSOR] * self.template.count(TENSOR))
-        return [i for i, mark in enumerate(marks) for leaf in _torch.tree_leaves(mark)[0] if leaf is TENSOR]
-
-
-_LONE = Tree([TENSOR], _torch.tree_leaves(None)[1])
-"""A tensor that stands alone."""
-
-_FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
-"""The structure of a tuple of n leaves."""
 
 
 @dataclass(slots=True)
@@ -127,10 +66,10 @@ class Rule:
                 raise DerivativeError(f"{self.name} has residuals=True: its formula returns (out, saved).")
             result, saved = result
         record.out, outputs = Tree.of(result)
-        record.residuals, kept = Tree.of(saved)
+        record.residuals, kept = Tree.of(saved) if self.residuals else (None, [])
         if not outputs:
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.")
-        record.differentiable = tuple(t.dtype.is_floating_point or t.dtype.is_complex for t in outputs)
+        record.differentiable = tuple([t.is_floating_point() or t.is_complex() for t in outputs])
         record.autocast = _torch.any_autocast()
         return outputs, kept
 
@@ -166,10 +105,9 @@ class Rule:
         """
         assert self.vjp is not None
         assert record.out is not None
-        assert record.residuals is not None
         args = record.args.filled(tensors)
         given: list[Any] = [record.out.filled(cotangents), record.out.filled(outputs)]
-        if self.residuals:
+        if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         result = self._called("vjp", self.vjp, [*given, *args], options)
@@ -240,9 +178,8 @@ class Rule:
         """
         assert self.jvp is not None
         assert record.out is not None
-        assert record.residuals is not None
         given: list[Any] = [record.args.filled(tangents), record.out.filled(outputs)]
-        if self.residuals:
+        if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         args = [*given, *record.args.filled(tensors)]
         result, spec = _torch.tree_leaves(self._called("jvp", self.jvp, args))

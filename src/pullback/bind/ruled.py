@@ -15,8 +15,9 @@ from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.once import guarded_against_twice, hidden
-from pullback.bind.rule import Record, Rule, Tree
+from pullback.bind.rule import Record, Rule
 from pullback.bind.transpose import pull_by_transposition, push_by_transposition
+from pullback.bind.tree import Tree
 from pullback.bind.tripwire import guarded
 from pullback.errors import DerivativeError
 
@@ -26,12 +27,17 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 def run(rule: Rule, args: tuple[Any, ...]) -> Any:
     """Carry out one call, in whatever world it finds itself (but Dynamo's: see `compiled`)."""
     tree, tensors = Tree.of(args)
-    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
-    if not _torch.is_plain_eager() or any(type(t) not in _PLAIN for t in tensors):
+    record = Record(tree, [])
+    plain, needs = _torch.is_plain_eager(), False
+    for t in tensors:  # one plain loop: this runs at every call
+        record.kinds.append((t.shape, t.dtype))
+        plain = plain and type(t) in _PLAIN
+        needs = needs or t.requires_grad
+    if not plain:
         return _transformed(rule, record, tensors)
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        return _packed(record, rule.evaluate(record, tensors)[0])
-    return _packed(record, _apply(rule, record, *tensors))
+    if needs and torch.is_grad_enabled():
+        return _packed(record, _apply(rule, record, *tensors))
+    return _packed(record, rule.evaluate(record, tensors)[0])
 
 
 def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
@@ -65,13 +71,10 @@ class _Eager(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
-        idle_inputs, idle_outputs = _idle(rule, record)
-        unread = _shape_only if rule.vjp is None else _nothing
-        ctx.save_for_backward(
-            *(unread(x) if i in idle_inputs else x for i, x in enumerate(tensors)),
-            *(unread(out) if idle_outputs else out for out in outputs),
-            *kept,
-        )
+        saved: list[Tensor | None] = [*tensors, *outputs, *kept]
+        if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs
+            _drop_idle(rule, record, saved)
+        ctx.save_for_backward(*saved)
         if not all(record.differentiable):
             dead = [out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes]
             ctx.mark_non_differentiable(*dead)
@@ -137,7 +140,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         if rule.vjp is None:
             return pull_by_transposition(rule, record, gs, tensors, outputs, kept, needs)
         found = rule.pull(record, gs, tensors, outputs, kept, needs)
-        return [g if need else None for g, need in zip(found, needs, strict=True)]
+        return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
     if torch.is_grad_enabled() and _torch.is_plain_eager() and not torch.compiler.is_compiling():
         sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
@@ -157,18 +160,16 @@ def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 
-def _nothing(t: Tensor) -> None:
-    return None
+def _drop_idle(rule: Rule, record: Record, saved: list[Tensor | None]) -> None:
+    """Take out of what is saved the inputs and the outputs that the rule never reads.
 
-
-def _shape_only(t: Tensor) -> Tensor:
-    """Stand for a tensor whose values are not read: the transpose of a jvp asks for shapes."""
-    return t.new_empty(()).expand(t.shape)
-
-
-def _idle(rule: Rule, record: Record) -> tuple[set[int], bool]:
-    """Return which input tensors, and whether the outputs, the rule never reads."""
-    if not rule.idle or rule.residuals:  # residuals may have to be computed again, from all inputs
-        return set(), False
-    idle = {i for i, owner in enumerate(record.args.owners()) if owner + 2 in rule.idle}  # after g and out
-    return idle, 1 in rule.idle
+    The transpose of a jvp asks for their shapes, so that something of no size stands for them there.
+    """
+    owners = record.args.owners()
+    idle = [i for i, owner in enumerate(owners) if owner + 2 in rule.idle]  # after g and out
+    if 1 in rule.idle:
+        idle += range(len(owners), len(saved))
+    for i in idle:
+        t = saved[i]
+        assert t is not None
+        saved[i] = t.new_empty(()).expand(t.shape) if rule.vjp is None else None

@@ -1,0 +1,73 @@
+"""Arguments and results with their tensors taken out, so that others can be put in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pullback import _torch
+
+TENSOR = object()
+"""Stands for a tensor in a template."""
+
+
+_ATOMS = frozenset({int, float, bool, str, type(None)})
+
+
+@dataclass(slots=True)
+class Tree:
+    """A structure with its tensors taken out; `flat` where it is a tuple of leaves."""
+
+    template: list[Any]
+    spec: Any
+    flat: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> tuple[Tree, list[Tensor]]:
+        """Take the tensors out of `value`. A lone tensor and a tuple of leaves, the usual cases, go the short way."""
+        if isinstance(value, Tensor):
+            return _LONE, [value]
+        flat = type(value) is tuple and len(value) < len(_FLAT)
+        leaves, spec = (value, _FLAT[len(value)]) if flat else _torch.tree_leaves(value)
+        template: list[Any] = []
+        tensors: list[Tensor] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                tensors.append(leaf)
+                template.append(TENSOR)
+            elif flat and type(leaf) not in _ATOMS:
+                return cls._nested(value)
+            else:
+                template.append(leaf)
+        return cls(template, spec, flat), tensors
+
+    @classmethod
+    def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
+        leaves, spec = _torch.tree_leaves(value)
+        template = [TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return cls(template, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def filled(self, tensors: Sequence[Any]) -> Any:
+        """Put tensors, or what stands for them, back."""
+        if self is _LONE:
+            return tensors[0]
+        waiting = iter(tensors)
+        leaves = [next(waiting) if leaf is TENSOR else leaf for leaf in self.template]
+        return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
+
+    def owners(self) -> list[int]:
+        """Return, for each tensor, which item of the structure it is in."""
+        if self.flat:
+            return [i for i, leaf in enumerate(self.template) if leaf is TENSOR]
+        marks = self.filled([TENSOR] * self.template.count(TENSOR))
+        return [i for i, mark in enumerate(marks) for leaf in _torch.tree_leaves(mark)[0] if leaf is TENSOR]
+
+
+_LONE = Tree([TENSOR], _torch.tree_leaves(None)[1])
+"""A tensor that stands alone."""
+
+_FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
+"""The structure of a tuple of n leaves."""

@@ -71,3 +71,51 @@ def test_reused_graph_is_never_stale():
     assert torch.equal(scaled(x), 2 * x)
     scale = 5.0
     assert torch.equal(scaled(x), 5 * x)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3,), 2.0, dtype=torch.float64))
+        self.power = 2
+        self.bound = 0.5
+
+    @pullback.function
+    def forward(self, x):
+        return self.weight * x**self.power
+
+    @pullback.function
+    def clip(self, x):
+        return x.clone()
+
+    @clip.vjp(linear=False)
+    def _(g, out, self, x):  # noqa: N805 - a rule takes the inputs last
+        return None, g.clamp(-self.bound, self.bound)
+
+
+def test_methods_can_be_decorated_and_see_their_module_as_it_is():
+    module, x = Scaled(), leaf(3)
+    gx, gw = torch.autograd.grad(module(x).sum(), [x, module.weight])
+    assert torch.equal(gx, 4 * x)
+    assert torch.equal(gw, x * x)
+    module.power = 3
+    (gx,) = torch.autograd.grad(module(x).sum(), x)
+    torch.testing.assert_close(gx, 6 * x * x)
+    (gx,) = torch.autograd.grad((3 * module.clip(x)).sum(), x)
+    assert gx.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_any_arguments_and_any_structure_of_result():
+    @pullback.function
+    def mixed(pair, name=None, *, options, scale=1.0):
+        x, y = pair
+        return {"sum": x * scale + y, "parts": [x * y, (y * 2,)], "name": name, "n": len(options)}
+
+    x, y = leaf(3), leaf(3).detach().exp().requires_grad_()
+    out = mixed((x, y), "pair", options={"a": 1, "b": None}, scale=3.0)
+    assert out["name"] == "pair"
+    assert out["n"] == 2
+    total = out["sum"].sum() + out["parts"][0].sum() + out["parts"][1][0].sum()
+    gx, gy = torch.autograd.grad(total, [x, y])
+    torch.testing.assert_close(gx, 3 + y)
+    torch.testing.assert_close(gy, 3 + x)

@@ -195,3 +195,11 @@ def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
     for ours, native in zip(*results, strict=True):
         assert torch.allclose(ours, native, rtol=1e-13, atol=1e-15)
     assert all(plan.kernels for plan in op._plans.values())
+
+
+def test_tensors_on_several_devices_are_named():
+    op = pullback.function(lambda x, y: x + y)
+    with pytest.raises(pullback.FormulaError, match="several devices: input 0 on cpu, input 1 on meta"):
+        op(torch.ones(3, requires_grad=True), torch.ones(3, device="meta"))
+    scalar = torch.ones((), device="cpu")
+    assert op(torch.ones(3, requires_grad=True), scalar).tolist() == [2, 2, 2]

@@ -82,6 +82,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
         except FormulaError:
             raise
         except Exception as error:
+            _refuse_mixed_devices(tensors, name, error)
             facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
         written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
     if written:
@@ -180,6 +181,14 @@ def _users_line() -> str:
         if not frame.filename.startswith(_NOT_THE_USERS):
             return f", in {frame.filename}:{frame.lineno}: `{frame.line}`"
     return ""
+
+
+def _refuse_mixed_devices(tensors: Sequence[Tensor], name: str, error: Exception) -> None:
+    """Raise where tensors on several devices are what went wrong; a tensor of no dimension may be anywhere."""
+    places = {t.device: i for i, t in reversed(list(enumerate(tensors))) if t.dim()}
+    if len(places) > 1 and "device" in str(error):
+        where = ", ".join(f"input {i} on {device}" for device, i in sorted(places.items(), key=lambda item: item[1]))
+        raise FormulaError(f"{name} was given tensors on several devices: {where}. Move them to one.") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -22,6 +22,8 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
+_NOT_OF_VALUES = ("PB101", "PB103", "PB104", "PB105", "PB108")
+
 
 def audit(
     subject: Subject,
@@ -57,8 +59,10 @@ def audit(
     if state is None:
         sink(unaudited(subject, why))
         return AuditEnd(0, sink.allowed)
-    if state.guessed and state.base.label.endswith("matrices") and state.running(("PB101",)):
+    if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
+    if state.unwritten is not None:
+        chosen = _meaningful(state, chosen, sink)
     left_out = _run_rules(state, chosen, sink)
     if left_out:
         sink(_over_budget(state, left_out))
@@ -121,6 +125,15 @@ def _only_in_domain(state: Audit) -> Finding:
     what = f"the gradient is right for {state.base.label}, and wrong for other square matrices"
     hint = "if others are meant too, look for a missing transpose; if not, say so in the docstring and give inputs"
     return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
+
+
+def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[Rule]:
+    """Return the rules that say something of a function whose values are random; PB101 says that they are."""
+    kept = [rule for rule in chosen if rule.id in _NOT_OF_VALUES]
+    others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
+    if others and not state.running(("PB101",)):
+        sink(_undecided(state, others[0], "the function returns memory that it never wrote"))
+    return kept
 
 
 def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:

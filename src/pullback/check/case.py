@@ -46,7 +46,12 @@ class Case:
     @property
     def is_variant(self) -> bool:
         """Whether it was made from the example, rather than being it."""
-        return self.label not in ("", "example", "given") and not self.label.endswith("matrices")
+        return self.label not in ("", "example", "given") and not self.is_made_to_fit
+
+    @property
+    def is_made_to_fit(self) -> bool:
+        """Whether it is a guess whose matrices were made symmetric, positive definite or triangular."""
+        return self.label.endswith("matrices")
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -24,6 +24,7 @@ from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.linearity import nonlinearity
 from pullback.check.derivative.second_order import SecondOrder, second_order
+from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.rules import rule_named, selected
 from pullback.check.subject import Options, Subject
@@ -102,6 +103,15 @@ class Audit:
     def base_run(self) -> Run:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
+
+    @functools.cached_property
+    def unwritten(self) -> Unwritten | None:
+        """Where forward or backward of the working example return memory that was never written."""
+        what = "new memory filled with NaN"
+        if what in self.skip:
+            return None
+        self.events.step("PB1", what, script(self.subject, self.base))
+        return unwritten(self.subject, self.base)
 
     @functools.cached_property
     def outs(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +23,8 @@ Status = Literal["ok", "wrong", "inconclusive"]
 
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
+Restriction = Callable[[Tensor, Tensor], Tensor]
+"""Direction and input -> the part of the direction along which the input is to be moved."""
 _TELLING = 16
 """Of so many elements none was wrong: then a direction that is must owe it to others, if there are others."""
 MAX_ELEMENTS = 48
@@ -75,8 +78,13 @@ def compare_input(
     generator: torch.Generator,
     directions: int,
     elements: int = MAX_ELEMENTS,
+    within: Restriction | None = None,
 ) -> Comparison:
-    """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements."""
+    """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements.
+
+    The directions are `within` a part of the space; by default, that of symmetric matrices at one of these.
+    """
+    within = within or symmetric_part
     x = sampler.case.tensors[order]
     if not x.numel():
         return Comparison(order, "ok")
@@ -85,21 +93,24 @@ def compare_input(
     scale = step_scale(x)
     results = []
     for _ in range(directions):
-        direction = _within(random_like(x, generator) * scale, x)
+        direction = within(random_like(x, generator) * scale, x)
         results.append(_compare_direction(sampler, order, gradient, direction))
         if results[-1].status != "ok" or results[-1].kink:
-            return _compare_elements(sampler, order, gradient, generator, results[-1], elements)
+            return _compare_elements(sampler, order, gradient, generator, results[-1], elements, within)
     return max(results, key=lambda c: abs(c.expected - c.got))
 
 
-def _within(direction: Tensor, x: Tensor) -> Tensor:
+def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:
     """Return the part of a direction along which a symmetric matrix stays one.
 
     Many functions of symmetric matrices read one triangle only, and are defined by what they do on these.
     """
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2] or x.shape[-1] < 2 or not torch.equal(x, x.mH):
-        return direction
-    return (direction + direction.mH) / 2
+    return (direction + direction.mH) / 2 if is_symmetric(x) else direction
+
+
+def is_symmetric(x: Tensor) -> bool:
+    """Whether it is a symmetric (Hermitian) matrix, or a batch of them."""
+    return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and x.shape[-1] > 1 and torch.equal(x, x.mH)
 
 
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
@@ -172,6 +183,7 @@ def _compare_elements(
     generator: torch.Generator,
     suspicion: Comparison,
     most: int,
+    within: Restriction,
 ) -> Comparison:
     """Compare single elements; what a direction suspected counts only if an element bears it out."""
     x = sampler.case.tensors[order]
@@ -183,7 +195,7 @@ def _compare_elements(
             size = float(scale[flat_index].abs())
             direction = torch.zeros(x.numel(), dtype=x.dtype)
             direction[flat_index] = torch.tensor(unit * size, dtype=x.dtype)
-            found = _compare_direction(sampler, order, gradient, _within(direction.reshape(x.shape), x))
+            found = _compare_direction(sampler, order, gradient, within(direction.reshape(x.shape), x))
             results.append((flat_index, _per_unit(found, size)))
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
     if wrong and gradient is not None and any(c.kink for _, c in results):

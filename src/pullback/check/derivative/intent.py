@@ -7,10 +7,8 @@ does not pass for intent.
 
 from __future__ import annotations
 
-import ast
-import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +17,11 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.wording import callers, docstring, remarks, texts, words_of_name
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward
 
-_SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_")
 _IN_NAME = re.compile(
     r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
     r"(grad\w* ?(scal\w*|clip\w*|mult\w*))|(scal\w*|clip\w*|mult\w*) ?grad\w*)\b"
@@ -65,17 +63,14 @@ def declared(subject: Subject) -> Intent | None:
     if subject.is_made and subject.target.linear is False:
         return Intent("declared", "its rule is declared not to be linear in the cotangent")
     source: FunctionSource | None = subject.source
-    plain = subject.name.rsplit(".", 1)[-1]
-    words = " ".join(_SPLIT_NAME.split(plain)).lower()
-    if match := _IN_NAME.search(words):
+    if match := _IN_NAME.search(words_of_name(subject)):
         return Intent("declared", f"its name says {match.group(0)!r}")
-    docstring = (source.docstring if source else "") or getattr(subject.target, "__doc__", None) or ""
-    for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring if isinstance(docstring, str) else ""):
+    for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring(subject)):
         if match := _EXPLICIT.search(sentence) or _IN_SENTENCE.search(sentence):
             return Intent("declared", f"its docstring says {match.group(0)!r}")
-    if source is not None and (match := _EXPLICIT.search(_remarks(source))):
+    if source is not None and (match := _EXPLICIT.search(remarks(source))):
         return Intent("declared", f"a comment in it says {match.group(0)!r}")
-    for caller, text in _callers(source):
+    for caller, text in callers(source):
         if match := _EXPLICIT.search(text):
             return Intent("declared", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
     return None
@@ -83,34 +78,10 @@ def declared(subject: Subject) -> Intent | None:
 
 def declared_random(subject: Subject) -> Intent | None:
     """Return an intent that name, docstrings or comments state for a backward that draws random numbers."""
-    source: FunctionSource | None = subject.source
-    words = " ".join(_SPLIT_NAME.split(subject.name.rsplit(".", 1)[-1]))
-    docstring = (source.docstring if source else "") or getattr(subject.target, "__doc__", None) or ""
-    texts = [words, docstring if isinstance(docstring, str) else "", _remarks(source) if source else ""]
-    for text in (*texts, *(text for _, text in _callers(source))):
+    for text in texts(subject):
         if match := _RANDOM.search(text):
             return Intent("declared", f"its backward draws random numbers, and it says {match.group(0)!r}")
     return None
-
-
-def _callers(source: FunctionSource | None) -> Iterator[tuple[str, str]]:
-    """Yield name and docstring of each function and class of the module that calls `apply`."""
-    around = [node for site in source.call_sites for node in (site.inside, site.inside_class)] if source else []
-    for node in around:
-        if node is not None and node is not (source.node if source else None):
-            yield node.name, ast.get_docstring(node) or ""
-
-
-def _remarks(source: FunctionSource) -> str:
-    """Return the comments and the free-standing strings inside a class."""
-    lines = linecache.getlines(source.file)[source.line - 1 : source.end_line]
-    comments = [line.partition("#")[2] for line in lines if "#" in line]
-    strings = [
-        node.value.value
-        for node in ast.walk(source.node)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-    return "\n".join([*comments, *strings])
 
 
 def identity(run: Run) -> Intent | None:

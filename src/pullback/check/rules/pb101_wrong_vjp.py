@@ -6,14 +6,18 @@ with a numeric derivative of the forward: central differences with Richardson ex
 made of truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the
 example and on its variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes,
 strides, dtypes, one tensor passed twice, complex values. At a kink every value between the one-sided
-derivatives is right.
+derivatives is right. One more forward and backward run with new memory filled with NaN: a gradient that was
+allocated and never written, in whole or in part, is an error, whatever the memory held.
 
 ## Why it hurts
 Training goes on, slower or to another place, and nothing says so.
 
 ## Limits
 `inconclusive` where the forward is too noisy (float32 inside, say) to see the difference, and where it vanishes
-with ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. A backward that is
+with ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. So is, as a warning,
+what is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive
+definite", or reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote,
+that is all that is said: no rule that compares values is run. A backward that is
 not a derivative on purpose is `intended` (severity info) if it shows: the name or docstring says
 straight-through, surrogate, approximate, reversal or scaling; the forward is flat almost everywhere; it returns
 an input unchanged; or it is a clamp and differs only where it saturates. Values beyond the ordinary range, and
@@ -61,8 +65,10 @@ from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.rules._unwritten import unwritten_finding
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -72,6 +78,9 @@ _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.unwritten is not None:
+        yield unwritten_finding(audit, audit.unwritten)
+        return
     reported: set[int] = set()
     results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
     for result in results:
@@ -93,6 +102,24 @@ def _run(audit: Audit) -> Iterator[Finding]:
     elif undecided and base is not None and base.comparisons:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
+    if base is not None and audit.intent is None and not audit.base.is_made_to_fit:
+        yield from _off_symmetric(audit, base)
+
+
+def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
+    found = wrong_off_symmetric(audit, base)
+    if found is not None:
+        name = audit.names[found.order]
+        yield audit.finding(
+            "PB101",
+            "warning",
+            "inconclusive",
+            f"the gradient of {name} is right for symmetric matrices only: {_message(base, found)}",
+            case=base.case,
+            evidence=audit.evidence(base, found),
+            tail=gradient_and_quotient(audit, base, found),
+            hint="if others are meant too, look for a missing transpose; if not, say 'symmetric' in the docstring",
+        )
 
 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:

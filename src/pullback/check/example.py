@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases import variants
+from pullback.check.cases import dtypes, structure, values
 from pullback.check.cases.probe import Probe, probe
 from pullback.check.derivative.raw import misshapen
 from pullback.check.events import Events
@@ -55,7 +55,7 @@ def _from_given(
             problems.append(str(error))
     if not working:
         return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
-    base = variants.widened(working[0])
+    base = dtypes.widened(working[0])
     if not Audit(subject, options, base, [], events).is_valid(base):
         base = working[0]
     widened = any(a.dtype != b.dtype for a, b in zip(base.tensors, working[0].tensors, strict=True))
@@ -78,7 +78,7 @@ def _in_domain(guessed: Audit) -> Audit:
     """
     if guessed.base_result is None or not guessed.base_result.wrong or guessed.intent is not None:
         return guessed
-    for case in (*variants.structured(guessed.base), *variants.other_callables(guessed.base)):
+    for case in (*structure.structured(guessed.base), *values.other_callables(guessed.base)):
         other = guessed.on(case)
         if not other.is_valid(case):
             continue

@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
+from pullback.check.cases.dtypes import other_dtypes
+from pullback.check.cases.layouts import other_layouts
 from pullback.check.cases.repro import call_text, script, variables
 from pullback.check.cases.shrink import shrink
+from pullback.check.cases.sizes import other_sizes
 from pullback.check.cases.spelling import literal
-from pullback.check.cases.variants import dtypes, layouts, shared, sizes, values
+from pullback.check.cases.values import other_values, shared
 from pullback.check.find.discover import discover, subject_of
 
 from ..making import function, normal
@@ -66,7 +69,9 @@ def test_the_call_is_rebuilt(name):
     assert all(same(wanted, got) for got, wanted in pairs)
 
 
-@pytest.mark.parametrize("make", [values, layouts, dtypes, sizes, shared], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [other_values, other_layouts, other_dtypes, other_sizes, shared], ids=lambda make: make.__name__
+)
 def test_every_variant_is_rebuilt_with_its_layout(make):
     for case in make(make_case((normal(2, 3), normal(2, 3, seed=1)), {}, ["x", "y"])):
         (x, y), _ = run(case)["out"]

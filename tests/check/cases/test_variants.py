@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
-from pullback.check.cases import variants
+from pullback.check.cases import dtypes, layouts, sizes, structure, values
 
 from ..making import normal, uniform
 
@@ -34,7 +34,14 @@ EXAMPLES = {
     "empty": lambda: case(normal(0, 3)),
     "float32": lambda: case(normal(3, 5, dtype=torch.float32)),
 }
-MAKERS = [variants.values, variants.shared, variants.sizes, variants.layouts, variants.dtypes, variants.extremes]
+MAKERS = [
+    values.other_values,
+    values.shared,
+    sizes.other_sizes,
+    layouts.other_layouts,
+    dtypes.other_dtypes,
+    values.extremes,
+]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -61,7 +68,7 @@ def test_the_example_is_not_changed(name):
 
 def test_ordinary_values():
     x = normal(3, 5)
-    found = list(variants.values(case(x)))
+    found = list(values.other_values(case(x)))
     assert (by_label(found, "all zeros").tensors[0] == 0).all()
     assert (by_label(found, "negative").tensors[0] < 0).all()
     assert (by_label(found, "positive").tensors[0] > 0).all()
@@ -73,7 +80,7 @@ def test_ordinary_values():
 
 
 def test_values_spread_over_a_bound_that_is_a_whole_number_off():
-    spread = torch.cat([c.tensors[0].flatten() for c in variants.values(case(normal(3))) if "from -12" in c.label])
+    spread = torch.cat([c.tensors[0].flatten() for c in values.other_values(case(normal(3))) if "from -12" in c.label])
     assert spread.numel() >= 3 * 48
     assert spread.abs().max() < 12.5
     gaps = spread.sort().values.diff()
@@ -81,35 +88,35 @@ def test_values_spread_over_a_bound_that_is_a_whole_number_off():
 
 
 def test_each_input_alone_gets_exact_zeros():
-    found = labels(variants.values(case(normal(3), normal(3, seed=1))))
+    found = labels(values.other_values(case(normal(3), normal(3, seed=1))))
     assert "x with exact zeros" in found
     assert "y with exact zeros" in found
 
 
 def test_integers_repeat_and_reverse():
-    found = list(variants.values(case(normal(5), torch.tensor([0, 4, 2]))))
+    found = list(values.other_values(case(normal(5), torch.tensor([0, 4, 2]))))
     assert by_label(found, "whole-number arguments all equal").values[1].tolist() == [0, 0, 0]
     assert by_label(found, "whole-number arguments reversed").values[1].tolist() == [2, 4, 0]
 
 
 def test_sizes_of_one_zero_and_primes():
-    found = variants.uniform_sizes(case(normal(3, 5)))
+    found = sizes.uniform_sizes(case(normal(3, 5)))
     shapes = {tuple(c.tensors[0].shape) for c in found}
     assert {(1, 5), (0, 5), (3, 1), (3, 0), (1, 1), (0, 0), (7, 5), (3, 11)} <= shapes
 
 
 def test_sizes_change_together():
-    for c in variants.uniform_sizes(case(normal(3, 5), normal(5, 4))):
+    for c in sizes.uniform_sizes(case(normal(3, 5), normal(5, 4))):
         assert c.tensors[0].shape[1] == c.tensors[1].shape[0]
 
 
 def test_grown_matrices_are_not_singular():
-    grown = next(c for c in variants.uniform_sizes(case(normal(3, 3))) if c.tensors[0].shape == (7, 7))
+    grown = next(c for c in sizes.uniform_sizes(case(normal(3, 3))) if c.tensors[0].shape == (7, 7))
     assert torch.linalg.matrix_rank(grown.tensors[0]) == 7
 
 
 def test_indices_stay_in_range():
-    for c in variants.uniform_sizes(case(normal(5, 3), torch.tensor([0, 4, 2]))):
+    for c in sizes.uniform_sizes(case(normal(5, 3), torch.tensor([0, 4, 2]))):
         x, index = c.values
         if x.shape[0] and index.numel():
             assert index.max() < x.shape[0]
@@ -117,71 +124,71 @@ def test_indices_stay_in_range():
 
 def test_a_size_that_a_number_depends_on_makes_a_doubtful_case():
     with_k = make_case((normal(5), 3), {}, ["x", "k"])
-    doubtful = {c.tensors[0].shape[0]: c.doubtful for c in variants.uniform_sizes(with_k)}
+    doubtful = {c.tensors[0].shape[0]: c.doubtful for c in sizes.uniform_sizes(with_k)}
     assert doubtful[2]
     assert not doubtful[7]
 
 
 def test_smaller_shapes_that_broadcast_are_doubtful():
-    found = list(variants.broadcasts(case(normal(3, 5), normal(3, 5))))
+    found = list(sizes.broadcasts(case(normal(3, 5), normal(3, 5))))
     assert all(c.doubtful for c in found)
     assert {tuple(c.tensors[0].shape) for c in found} == {(1, 5), (3, 1), (), (5,), (3, 5)}
-    assert list(variants.broadcasts(case(normal(3, 5)))) == []
+    assert list(sizes.broadcasts(case(normal(3, 5)))) == []
 
 
 @pytest.mark.parametrize("name", ["vector", "matrices", "image", "complex", "float32"])
 def test_layouts_hold_the_same_values(name):
     example = EXAMPLES[name]()
-    for c in variants.layouts(example):
+    for c in layouts.other_layouts(example):
         assert c.layout_only
         if "expanded" not in c.label:
             assert all(torch.equal(a, b) for a, b in zip(c.tensors, example.tensors, strict=True))
-        plain = variants.contiguous(c)
+        plain = layouts.contiguous(c)
         assert not plain.layout_only
         assert all(t.is_contiguous() for t in plain.tensors)
         assert all(torch.equal(a, b) for a, b in zip(plain.tensors, c.tensors, strict=True))
 
 
 def test_which_layouts():
-    found = {c.label: c.tensors[0] for c in variants.layouts(case(normal(2, 3, 4, 5)))}
+    found = {c.label: c.tensors[0] for c in layouts.other_layouts(case(normal(2, 3, 4, 5)))}
     assert found["transposed"].stride()[-2] == 1
     assert found["sliced with a step"].stride()[-1] == 2
     assert found["non-zero storage offset"].storage_offset() == 3
     assert found["channels last"].is_contiguous(memory_format=torch.channels_last)
     assert found["x expanded"].stride()[0] == 0
-    assert "transposed" not in labels(variants.layouts(case(normal(5))))
+    assert "transposed" not in labels(layouts.other_layouts(case(normal(5))))
 
 
 def test_dtypes():
-    assert labels(variants.dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
-    assert labels(variants.dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
-    (narrow, *_) = variants.dtypes(case(normal(3), torch.arange(3)))
+    assert labels(dtypes.other_dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
+    assert labels(dtypes.other_dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
+    (narrow, *_) = dtypes.other_dtypes(case(normal(3), torch.arange(3)))
     assert [v.dtype for v in narrow.values] == [torch.float32, torch.int64]
 
 
 def test_there_and_back():
     example = case(normal(3), torch.arange(3))
-    narrow = by_label(variants.dtypes(example), "bfloat16")
-    back = variants.as_dtypes_of(narrow, example)
+    narrow = by_label(dtypes.other_dtypes(example), "bfloat16")
+    back = dtypes.as_dtypes_of(narrow, example)
     assert back.tensors[0].dtype == torch.float64
     assert torch.equal(back.tensors[0], narrow.tensors[0].double())
-    assert variants.widened(narrow).tensors[0].dtype == torch.float64
+    assert dtypes.widened(narrow).tensors[0].dtype == torch.float64
 
 
 def test_complex_values():
-    z = variants.made_complex(case(normal(3))).tensors[0]
+    z = dtypes.made_complex(case(normal(3))).tensors[0]
     assert z.dtype == torch.complex128
     assert (z.imag != 0).all()
 
 
 def test_one_tensor_for_two_arguments():
-    (found,) = variants.shared(case(normal(3), normal(3, seed=1), normal(4)))
+    (found,) = values.shared(case(normal(3), normal(3, seed=1), normal(4)))
     assert found.values[0] is found.values[1]
     assert found.label == "y the same tensor as x"
 
 
 def test_extremes():
-    tiny, huge = variants.extremes(case(uniform(3, low=1)))
+    tiny, huge = values.extremes(case(uniform(3, low=1)))
     assert tiny.extreme
     assert tiny.tensors[0].max() < 1e-11
     assert huge.tensors[0].min() >= 1e6
@@ -200,41 +207,41 @@ STRUCTURED = {
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_structure_is_kept(name):
     t = STRUCTURED[name].double()
-    assert variants.is_structured(t)
-    assert "negated" not in labels(variants.values(case(t)))
-    assert list(variants.extremes(case(t))) == []
+    assert structure.is_structured(t)
+    assert "negated" not in labels(values.other_values(case(t)))
+    assert list(values.extremes(case(t))) == []
 
 
 @pytest.mark.parametrize("t", [normal(3, 5), normal(4, 4), normal(5), normal(), normal(3, 1), torch.zeros(3)])
 def test_ordinary_tensors_have_none(t):
-    assert not variants.is_structured(t)
+    assert not structure.is_structured(t)
 
 
 @given(st.lists(st.integers(0, 6), max_size=3).map(tuple), st.integers(1, 6), st.integers(0, 8))
 def test_resizing_changes_that_size_and_no_other(shape, old, new):
-    (resized,) = variants.resized(case(normal(*shape)), {old: new}).tensors
+    (resized,) = sizes.resized(case(normal(*shape)), {old: new}).tensors
     assert tuple(resized.shape) == tuple(new if size == old else size for size in shape)
     assert torch.isfinite(resized).all()
 
 
 def test_a_whole_number_that_equals_a_size_goes_with_it():
     call = make_case((normal(3, 5), 3, 3), {}, ["x", "count", "dim"])
-    smaller = variants.resized(call, {3: 2})
+    smaller = sizes.resized(call, {3: 2})
     assert (smaller.values[0].shape, smaller.values[1], smaller.values[2]) == ((2, 5), 2, 3)
-    assert variants.resized(call, {3: 0}).doubtful
+    assert sizes.resized(call, {3: 0}).doubtful
     kept = case(normal(3, 5), 3, 1)
-    assert not variants.resized(kept, {3: 7}).doubtful
-    assert variants.resized(kept, {3: 7}).values[1] == 7
-    assert variants.resized(kept, {5: 2}).values[1] == 3
-    assert variants.resized(kept, {5: 2}).doubtful
+    assert not sizes.resized(kept, {3: 7}).doubtful
+    assert sizes.resized(kept, {3: 7}).values[1] == 7
+    assert sizes.resized(kept, {5: 2}).values[1] == 3
+    assert sizes.resized(kept, {5: 2}).doubtful
 
 
 def test_constants_in_what_may_be_a_parameter_are_doubtful():
-    ones = [v for v in variants.values(case(normal(3, 5), normal(5))) if "all ones" in v.label]
+    ones = [v for v in values.other_values(case(normal(3, 5), normal(5))) if "all ones" in v.label]
     plain, both = ones
     assert not plain.doubtful
     assert not bool((plain.tensors[1] == 1).any())
     assert both.doubtful
     assert all(bool((t == 1).all()) for t in both.tensors)
     alike = case(normal(3, 5), normal(3, 5, seed=1))
-    assert [v.doubtful for v in variants.values(alike) if "all ones" in v.label] == [False]
+    assert [v.doubtful for v in values.other_values(alike) if "all ones" in v.label] == [False]

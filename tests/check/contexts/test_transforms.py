@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from pullback.check import audit
 from pullback.check.case import make_case
-from pullback.check.cases import variants
+from pullback.check.cases import values
 from pullback.check.cases.signature import positional_names
 from pullback.check.contexts.pure import called, pure, slots_of
 from pullback.check.contexts.refusals import refusal
@@ -493,7 +493,7 @@ def test_a_setting_follows_nested_arguments_and_outputs():
 
 def test_a_tensor_passed_twice_is_one_input():
     subject = subject_of(torch.mul)
-    case = next(variants.shared(make_case((X, X + 1), {}, [])))
+    case = next(values.shared(make_case((X, X + 1), {}, [])))
     assert slots_of(case, case.wrt) == ((0, 1),)
     setting = setting_of(subject, case)
     assert len(setting.gradients) == 1

@@ -63,6 +63,65 @@ def test_each_rule_accuses_a_wrong_one():
     assert "PB401" in errors(rippled(detach=torch.Tensor.detach), x)
 
 
+def wave(frequency, slip=1.0, graph_slip=1.0):
+    """Return sin(f x) with a tangent that is off by one factor, and whose own gradient is off by another."""
+
+    class Wave(Function):
+        @staticmethod
+        def forward(x):
+            return torch.sin(frequency * x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * frequency * torch.cos(frequency * ctx.saved_tensors[0])
+
+        @staticmethod
+        def jvp(ctx, t):
+            slope = torch.cos(frequency * ctx.saved_tensors[0])
+            return slip * t * frequency * (graph_slip * slope - (graph_slip - 1) * slope.detach())
+
+    return Wave
+
+
+def told(target, x):
+    events = Silent()
+    audit(subject_of(target), Options(select=("PB102", "PB407"), budget=60), [((x,), {})], events)
+    return [(f.rule, f.severity, f.verdict) for f in events.findings]
+
+
+@pytest.mark.parametrize("frequency", [1.0, 300.0, 1000.0, 2000.0, 2e5])
+def test_a_tangent_that_is_off_by_a_thousandth_is_found(frequency):
+    x = normal(3)
+    assert told(wave(frequency), x) == []
+    assert told(wave(frequency, slip=1.001), x) == [("PB102", "error", "wrong")]
+    assert told(wave(frequency, graph_slip=1.001), x) == [("PB407", "error", "wrong")]
+
+
+def noisy(x):
+    """Return x with noise as large as its changes."""
+    return x + 1e3 * torch.sin(1e12 * x.detach().square())
+
+
+def test_a_tangent_that_cannot_be_judged_is_told():
+    class Noisy(wave(1.0)):
+        @staticmethod
+        def forward(x):
+            return noisy(x)
+
+    class NoisyTangent(wave(1.0)):
+        @staticmethod
+        def jvp(ctx, t):
+            return t * noisy(ctx.saved_tensors[0])
+
+    assert ("PB102", "info", "inconclusive") in told(Noisy, normal(3))
+    assert ("PB407", "info", "inconclusive") in told(NoisyTangent, normal(3))
+
+
 def curve_of(f, x):
     return lambda t: f(torch.tensor([x + t], dtype=torch.float64))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.variants import resized
+from pullback.check.cases.sizes import resized
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], alive: Callable[[], bool]) -> Case:

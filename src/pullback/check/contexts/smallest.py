@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.variants import resized
+from pullback.check.cases.sizes import resized
 from pullback.check.contexts.transforms import Setting, setting_of
 from pullback.report.model import Finding
 

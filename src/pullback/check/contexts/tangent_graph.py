@@ -17,16 +17,26 @@ from pullback.check.trial import as_real, guarded, reseed
 
 _SEED = 7
 _AGREEMENT = 1e-6
+_SHARP = 1e-4
+"""What is known less sharply than to this part is worth finer steps."""
+_TELLING = 0.1
+"""What is not even known to this part tells nothing."""
+_NOTHING = 1e-9
+"""A derivative that is zero but for so much rounding is zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The derivative of <g, tangent> along a direction: numeric, with its error bar, and by its graph."""
+    """The derivative of <g, tangent> along a direction: numeric, with its error bar, and by its graph.
+
+    `decided` is false where the numeric one is too blurred to tell.
+    """
 
     expected: float
     got: float
     bar: float
     directions: Sequence[Tensor]
+    decided: bool = True
 
 
 def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mismatch | None:
@@ -53,15 +63,23 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
         moved = [(x + t * v).to(x.dtype) for x, v in zip(setting.inputs, directions, strict=True)]
         return as_real(_product(setting, moved, tangents)).reshape(1)
 
+    def blurred(estimate: Estimate, part: float) -> bool:
+        bar = float(estimate.bar)
+        return SIGNIFICANT * bar > part * (size + abs(float(estimate.low))) and bar > _NOTHING
+
+    def disagrees(estimate: Estimate) -> bool:
+        return mismatch(estimate) is not None or blurred(estimate, _SHARP)
+
     def mismatch(estimate: Estimate) -> Mismatch | None:
         expected, bar = float(estimate.low), float(estimate.bar)
-        if bool(estimate.kink) or not bool(estimate.valid):
+        if bool(estimate.kink):
             return None
-        if abs(got - expected) <= SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
-            return None
-        return Mismatch(expected, got, bar, directions)
+        if bool(estimate.valid) and abs(got - expected) > SIGNIFICANT * bar + _AGREEMENT * (size + abs(expected)):
+            return Mismatch(expected, got, bar, directions)
+        undecided = blurred(estimate, _TELLING) or not bool(estimate.valid)
+        return Mismatch(expected, got, bar, directions, decided=False) if undecided else None
 
-    return mismatch(confirmed(curve, lambda estimate: mismatch(estimate) is not None, moved=setting.inputs))
+    return mismatch(confirmed(curve, disagrees, moved=setting.inputs))
 
 
 def _product(setting: Setting, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:

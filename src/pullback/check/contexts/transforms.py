@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, copy_tensor
-from pullback.check.cases import variants
+from pullback.check.cases import dtypes
 from pullback.check.contexts.pure import Pure, Slots, called, pure, slots_of
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.sampler import random_like
@@ -157,7 +157,7 @@ def setting_of(subject: Subject, case: Case) -> Setting | None:
 def settings(audit: Audit) -> list[Setting]:
     """Return the working example, and the same in float32, as far as each is a yardstick. Worked out once."""
     if audit not in _known:
-        singles = (case for case in variants.dtypes(audit.base) if case.label == "float32")
+        singles = (case for case in dtypes.other_dtypes(audit.base) if case.label == "float32")
         cases = [audit.base, *singles]
         _known[audit] = [found for case in cases if (found := setting_of(audit.subject, case)) is not None]
     return _known[audit]

@@ -20,11 +20,18 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _AGREEMENT = 1e-7
+_SHARP = 1e-4
+"""What is known less sharply than to this part is worth finer steps."""
+_TELLING = 0.1
+"""What is not even known to this part tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class JvpDisagreement:
-    """The worst element of a tangent along `direction` of the `order`-th input that is not the numeric derivative."""
+    """The worst element of a tangent along `direction` of the `order`-th input that is not the numeric derivative.
+
+    `decided` is false where no element of any output has a numeric derivative that is sharp enough to tell.
+    """
 
     output: int
     index: tuple[int, ...]
@@ -33,6 +40,7 @@ class JvpDisagreement:
     bar: float
     order: int
     direction: Tensor
+    decided: bool = True
 
 
 def has_jvp(subject: Subject) -> bool:
@@ -65,7 +73,10 @@ def tangents(subject: Subject, case: Case, directions: dict[int, Tensor]) -> lis
 
 
 def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
-    """Compare the tangent along a random direction of one input with the numeric derivative."""
+    """Compare the tangent along a random direction of one input with the numeric derivative.
+
+    `None` where they agree, or where there is no tangent.
+    """
     if not has_jvp(audit.subject):
         return None
     x = audit.base.tensors[order]
@@ -76,19 +87,24 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
         return None
     marked = {p for p, out in enumerate(audit.base_run.outputs) if is_differentiable(out)}
     in_graph = [rank for rank, p in enumerate(sorted(marked)) if p in audit.base_run.differentiable]
+    undecided = []
     for rank in in_graph:
         primal, tangent = found[rank]
         got = as_real(torch.zeros_like(primal) if tangent is None else tangent)
-        worst = _worst(audit, order, direction, rank, got)
+        estimate = _estimate(audit, order, direction, rank, got)
+        worst = _worst_element(estimate, got, direction.dtype)
         if worst is not None:
             position, expected, bar = worst
             shape = torch.view_as_real(primal).shape if primal.is_complex() else primal.shape
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape)) if shape else ()
             return JvpDisagreement(rank, index, expected, float(got[position]), bar, order, direction)
+        undecided.append(bool(got.numel()) and bool(_blurred(estimate, got, _TELLING).all()))
+    if undecided and all(undecided):
+        return JvpDisagreement(in_graph[0], (), torch.nan, torch.nan, torch.nan, order, direction, decided=False)
     return None
 
 
-def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) -> tuple[int, float, float] | None:
+def _estimate(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) -> Estimate:
     relaxation = audit.subject.relaxation
 
     def curve(t: float) -> Tensor:
@@ -99,9 +115,16 @@ def _worst(audit: Audit, order: int, direction: Tensor, rank: int, got: Tensor) 
         return as_real(outs[rank])
 
     def disagrees(estimate: Estimate) -> bool:
-        return _worst_element(estimate, got, direction.dtype) is not None
+        wrong = _worst_element(estimate, got, direction.dtype) is not None
+        return wrong or bool(_blurred(estimate, got, _SHARP).any())
 
-    return _worst_element(confirmed(curve, disagrees, moved=[direction]), got, direction.dtype)
+    return confirmed(curve, disagrees, moved=[direction])
+
+
+def _blurred(estimate: Estimate, got: Tensor, part: float) -> Tensor:
+    """Return which elements of a tangent could be off by this part of the largest one, and not be seen to be."""
+    largest = (estimate.low.abs() + got.abs()).nan_to_num(nan=0.0).max() if got.numel() else 0.0
+    return ~estimate.valid | (SIGNIFICANT * estimate.bar > part * largest)
 
 
 def _worst_element(estimate: Estimate, got: Tensor, dtype: torch.dtype) -> tuple[int, float, float] | None:

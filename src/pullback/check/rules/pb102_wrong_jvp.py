@@ -10,7 +10,8 @@ input or returns a Jacobian is caught by it.
 training looks right.
 
 ## Limits
-Functions without a `jvp` raise in forward mode: that is PB407's subject. Runs on the example alone.
+Functions without a `jvp` raise in forward mode: that is PB407's subject. Runs on the example alone, and says
+`inconclusive` where the forward is too noisy there.
 
 ## Bad
 ```python
@@ -82,9 +83,11 @@ _STEP = {True: 1e-4, False: 1e-2}
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.intent is not None:
         return
+    undecided = 0
     for order, name in enumerate(audit.names):
         found = jvp_disagreement(audit, order)
-        if found is None:
+        if found is None or not found.decided:
+            undecided += found is not None
             continue
         where = f"the tangent of output {found.output} at {list(found.index)}, moving {name},"
         yield audit.finding(
@@ -107,6 +110,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
             hint="derive the jvp again: it must be linear in the tangents and use every one of them",
         )
         return
+    if undecided == len(audit.names):
+        why = "the forward is too noisy, or too steep near the inputs tried, to tell whether the tangent is right"
+        hint = "give inputs of a wider dtype, or larger and away from singular points"
+        yield audit.finding("PB102", "info", "inconclusive", why, case=audit.base, hint=hint)
 
 
 def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:

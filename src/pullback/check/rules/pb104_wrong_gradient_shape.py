@@ -51,7 +51,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
-from pullback.check.cases import variants
+from pullback.check.cases import sizes
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
@@ -86,7 +86,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _ones(base: Case) -> Iterator[Case]:
-    return (case for case in variants.uniform_sizes(base) if case.label.endswith("-> 1"))
+    return (case for case in sizes.uniform_sizes(base) if case.label.endswith("-> 1"))
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.cases import variants
+from pullback.check.cases import dtypes
 from pullback.check.derivative.raw import returned_gradients
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for case in (audit.base, *variants.dtypes(audit.base)):
+    for case in (audit.base, *dtypes.other_dtypes(audit.base)):
         if case is not audit.base and (case.label != "float32" or not audit.is_valid(case)):
             continue
         for name, x, gradient in returned_gradients(audit.subject, case):

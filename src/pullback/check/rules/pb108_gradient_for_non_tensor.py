@@ -50,6 +50,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.derivative.recorder import record_base
 from pullback.check.rules._rule import rule
+from pullback.check.variants import without_optional
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for case in (audit.base, *audit.without_optional()):
+    for case in (audit.base, *without_optional(audit)):
         for place, argument, gradient in _unasked(audit, case):
             yield audit.finding(
                 "PB108",

@@ -134,7 +134,8 @@ def _settled(audit: Audit) -> bool:
     first = audit.base_result
     if first is not None and first.wrong:
         return True
-    return any(jvp_disagreement(audit, order) for order in range(len(audit.names)))
+    found = (jvp_disagreement(audit, order) for order in range(len(audit.names)))
+    return any(disagreement is not None and disagreement.decided for disagreement in found)
 
 
 def _forward_product(

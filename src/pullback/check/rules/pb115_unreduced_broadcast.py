@@ -50,7 +50,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.cases import variants
+from pullback.check.cases import sizes
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for case in (audit.base, *variants.broadcasts(audit.base)):
+    for case in (audit.base, *sizes.broadcasts(audit.base)):
         for bad in misshapen(audit.subject, case):
             if not bad.is_broadcast:
                 continue

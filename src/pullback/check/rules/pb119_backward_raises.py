@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases import variants
+from pullback.check.cases import layouts
 from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import literals
@@ -166,7 +166,7 @@ def _expanded(g: Tensor) -> Tensor:
 
 
 def _sliced(g: Tensor) -> Tensor:
-    return variants.sliced(g) if g.ndim else g
+    return layouts.sliced(g) if g.ndim else g
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)

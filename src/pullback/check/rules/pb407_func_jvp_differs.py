@@ -13,7 +13,8 @@ exception is a warning.
 `jvp` that computes with detached tensors loses the second derivative; nothing says so.
 
 ## Limits
-Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110.
+Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110. Where the numeric
+derivative of a tangent is too blurred to judge its gradient by, that is told as `inconclusive`.
 
 ## Bad
 ```python
@@ -132,6 +133,10 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
     except Raised:
         return  # no second derivative, and it says so
     if mismatch is None:
+        return
+    if not mismatch.decided:
+        why = "the tangent is too noisy, or too steep near the inputs tried, to tell whether its own gradient is right"
+        yield audit.finding("PB407", "info", "inconclusive", why, case=setting.case)
         return
     expected, got = show(mismatch.expected), show(mismatch.got)
     yield audit.finding(

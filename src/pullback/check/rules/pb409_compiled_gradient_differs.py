@@ -59,7 +59,7 @@ from torch import Tensor
 
 from pullback._torch import compile_in_this_process
 from pullback.check.case import copy_tensor
-from pullback.check.cases import variants
+from pullback.check.cases import sizes, values
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
 from pullback.check.contexts.pure import called, pure
 from pullback.check.contexts.smallest import on_smallest
@@ -161,9 +161,9 @@ class _Compiled:
 
 def _resized(audit: Audit, base: Setting) -> Setting | None:
     """Return the example with one size changed, if the forward takes that."""
-    sizes = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
-    for size in sorted(sizes - {0, 1}, reverse=True):
-        found = setting_of(audit.subject, variants.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)}))
+    present = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
+    for size in sorted(present - {0, 1}, reverse=True):
+        found = setting_of(audit.subject, sizes.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)}))
         if found is not None and (found.slots, found.outputs) == (base.slots, base.outputs):
             return found
     return None
@@ -171,7 +171,7 @@ def _resized(audit: Audit, base: Setting) -> Setting | None:
 
 def _shared(audit: Audit) -> Setting | None:
     """Return the example with one tensor in the place of two, if there are two of equal shape."""
-    case = next(variants.shared(audit.base), None)
+    case = next(values.shared(audit.base), None)
     return setting_of(audit.subject, case) if case is not None else None
 
 

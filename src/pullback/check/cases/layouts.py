@@ -1,0 +1,57 @@
+"""From one working example to others that hold the same values in other strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.cases.structure import is_structured
+
+
+def other_layouts(case: Case) -> Iterator[Case]:
+    """Yield the case with the same values in other strides: transposed, sliced, offset, channels-last."""
+    for label, (change, applies) in _LAYOUTS.items():
+        if any(applies(case.values[p]) for p in case.wrt):
+            yield case.map_inputs(
+                lambda t, f=change, ok=applies: f(t) if ok(t) else t,  # type: ignore[misc]
+                label,
+                layout_only=True,
+            )
+    shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
+    expandable = [p for p in shaped if not is_structured(case.values[p])]
+    for position in expandable:
+        t = case.values[position]
+        yield case.with_values({position: t[:1].expand_as(t)}, f"{case.names[position]} expanded", layout_only=True)
+
+
+def contiguous(case: Case) -> Case:
+    """Return the same values in contiguous tensors."""
+    return case.map_inputs(lambda t: t.clone(memory_format=torch.contiguous_format), case.label, layout_only=False)
+
+
+def _transposed(t: Tensor) -> Tensor:
+    return t.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
+
+
+def sliced(t: Tensor) -> Tensor:
+    """Return the values of `t` with a stride of 2 in the last dimension."""
+    wide = t.new_zeros((*t.shape[:-1], 2 * t.shape[-1]))
+    wide[..., ::2] = t
+    return wide[..., ::2]
+
+
+def _offset(t: Tensor) -> Tensor:
+    padded = t.new_zeros(t.numel() + 3)
+    padded[3:] = t.flatten()
+    return padded[3:].view(t.shape)
+
+
+_LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] = {
+    "transposed": (_transposed, lambda t: t.ndim >= 2),
+    "sliced with a step": (sliced, lambda t: t.ndim >= 1),
+    "non-zero storage offset": (_offset, lambda t: True),
+    "channels last": (lambda t: t.contiguous(memory_format=torch.channels_last), lambda t: t.ndim == 4),
+}

@@ -1,0 +1,110 @@
+"""From one working example to others of other sizes: 1, 0 and primes, and shapes that broadcast.
+
+Sizes are changed together: every dimension that has size 5 in the example is taken to be the same dimension, so that
+matrices still fit each other. A variant is only a proposal: one that the forward refuses is no valid input and is
+dropped by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.structure import is_permutation, is_structured
+
+PRIMES = (2, 7, 11)
+_NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
+
+
+def other_sizes(case: Case) -> Iterator[Case]:
+    """Yield the case with sizes 1, 0 and prime, and with single inputs of smaller, broadcastable shapes."""
+    yield from uniform_sizes(case)
+    yield from broadcasts(case)
+
+
+def uniform_sizes(case: Case) -> Iterator[Case]:
+    """Yield the case with each size class set to 1, to 0 and to a prime, and all of them to 1 or 0."""
+    present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0})
+    for size in present:
+        fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
+        for new in (1, 0, *PRIMES):
+            if new != size and not (fixed and new > size):
+                yield resized(case, {size: new})
+    if len(present) > 1:
+        for new in (1, 0):
+            yield resized(case, dict.fromkeys(present, new))
+
+
+def broadcasts(case: Case) -> Iterator[Case]:
+    """Yield the case with one input of a shape that broadcasts to its own, where there are several tensors.
+
+    A forward that takes them need not mean to: what fails here is told with that in mind.
+    """
+    if sum(isinstance(v, Tensor) for v in case.values) < 2:
+        return
+    for position in case.wrt:
+        t = case.values[position]
+        for dim in range(t.ndim):
+            if t.shape[dim] > 1:
+                one = t.narrow(dim, 0, 1)
+                yield case.with_values(
+                    {position: one}, f"{case.names[position]} with size 1 in dim {dim}", doubtful=True
+                )
+        if t.ndim:
+            first = t.reshape(-1)[:1].reshape(()) if t.numel() else t.new_zeros(())
+            yield case.with_values({position: first}, f"{case.names[position]} with no dimension", doubtful=True)
+            if t.ndim > 1 and t.shape[0]:
+                yield case.with_values(
+                    {position: t[0]}, f"{case.names[position]} without its first dimension", doubtful=True
+                )
+
+
+def resized(case: Case, change: dict[int, int]) -> Case:
+    """Return the case with every dimension of a size in `change` given its new size, values repeated.
+
+    A whole-number argument equal to that size is taken to be that size, and goes with it.
+    """
+    label = ", ".join(f"size {old} -> {new}" for old, new in change.items())
+    follows = {
+        p: change[v]
+        for p, v in enumerate(case.values)
+        if type(v) is int and v > 1 and v in change and not _NO_SIZE.search(case.names[p])
+    }
+    case = case.with_values(follows)
+    counts = [v for p, v in enumerate(case.values) if type(v) is int and abs(v) > 1 and p not in follows]
+    whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
+    fits = (
+        0 not in follows.values()
+        and all(abs(c) < min(change.values()) for c in counts)
+        and not any(is_permutation(v) for v in whole)
+    )
+    return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+
+
+def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
+    original = t.shape
+    grown = any(new > size for size, new in change.items() if size in original)
+    for dim, size in enumerate(original):
+        new = change.get(size, size)
+        if new != size:
+            t = t.index_select(dim, torch.arange(new) % size)
+    if not (t.is_floating_point() or t.is_complex()):
+        return _fit_indices(t, change)
+    if not grown or not t.numel():
+        return t
+    # Repeated rows would make matrices singular: shuffle the elements, and set them slightly apart.
+    shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
+    apart = 1 + torch.arange(t.numel()) % 13 / 64
+    return (shuffled * apart).reshape(t.shape).to(t.dtype)
+
+
+def _fit_indices(t: Tensor, change: dict[int, int]) -> Tensor:
+    """Keep integers that may index a dimension inside it after that dimension has shrunk."""
+    if t.dtype == torch.bool or not t.numel():
+        return t
+    limit = min((new for old, new in change.items() if new < old and int(t.max()) < old), default=0)
+    return t.remainder(limit) if limit > 0 else t

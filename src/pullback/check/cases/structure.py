@@ -1,0 +1,52 @@
+"""Tensors that hold what changing their elements one by one would break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+
+
+def is_structured(t: Tensor) -> bool:
+    """Whether a tensor holds what changing its elements one by one would break.
+
+    Only zeros and ones, a symmetric or a triangular matrix, rows of length 1 or of sum 1: a forward may rely
+    on that without checking it, and its value elsewhere means nothing.
+    """
+    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
+        return False
+    if bool(((t == 0) | (t == 1)).all()) and bool((t == 0).any() & (t == 1).any()):
+        return True
+    if t.ndim >= 2 and t.shape[-1] == t.shape[-2]:
+        upper, lower = t.triu(1), t.tril(-1)
+        if torch.allclose(t, t.mH) or not bool(upper.any()) or not bool(lower.any()):
+            return True
+    sums, lengths = t.sum(-1), t.abs().square().sum(-1)
+    one = torch.ones_like(sums)
+    return torch.allclose(sums, one) or torch.allclose(lengths, one.real.to(lengths.dtype))
+
+
+def is_permutation(t: Tensor) -> bool:
+    """Whether each row or column holds every index once: an inverse of it may be among the arguments."""
+    if not t.ndim or t.numel() < 2 or t.dtype == torch.bool:
+        return False
+    for dim in range(t.ndim):
+        indices = torch.arange(t.shape[dim], dtype=t.dtype).reshape(-1, *(1 for _ in t.shape[dim + 1 :]))
+        if t.shape[dim] > 1 and torch.equal(t.sort(dim).values, indices.expand_as(t)):
+            return True
+    return False
+
+
+def structured(case: Case) -> Iterator[Case]:
+    """Yield the case with its square matrices made positive definite, lower triangular, symmetric."""
+    square = [p for p in case.wrt if case.values[p].ndim >= 2 and case.values[p].shape[-1] == case.values[p].shape[-2]]
+    makers: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+        ("positive definite matrices", lambda t: t @ t.mH / t.shape[-1] + torch.eye(t.shape[-1], dtype=t.dtype)),
+        ("lower triangular matrices", lambda t: t.tril(-1) + torch.diag_embed(t.diagonal(0, -2, -1).abs() + 0.5)),
+        ("symmetric matrices", lambda t: (t + t.mH) / 2),
+    )
+    for label, make in makers if square else ():
+        yield case.with_values({p: make(case.values[p]) for p in square}, label)

@@ -1,0 +1,138 @@
+"""From one working example to others that hold other values: zeros, ties, whole numbers, tiny and huge ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.callables import DISTANCES, SMOOTH
+from pullback.check.cases.sizes import resized
+from pullback.check.cases.structure import is_permutation, is_structured
+
+_LARGE = 4.0
+_DENSE = 48
+
+
+def other_values(case: Case) -> Iterator[Case]:
+    """Yield the case with other ordinary values: zeros, negatives, large, small, whole, tied, duplicate."""
+    free = [p for p in case.wrt if not is_structured(case.values[p])]
+    for label, change in _ORDINARY.items():
+        if free:
+            yield from _changed(case, free, label, change)
+    yield from _spreads(case)
+    if len(case.wrt) > 1:
+        for position in free:
+            zeroed = _half_zero(case.values[position])
+            yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
+    integers = {
+        p: v
+        for p, v in enumerate(case.values)
+        if isinstance(v, Tensor) and not (v.is_floating_point() or v.is_complex()) and v.numel()
+    }
+    if integers and not any(is_permutation(v) for v in integers.values()):
+        same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}
+        yield case.with_values(same, "whole-number arguments all equal")
+        flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
+        yield case.with_values(flipped, "whole-number arguments reversed")
+
+
+def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:
+    """Yield the case with the free tensors changed; to a constant first without those that may be parameters.
+
+    A tensor smaller than the others may be a parameter with a domain of its own, such as alpha != 1, which a
+    forward seldom tests: what fails only where these are all 0 or all 1 is told with that in mind.
+    """
+    doubtful = case.doubtful
+    if label in _CONSTANTS:
+        largest = max(case.values[p].numel() for p in free)
+        data = [p for p in free if case.values[p].numel() == largest]
+        if len(data) < len(free):
+            names = ", ".join(case.names[p] for p in data)
+            yield case.with_values({p: change(case.values[p]) for p in data}, f"{label} in {names}")
+            doubtful = True
+    yield case.with_values({p: change(case.values[p]) for p in free}, label, doubtful=doubtful)
+
+
+def extremes(case: Case) -> Iterator[Case]:
+    """Yield the case with values at the ends of the range: tiny, huge."""
+    if any(is_structured(t) for t in case.tensors):
+        return
+    for label, factor in (("tiny values", 1e-12), ("huge values", 1e6)):
+        yield case.map_inputs(lambda t, by=factor: t * by, label, extreme=True)  # type: ignore[misc]
+
+
+def _spreads(case: Case) -> Iterator[Case]:
+    """Yield the case with values from -12 to 12, dense enough to meet a bound that is a whole number off."""
+    free = [p for p in case.wrt if not is_structured(case.values[p]) and not case.values[p].is_complex()]
+    sizes = [s for p in free for s in case.values[p].shape]
+    indices = any(isinstance(v, Tensor) and not is_differentiable(v) and v.dtype != torch.bool for v in case.values)
+    if not free or any(is_structured(t) for t in case.tensors):
+        return
+    widest = max(case.values[p].numel() for p in free)
+    largest = max(sizes, default=1)
+    enlarged = (
+        resized(case, {largest: largest * -(-_DENSE // widest)})
+        if 0 < widest < _DENSE and sizes and not indices
+        else case
+    )
+    for part in range(3):
+        spread = {p: _spread(enlarged.values[p], part / 3) for p in free}
+        yield enlarged.with_values(spread, f"values from -12 to 12, part {part + 1}")
+
+
+def _spread(t: Tensor, offset: float) -> Tensor:
+    """Return values evenly spread over [-12, 12], shifted by a part of their spacing, in shuffled order."""
+    if not t.numel():
+        return t
+    even = torch.linspace(-12, 12, t.numel(), dtype=torch.float64)
+    order = torch.randperm(t.numel(), generator=torch.Generator().manual_seed(1))
+    return (even + offset * 24 / t.numel())[order].reshape(t.shape).to(t.dtype)
+
+
+def shared(case: Case) -> Iterator[Case]:
+    """Yield the case with one tensor passed as two arguments, for each pair of equal shape."""
+    for order, first in enumerate(case.wrt):
+        for second in case.wrt[order + 1 :]:
+            a, b = case.values[first], case.values[second]
+            if a.shape == b.shape and a.dtype == b.dtype:
+                yield case.with_values({second: a}, f"{case.names[second]} the same tensor as {case.names[first]}")
+
+
+def other_callables(case: Case) -> Iterator[Case]:
+    """Yield the case with distances in place of the callables that stand for the function's own."""
+    positions = [p for p, v in enumerate(case.values) if v is SMOOTH]
+    for other in DISTANCES if positions else ():
+        yield case.with_values(dict.fromkeys(positions, other))
+
+
+def _half_zero(t: Tensor) -> Tensor:
+    keep = torch.arange(t.numel()).reshape(t.shape) % 2 == 1
+    return t * keep
+
+
+def _tied(t: Tensor) -> Tensor:
+    return t.flatten()[0].expand(t.shape).clone() if t.numel() else t
+
+
+def _positive(t: Tensor) -> Tensor:
+    return t if t.is_complex() else t.abs() + 0.125
+
+
+_CONSTANTS = ("all zeros", "all ones")
+
+
+_ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "exact zeros": _half_zero,
+    "all zeros": torch.zeros_like,
+    "all ones": torch.ones_like,
+    "negated": lambda t: -t,
+    "positive": _positive,
+    "negative": lambda t: -_positive(t),
+    "larger": lambda t: t * _LARGE,
+    "smaller": lambda t: t / 16,
+    "whole numbers": lambda t: t if t.is_complex() else (2 * t).round(),
+    "all equal": _tied,
+}

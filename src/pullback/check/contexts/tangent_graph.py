@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pullback.check.contexts.transforms import Setting
 from pullback.check.derivative.confirm import confirmed
+from pullback.check.derivative.forward_mode import NEGLIGIBLE
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import random_like
 from pullback.check.trial import as_real, guarded, reseed
@@ -21,8 +22,6 @@ _SHARP = 1e-4
 """What is known less sharply than to this part is worth finer steps."""
 _TELLING = 0.1
 """What is not even known to this part tells nothing."""
-_NOTHING = 1e-9
-"""A derivative that is zero but for so much rounding is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,9 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
         return as_real(_product(setting, moved, tangents)).reshape(1)
 
     def blurred(estimate: Estimate, part: float) -> bool:
-        bar = float(estimate.bar)
-        return SIGNIFICANT * bar > part * (size + abs(float(estimate.low))) and bar > _NOTHING
+        telling = part * (size + abs(float(estimate.low))) + NEGLIGIBLE * float(estimate.magnitude)
+        zero = size == 0 and bool(estimate.flat)
+        return SIGNIFICANT * float(estimate.bar) > telling and not zero
 
     def disagrees(estimate: Estimate) -> bool:
         return mismatch(estimate) is not None or blurred(estimate, _SHARP)

@@ -24,6 +24,8 @@ _SHARP = 1e-4
 """What is known less sharply than to this part is worth finer steps."""
 _TELLING = 0.1
 """What is not even known to this part tells nothing."""
+NEGLIGIBLE = 1e-6
+"""Beside the values themselves: a derivative that is zero but for so much rounding is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,11 @@ def _estimate(audit: Audit, order: int, direction: Tensor, rank: int, got: Tenso
 
 def _blurred(estimate: Estimate, got: Tensor, part: float) -> Tensor:
     """Return which elements of a tangent could be off by this part of the largest one, and not be seen to be."""
+    if got.shape != estimate.low.shape:
+        return torch.zeros_like(estimate.valid)
     largest = (estimate.low.abs() + got.abs()).nan_to_num(nan=0.0).max() if got.numel() else 0.0
-    return ~estimate.valid | (SIGNIFICANT * estimate.bar > part * largest)
+    wide = SIGNIFICANT * estimate.bar > part * largest + NEGLIGIBLE * estimate.magnitude
+    return ~estimate.valid | (wide & ~(estimate.flat & (got == 0)))
 
 
 def _worst_element(estimate: Estimate, got: Tensor, dtype: torch.dtype) -> tuple[int, float, float] | None:

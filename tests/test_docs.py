@@ -95,6 +95,17 @@ def test_the_code_of_the_readme_runs_and_finds_the_mistake(tmp_path):
         module.SinSquared.apply(*args, **kwargs)
 
 
+def test_the_readme_sums_up_the_table_of_contexts():
+    rows = re.findall(r"^\| .*\|$", (ROOT / "docs" / "composition.md").read_text(encoding="utf-8"), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    totals = [row for row in rows if re.match(r"\| (kept|refused|error|SILENTLY WRONG) \| \d", row)]
+    assert len(totals) == 4
+    for row in totals:
+        assert row in readme
+    contexts = sum(int(row.split(" | ")[1]) for row in totals)
+    assert f"Of {contexts} ways" in readme
+
+
 def test_the_readme_shows_what_the_program_prints(tmp_path):
     """To renew it: write the first block of code to ops.py and run `pullback check ops.py`."""
     (shown,) = blocks(ROOT / "README.md", "text")

@@ -1,9 +1,12 @@
 """`op.graph`, `op.saved` and `op.explain`."""
 
+import inspect
+
 import pytest
 import torch
 
 import pullback
+from pullback.introspect import input_names
 
 
 @pullback.function
@@ -86,11 +89,11 @@ def test_explain_says_why_a_call_runs_as_it_stands():
 
 
 def test_names_of_inputs():
-    @pullback.function
     def total(first, *rest, weights):
         return first + sum(rest) + weights["w"]
 
-    assert total.input_names((X, X, X), {"weights": {"w": X}}) == ["first", "rest", "rest", "weights['w']"]
+    names = input_names(inspect.signature(total), (X, X, X), {"weights": {"w": X}})
+    assert names == ["first", "rest", "rest", "weights['w']"]
 
 
 def test_repr_names_kind_and_signature():

@@ -116,10 +116,27 @@ def saved_by(
     ]
 
 
+def input_names(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return a name for each tensor of a call, in order."""
+    parameters = iter(signature.parameters.values())
+    named: list[tuple[str, Any]] = []
+    parameter = None
+    for a in args:
+        if parameter is None or parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameter = next(parameters)
+        named.append((parameter.name, a))
+    names = []
+    for name, value in [*named, *kwargs.items()]:
+        leaves, _, paths = _torch.tree_flatten(value)
+        pairs = zip(leaves, paths, strict=True)
+        names += [name + "".join(f"[{step!r}]" for step in path) for x, path in pairs if isinstance(x, Tensor)]
+    return names
+
+
 def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain."""
     value = trace(op._formula, args, kwargs, 0)
-    names = op.input_names(args, kwargs)
+    names = input_names(op._signature, args, kwargs)
     shown = op._formula if op._soft is None else op._soft
     sections = [repr(op), _source(op._formula)]
     if op.kind == "ruled":

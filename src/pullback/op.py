@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
@@ -16,15 +15,11 @@ from pullback import _torch, introspect
 from pullback.bind import eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
-from pullback.bind.plan import Plan, make_plan
+from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule, takes, unread
 from pullback.bind.ruled import run
 from pullback.errors import DerivativeError, OptionError
-from pullback.graph.reads import Reads, reads_of
-
-MAX_PLANS = 64
-"""Kinds of call that get graphs of their own; others run the formula as it stands."""
 
 
 class Op:
@@ -48,14 +43,11 @@ class Op:
         self._formula = formula
         self._soft = soft
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
-        self._differentiated = formula if soft is None else differentiated(formula, soft, self.__name__)
+        derivative = formula if soft is None else differentiated(formula, soft, self.__name__)
+        self._plans = Plans(self.__name__, formula, derivative, (formula, soft))
         self._signature = _signature_of(formula)
         self._rule: Rule | None = None
         self._residuals = residuals
-        self._plans: dict[Any, Plan] = {}
-        self._reads: Reads | None = None
-        self._first: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
-        self._lock = threading.Lock()
 
     @property
     def kind(self) -> str:
@@ -84,8 +76,8 @@ class Op:
             return self._native(*args, **kwargs)
         grad = torch.is_grad_enabled()
         key = None if kwargs else key_of(args, grad)
-        reads, plan = self._reads, self._plans.get(key)  # in this order: another thread renews the plans first
-        if plan is not None and reads is not None and reads.unchanged():
+        plan = self._plans.known(key)
+        if plan is not None:
             kernels = plan.kernels
             if kernels is not None:
                 return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
@@ -93,7 +85,7 @@ class Op:
             if (proxy := _proxy(args, kwargs)) is not None:
                 return proxy.tracer.create_proxy("call_function", self, args, kwargs)
             call = Call(args, kwargs, grad)
-            kernels = self._plan(call, grad).kernels
+            kernels = self._plans.of(call, grad).kernels
             if kernels is not None:
                 return eager.run(kernels, call.tensors)
         return (self._native if grad else self._formula)(*args, **kwargs)
@@ -149,7 +141,7 @@ class Op:
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
         """Return what a call keeps for its backward, and which of it the caller holds anyway."""
         args, kwargs = self._example(args, kwargs)
-        return introspect.saved_by(self, args, kwargs, self.input_names(args, kwargs))
+        return introspect.saved_by(self, args, kwargs, introspect.input_names(self._signature, args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
@@ -157,33 +149,17 @@ class Op:
         how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
         return introspect.page(self, args, kwargs, how)
 
-    def input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        """Return a name for each tensor of a call, in order."""
-        parameters = iter(self._signature.parameters.values())
-        named: list[tuple[str, Any]] = []
-        parameter = None
-        for a in args:
-            if parameter is None or parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-                parameter = next(parameters)
-            named.append((parameter.name, a))
-        names = []
-        for name, value in [*named, *kwargs.items()]:
-            leaves, _, paths = _torch.tree_flatten(value)
-            pairs = zip(leaves, paths, strict=True)
-            names += [name + "".join(f"[{step!r}]" for step in path) for x, path in pairs if isinstance(x, Tensor)]
-        return names
-
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         call = Call(args, kwargs, grad=True).requiring_grad()
-        why = self._plan(call, True).why_inline
+        why = self._plans.of(call, True).why_inline
         return f"as it stands, since {why}" if why else "as graphs of its value and gradient, inside one autograd node"
 
     def _example(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args or kwargs:
             return args, kwargs
-        if self._first is None:
+        if self._plans.example is None:
             raise OptionError(f"{self.__name__} has not been called yet: give example inputs.")
-        return self._first()
+        return self._plans.example()
 
     def _ruled(self) -> Rule:
         if self._soft is not None:
@@ -211,22 +187,6 @@ class Op:
         if (proxy := _proxy(args, {})) is not None:
             return proxy.tracer.create_proxy("call_function", self, args, {})
         return run(rule, args)
-
-    def _plan(self, call: Call, grad: bool) -> Plan:
-        """Return how a call is carried out; concurrent first calls trace once."""
-        with self._lock:
-            if self._reads is None or not self._reads.unchanged():
-                self._plans.clear()
-                self._reads = reads_of(self._formula, self._soft)
-            key = call.key if call.key is not None else _shape_of(call)
-            plan = self._plans.get(key)
-            if plan is None and len(self._plans) >= MAX_PLANS:
-                return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
-            if plan is None:
-                plan = make_plan(call, self.__name__, self._formula, self._differentiated, self._reads, grad)
-                self._plans[key] = plan
-                self._first = self._first or call.example()
-            return plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -256,13 +216,6 @@ def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
 
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
     return [a for a in args if isinstance(a, Tensor)]
-
-
-def _shape_of(call: Call) -> Hashable:
-    """Return what tells calls apart whose arguments cannot all be compared: enough to look at each kind once."""
-    return tuple(
-        (type(leaf), leaf.dtype, leaf.dim()) if isinstance(leaf, Tensor) else type(leaf) for leaf in call.leaves
-    )
 
 
 @overload

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import pullback
-from pullback import op as op_module
 from pullback.bind import plan as plan_module
+from pullback.bind import plans as plans_module
 from pullback.bind.plan import in_layout
 
 D = torch.float64
@@ -20,7 +20,7 @@ def leaf(*shape):
 def made(formula, *args, **kwargs):
     op = pullback.function(formula)
     op(*args, **kwargs)
-    (plan,) = op._plans.values()
+    (plan,) = op._plans.plans.values()
     return plan
 
 
@@ -84,11 +84,11 @@ def test_results_keep_their_structure():
 def test_there_are_at_most_so_many_plans():
     op = pullback.function(lambda x, n: x * n)
     x = leaf(3)
-    for n in range(op_module.MAX_PLANS + 20):
+    for n in range(plans_module.MAX_PLANS + 20):
         assert torch.equal(op(x, n), x * n)
         (g,) = torch.autograd.grad(op(x, n).sum(), x)
         assert g.tolist() == [n] * 3
-    assert len(op._plans) == op_module.MAX_PLANS
+    assert len(op._plans.plans) == plans_module.MAX_PLANS
 
 
 def test_plans_are_dropped_when_what_is_read_changes():
@@ -97,7 +97,7 @@ def test_plans_are_dropped_when_what_is_read_changes():
     x = leaf(3)
     for scale in (1.0, 2.0, 3.0):
         assert torch.equal(op(x), x * scale)
-    assert len(op._plans) == 1
+    assert len(op._plans.plans) == 1
 
 
 def test_a_second_derivative_after_a_change_is_refused():
@@ -118,7 +118,7 @@ def test_plans_keep_no_tensor_of_a_call():
     tensors = [leaf(3) for _ in range(3)]
     seen = [weakref.ref(t) for t in tensors]
     op(tensors[:2], tensors[2])
-    assert len(op._plans) == 1
+    assert len(op._plans.plans) == 1
     del tensors
     assert [ref() for ref in seen] == [None] * 3
 

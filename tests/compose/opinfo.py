@@ -67,7 +67,7 @@ def outcome_of(name, entry):
             ours = run(formula, sample, i, entry.supports_gradgrad)
             if found := difference(ours, native):
                 outcome.differences.append(found)
-    plans = formula._plans.values()
+    plans = formula._plans.plans.values()
     outcome.inline = [plan.why_inline for plan in plans if plan.kernels is None]
     outcome.graphs = len(plans) - len(outcome.inline)
     return outcome

@@ -194,7 +194,7 @@ def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
         results.append([out, first, recorded, second])
     for ours, native in zip(*results, strict=True):
         assert torch.allclose(ours, native, rtol=1e-13, atol=1e-15)
-    assert all(plan.kernels for plan in op._plans.values())
+    assert all(plan.kernels for plan in op._plans.plans.values())
 
 
 def test_tensors_on_several_devices_are_named():

@@ -1,0 +1,70 @@
+"""The plans of one op: one for each kind of call, made once, dropped when what the formulas read has changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from torch import Tensor
+
+from pullback.bind.call import Call
+from pullback.bind.plan import Plan, make_plan
+from pullback.graph.reads import Reads, reads_of
+
+MAX_PLANS = 64
+"""Kinds of call that get graphs of their own; others run the formula as it stands."""
+
+
+class Plans:
+    """How the calls of an op are carried out.
+
+    Args:
+        name: of the op.
+        value: gives its value.
+        derivative: gives what is differentiated.
+        sources: the functions that the user wrote, whose reads are watched.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        value: Callable[..., Any],
+        derivative: Callable[..., Any],
+        sources: tuple[Callable[..., Any] | None, ...],
+    ) -> None:
+        self._name, self._value, self._derivative, self._sources = name, value, derivative, sources
+        self._reads: Reads | None = None
+        self._lock = threading.Lock()
+        self.plans: dict[Any, Plan] = {}
+        self.example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+
+    def known(self, key: Hashable) -> Plan | None:
+        """Return the plan of a kind of call, if there is one and it still holds."""
+        reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
+        return plan if plan is not None and reads is not None and reads.unchanged() else None
+
+    def of(self, call: Call, grad: bool) -> Plan:
+        """Return how a call is carried out; concurrent first calls trace once.
+
+        Raises:
+            FormulaError: if the formula does what has no derivative.
+        """
+        with self._lock:
+            if self._reads is None or not self._reads.unchanged():
+                self.plans.clear()
+                self._reads = reads_of(*self._sources)
+            key = call.key if call.key is not None else _kind_of(call)
+            plan = self.plans.get(key)
+            if plan is None and len(self.plans) >= MAX_PLANS:
+                return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
+            if plan is None:
+                plan = make_plan(call, self._name, self._value, self._derivative, self._reads, grad)
+                self.plans[key] = plan
+                self.example = self.example or call.example()
+            return plan
+
+
+def _kind_of(call: Call) -> Hashable:
+    """Return what tells calls apart whose arguments cannot all be compared: enough to look at each kind once."""
+    return tuple((type(x), x.dtype, x.dim()) if isinstance(x, Tensor) else type(x) for x in call.leaves)

@@ -154,12 +154,16 @@ def audited(target, inputs=lambda subject: None):
     return [finding for outcome in run_subjects(subjects, OPTIONS, inputs) for finding in outcome.findings]
 
 
+OF_CHANCE = {"masked-scale/cached-by-address"}
+"""Mutants whose fault shows when memory is used again: a script cannot promise that."""
+
+
 def one_for_each_rule(family):
     """Return mutants that together are to be caught by every rule of a family that any of them is."""
     seen, chosen = set(), []
     for mutant in MUTANTS:
         new = {rule for rule in mutant.expects if rule.startswith(family)} - seen
-        if new and not mutant.survives:
+        if new and not mutant.survives and mutant.id not in OF_CHANCE:
             seen |= new
             chosen.append(mutant)
     return chosen

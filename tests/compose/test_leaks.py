@@ -127,7 +127,7 @@ WAYS = [(op, way) for op in OPS for way in (forward, backward, again, functional
 
 @pytest.mark.parametrize(("op", "way"), WAYS, ids=lambda part: part.__name__)
 def test_memory_and_objects_stay_the_same(op, way):
-    for _ in range(5):
+    for _ in range(CALLS):  # what is made once is made now
         way(op)
     gc.collect()
     before = census()

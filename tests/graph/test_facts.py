@@ -73,7 +73,7 @@ def test_a_formula_that_needs_a_value_is_refused_with_its_line(formula, what, li
 @pytest.mark.parametrize(
     "formula",
     [
-        lambda x: torch.distributions.Normal(x, 1.0).log_prob(x * 2),
+        lambda x: torch.distributions.Normal(x, 1.0, validate_args=True).log_prob(x * 2),
         lambda x: x * 2 if x.shape in x.shape[:0] or torch.equal(x, x) else x,
         lambda x: x[x > 0].sum(),
         lambda x: torch.repeat_interleave(x, torch.ones(3, dtype=torch.long)),

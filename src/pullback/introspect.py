@@ -14,7 +14,8 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.graph.joint import simplify
-from pullback.graph.lines import DOMAINS, KINKS, lines_of, notes_of
+from pullback.graph.lines import lines_of
+from pullback.graph.nature import domain_of, kinks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,6 @@ def input_names(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dic
 
 def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain."""
-    value = trace(op._formula, args, kwargs, 0)
     names = input_names(op._signature, args, kwargs)
     shown = op._formula if op._soft is None else op._soft
     sections = [repr(op), _source(op._formula)]
@@ -146,15 +146,22 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> st
         title = "Derivative (vjp), of the formula" if op._soft is None else "Derivative (vjp), of the relaxation"
         sections += [f"{title}:", *(f"    {line}" for line in lines_of(derivative, names))]
     saved = saved_by(op, args, kwargs, names)
-    sections.append(
-        f"Saved for backward: {sum(s.bytes for s in saved if not s.alive)} bytes beside inputs and outputs."
-    )
+    beside = sum(s.bytes for s in saved if not s.alive)
+    sections.append(f"Saved for backward: {beside} bytes beside inputs and outputs.")
     sections += [f"    {s}" for s in saved]
-    graph = trace(shown, args, kwargs, 0).graph if op.kind != "ruled" else value.graph
-    sections += _list("Kinks", notes_of(graph, KINKS), "none")
-    sections += _list("Domain", notes_of(graph, DOMAINS), "everywhere")
+    sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
     return "\n".join(sections) + "\n"
+
+
+def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
+    """Say where a formula has kinks and where it is defined; of foreign code nothing is known."""
+    of = " of the formula" if kind == "ruled" else ""
+    try:
+        graph = trace(shown, args, kwargs, 0).graph
+    except Exception:
+        return [f"Kinks and domain{of}: not known, since it cannot be traced."]
+    return _list(f"Kinks{of}", kinks_of(graph), "none") + _list(f"Domain{of}", domain_of(graph), "everywhere")
 
 
 def _source(function: Callable[..., Any]) -> str:

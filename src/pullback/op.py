@@ -46,6 +46,7 @@ class Op:
         derivative = formula if soft is None else differentiated(formula, soft, self.__name__)
         self._plans = Plans(self.__name__, formula, derivative, (formula, soft))
         self._signature = _signature_of(formula)
+        self._method = _method_of(self, formula)
         self._rule: Rule | None = None
         self._residuals = residuals
 
@@ -136,6 +137,8 @@ class Op:
         args, kwargs = self._example(args, kwargs)
         if order and self.kind == "ruled":
             raise OptionError(f"the derivative of {self.__name__} is a rule; it has a graph for its value alone.")
+        if order < 0:
+            raise OptionError(f"an order is 0 or more, not {order}.")
         return introspect.trace(self._formula if order == 0 else self._soft or self._formula, args, kwargs, order)
 
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
@@ -189,7 +192,8 @@ class Op:
         return run(rule, args)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        # a method of a plain function, which Dynamo and export look into, and not of this object
+        return self if instance is None else self._method.__get__(instance, owner)
 
     def __repr__(self) -> str:
         return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}>"
@@ -199,6 +203,17 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
+
+
+def _method_of(op: Op, formula: Callable[..., Any]) -> types.FunctionType:
+    """Return a plain function that calls an op, for instances of the class in which it is defined."""
+
+    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        return op(instance, *args, **kwargs)
+
+    functools.update_wrapper(method, formula)
+    method.explain, method.saved, method.graph = op.explain, op.saved, op.graph  # type: ignore[attr-defined]
+    return method  # type: ignore[return-value]
 
 
 def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:

@@ -94,19 +94,50 @@ def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
         doubled(X.clone().requires_grad_()).sum().backward()
 
 
-def test_a_jvp_that_says_none_has_no_gradient():
-    @pullback.function
-    def constant(x):
-        return x.clone()
+def test_a_rule_that_returns_nothing_has_forgotten_to():
+    forgetful = pullback.function(lambda x: x.clone()).jvp(lambda tangents, out, x: None)
+    with pytest.raises(pullback.DerivativeError, match="the jvp of <lambda> returned None: a forgotten `return`"):
+        torch.func.jvp(forgetful, (X,), (ONES,))
+    forgetful = pullback.function(lambda x: x.clone()).vjp(lambda g, out, x: None)
+    with pytest.raises(pullback.DerivativeError, match="the vjp of <lambda> returned None: a forgotten `return`"):
+        forgetful(X.clone().requires_grad_()).sum().backward()
 
-    @constant.jvp
-    def _(tangents, out, x):
-        return None
 
+def test_an_output_that_does_not_move_has_no_tangent():
+    op = pullback.function(lambda x: (x.clone(), torch.ones_like(x)))
+    op.jvp(lambda tangents, out, x: (tangents[0], None))
+    assert torch.equal(torch.func.jvp(op, (X,), (ONES,))[1][1], torch.zeros_like(X))
+
+
+class Rules:
+    """Rules as methods: their code counts `self`, which is no input."""
+
+    def push(self, tangents, out, x):
+        return tangents[0] * 3 * x**2
+
+    def pull(self, g, out, x):
+        return g * 3 * x**2
+
+    @classmethod
+    def push_of_class(cls, tangents, out, x):
+        return tangents[0] * 3 * x**2
+
+
+def by_name(tangents, out, x):
+    return tangents[0] * 3 * locals()["x"] ** 2
+
+
+@pytest.mark.parametrize("rule", [Rules().push, Rules.push_of_class, by_name])
+def test_jvps_that_are_methods_or_read_by_name(rule):
+    op = pullback.function(lambda x: x.clone()).jvp(rule)
     x = X.clone().requires_grad_()
-    (g,) = torch.autograd.grad(constant(x).sum(), x, allow_unused=True)
-    assert g is None
-    assert torch.equal(torch.func.jvp(constant, (X,), (ONES,))[1], torch.zeros_like(X))
+    assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 3 * X**2)
+
+
+def test_a_vjp_that_is_a_method():
+    op = pullback.function(lambda x: x.clone()).vjp(Rules().pull)
+    x = X.clone().requires_grad_()
+    assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 3 * X**2)
 
 
 def test_unread_inputs_and_outputs_may_change_after_the_call():

@@ -208,3 +208,36 @@ def test_an_op_with_an_obstacle_is_right_at_every_call():
         state["scale"] = scale
         (g,) = torch.autograd.grad(op(x).sum(), x)
         assert g.tolist() == [scale, scale]
+
+
+def with_attribute(x, factor=2.0):
+    return x * factor * with_attribute.k
+
+
+with_attribute.k = 1.0
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: with_attribute(x),
+        lambda x: x * getattr(with_attribute, "k"),  # noqa: B009 - as users write it
+        lambda x: x * (2.0 if torch.backends.cudnn.benchmark else 1.0),
+        lambda x: x * (2.0 if torch.are_deterministic_algorithms_enabled() else 1.0),
+        lambda x: x * (2.0 if torch.get_float32_matmul_precision() == "high" else 1.0),
+        lambda x: x + torch.initial_seed(),
+    ],
+)
+def test_attributes_of_functions_and_settings_cannot_be_watched(formula):
+    assert reads_of(formula).obstacle
+
+
+def test_new_defaults_of_a_helper_are_seen():
+    def scaled(x, factor=2.0):
+        return x * factor
+
+    op = pullback.function(lambda x: scaled(x))
+    x = torch.ones(3, requires_grad=True)
+    assert op(x).tolist() == [2, 2, 2]
+    scaled.__defaults__ = (5.0,)
+    assert op(x).tolist() == [5, 5, 5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from pullback import _torch
 from pullback.bind.tree import TENSOR, Tree
 from pullback.bind.watch import Draws, Leaving
 from pullback.errors import DerivativeError
+
+_BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
+"""What lets a function read its parameters without naming them."""
 
 
 @dataclass(slots=True)
@@ -111,6 +115,7 @@ class Rule:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         result = self._called("vjp", self.vjp, [*given, *args], options)
+        self._refuse_none("vjp", result, "gradient", "(None,)")
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
         if len(result) != len(args):
@@ -182,7 +187,9 @@ class Rule:
         if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         args = [*given, *record.args.filled(tensors)]
-        result, spec = _torch.tree_leaves(self._called("jvp", self.jvp, args))
+        pushed_out = self._called("jvp", self.jvp, args)
+        self._refuse_none("jvp", pushed_out, "tangent", "zeros")
+        result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
             raise DerivativeError(f"the jvp of {self.name} returned {spec}, the op {record.out.spec}.")
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
@@ -192,6 +199,13 @@ class Rule:
                     f"the jvp of {self.name} returned shape {tuple(tangent.shape)} for an output of {tuple(out.shape)}."
                 )
         return pushed
+
+    def _refuse_none(self, what: str, result: Any, named: str, instead: str) -> None:
+        if result is None:
+            raise DerivativeError(
+                f"the {what} of {self.name} returned None: a forgotten `return`? Where there is no {named}, return "
+                f"{instead}."
+            )
 
     def _called(
         self, what: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any] | None = None
@@ -226,10 +240,13 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def unread(function: Callable[..., Any]) -> set[int]:
-    """Return the positions of the parameters that a Python function never reads: these need not be saved."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+    """Return the positions of the parameters that a Python function never reads: these need not be saved.
+
+    None where that cannot be said: a method, whose code counts `self`, or code that can read by name.
+    """
+    if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
         return set()
+    code = function.__code__
     read: set[str] = set(code.co_cellvars)
     for instruction in dis.get_instructions(code):
         if instruction.opname.startswith("LOAD_FAST") or instruction.opname.startswith("STORE_FAST_LOAD_FAST"):

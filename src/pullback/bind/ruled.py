@@ -172,4 +172,9 @@ def _drop_idle(rule: Rule, record: Record, saved: list[Tensor | None]) -> None:
     for i in idle:
         t = saved[i]
         assert t is not None
-        saved[i] = t.new_empty(()).expand(t.shape) if rule.vjp is None else None
+        saved[i] = t.new_zeros(()).fill_(_unlike_any(t)).expand(t.shape) if rule.vjp is None else None
+
+
+def _unlike_any(t: Tensor) -> float:
+    """Return a value that would show, were it read."""
+    return float("nan") if t.is_floating_point() or t.is_complex() else 0

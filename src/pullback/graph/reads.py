@@ -25,7 +25,9 @@ _TRUSTED = frozenset(
 """Packages whose functions and constants do not change under a program."""
 _DRAWING = frozenset({"numpy.random"})
 """Of these, modules whose functions return something else at each call."""
-_DYNAMIC = frozenset({"globals", "locals", "vars", "eval", "exec", "open", "input", "print", "__import__"})
+_DYNAMIC = frozenset(
+    {"globals", "locals", "vars", "eval", "exec", "open", "input", "print", "__import__", "getattr", "setattr"}
+)
 """Built-in functions that read anything, or do what a graph does not."""
 _BUILT_IN = (
     types.BuiltinFunctionType,
@@ -33,6 +35,10 @@ _BUILT_IN = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
+_OF_TENSORS = frozenset(
+    {"is_tensor", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "get_default_dtype"}
+)
+"""PyTorch's functions that sound like settings and are not, or are watched."""
 _MISSING = object()
 
 
@@ -43,13 +49,13 @@ class Reads:
     Attributes:
         watched: (dictionary, name, value) of each value that can be compared again; in place of a dictionary a
             closure's cell, with "" as the name.
-        codes: functions with their code: a notebook's autoreload gives a function new code in place.
+        codes: functions with their code, defaults and keyword defaults: a notebook's autoreload replaces them in place.
         dtype: the default dtype: ops on integers depend on it.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
-    codes: list[tuple[types.FunctionType, types.CodeType]] = field(default_factory=list)
+    codes: list[tuple[types.FunctionType, types.CodeType, Any, Any]] = field(default_factory=list)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     obstacle: str = ""
 
@@ -58,8 +64,10 @@ class Reads:
         for holder, name, value in self.watched:  # plain loops: this runs at every call
             if (holder.get(name, _MISSING) if name else _now(holder, "")) is not value:
                 return False
-        for function, code in self.codes:
-            if function.__code__ is not code:
+        for function, code, defaults, keywords in self.codes:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+            if function.__kwdefaults__ != keywords:
                 return False
         return torch.get_default_dtype() is self.dtype
 
@@ -87,7 +95,8 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
         return
     seen.add(id(function))
     code = function.__code__
-    reads.codes.append((function, code))
+    keywords = None if function.__kwdefaults__ is None else dict(function.__kwdefaults__)
+    reads.codes.append((function, code, function.__defaults__, keywords))
     _look_inside(function, reads)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for first, *attributes in names_in(code):
@@ -131,6 +140,8 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
     if isinstance(value, types.ModuleType):
         _see_module(value, shown, attributes, reads, seen)
     elif _is_op(value) or (isinstance(value, types.FunctionType) and not _trusted(value.__module__ or "")):
+        if attributes:
+            reads.obstacle = reads.obstacle or f"it reads `{shown}.{attributes[0]}`, which may change between calls"
         _follow(value, reads, seen)
     elif not _is_fixed(value):
         _object(value, f"`{shown}`", reads)
@@ -139,6 +150,8 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
 def _see_module(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
     if module.__name__ in _DRAWING:
         reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
+    elif module.__name__.startswith("torch") and _is_setting(module.__name__, attributes):
+        reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, `{'.'.join([shown, *attributes])}`"
     elif not attributes:
         if not _trusted(module.__name__):
             reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
@@ -152,6 +165,14 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
             _follow(value, reads, seen)
         elif not _is_fixed(value):
             _object(value, f"`{shown}.{attributes[0]}`", reads)
+
+
+def _is_setting(module: str, attributes: list[str]) -> bool:
+    """Whether a name in PyTorch stands for a setting or a state, by its form."""
+    first = attributes[0] if attributes else ""
+    if module.startswith("torch.backends") or first in {"backends", "initial_seed", "default_generator"}:
+        return True
+    return first.startswith(("get_", "is_", "are_")) and first not in _OF_TENSORS
 
 
 def _object(value: Any, shown: str, reads: Reads) -> None:

@@ -132,7 +132,7 @@ def _honoured(cls: Any) -> Callable[..., Any]:
     given = {name: inspect.getattr_static(cls, name) for name in _METHODS if hasattr(cls, name)}
     rule = given.pop("vjp", None) or given.get("backward")
     if rule is not None:
-        given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, rule.__func__))
+        given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, getattr(rule, "__func__", rule)))
     if "jvp" in given:
         given["jvp"] = staticmethod(_with_outer_tangents(given["jvp"].__func__))
     given["forward"] = staticmethod(_noted(cls.forward) if _old_style(cls) else cls.forward)

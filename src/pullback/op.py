@@ -17,7 +17,7 @@ from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
-from pullback.bind.rule import Rule, takes, unread
+from pullback.bind.rule import Rule, require_signature, takes, unread
 from pullback.bind.ruled import run
 from pullback.errors import DerivativeError, OptionError
 
@@ -108,6 +108,7 @@ class Op:
         if rule is None:
             return functools.partial(self.vjp, linear=linear)
         made = self._ruled()
+        require_signature(made, "vjp", rule)
         made.vjp, made.linear, made.wants_needs, made.idle = rule, linear, takes(rule, "needs"), unread(rule)
         self._compilable = compilable(made)
         return self
@@ -119,6 +120,7 @@ class Op:
         takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition.
         """
         made = self._ruled()
+        require_signature(made, "jvp", rule)
         made.jvp = rule
         if made.vjp is None:
             made.idle = unread(rule)
@@ -269,8 +271,12 @@ def function(
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
 
     def make(target: Callable[..., Any]) -> Op:
-        if not callable(target):
-            raise OptionError(f"pullback.function takes a function, not a {type(target).__name__}.")
+        if isinstance(target, type) or not callable(target):
+            what = f"the class {target.__name__}" if isinstance(target, type) else f"an object of {type(target)}"
+            raise OptionError(
+                f"pullback.function takes a function, not {what}. For a class with forward and backward there is "
+                "pullback.AutogradFunction as its base; of a module decorate the method."
+            )
         return Op(target, derivative_of, residuals)
 
     return make if formula is None else make(formula)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.tree import TENSOR, Tree
 from pullback.bind.watch import Draws, Leaving
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, OptionError
 
 _BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
 """What lets a function read its parameters without naming them."""
@@ -237,6 +237,30 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a keyword-only parameter of this name."""
     parameter = inspect.signature(function).parameters.get(name)
     return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> None:
+    """Raise an `OptionError` if a rule cannot be called as it will be.
+
+    Where the formula has a variable number of parameters, or the rule's own are not known, anything goes.
+    """
+    if not callable(function):
+        raise OptionError(f"the {what} of {rule.name} is {function!r}: it has to be a function.")
+    first = "g" if what == "vjp" else "tangents"
+    expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in inspect.signature(rule.formula).parameters.values()):
+        return
+    options = {"needs": ()} if what == "vjp" and takes(function, "needs") else {}
+    try:
+        signature.bind(*expected, **options)
+    except TypeError as error:
+        raise OptionError(
+            f"the {what} of {rule.name} is called as ({', '.join(expected)}), and is defined as {signature}: {error}."
+        ) from None
 
 
 def unread(function: Callable[..., Any]) -> set[int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
+from pullback.bind.hides import hides
 from pullback.bind.once import guarded_against_twice
 from pullback.bind.tripwire import guarded
 from pullback.errors import FormulaError
@@ -29,7 +30,16 @@ _METHODS = (
 )
 
 
-class AutogradFunction:
+class _Watched(type):
+    """A class whose calls follow when a method is given to it later."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in _METHODS:
+            super().__setattr__("_carried", staticmethod(_carrier(cls)))
+
+
+class AutogradFunction(metaclass=_Watched):
     """Change the base of a `torch.autograd.Function` to this, and `apply` works in every context or refuses.
 
     With `forward` alone, old style (`forward(ctx, …)`) or new, the derivative is derived from it, for every order
@@ -134,9 +144,12 @@ def _honoured(cls: Any) -> Callable[..., Any]:
     if rule is not None:
         given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, getattr(rule, "__func__", rule)))
     if "jvp" in given:
-        given["jvp"] = staticmethod(_with_outer_tangents(given["jvp"].__func__))
-    given["forward"] = staticmethod(_noted(cls.forward) if _old_style(cls) else cls.forward)
-    eager = _function(cls, given)
+        given["jvp"] = staticmethod(_with_outer_tangents(getattr(given["jvp"], "__func__", given["jvp"])))
+    if "setup_context" in given:
+        noting = {"setup_context": staticmethod(_noted_setup(cls.setup_context))}
+    else:
+        noting = {"forward": staticmethod(_noted(cls.forward))}
+    eager = _function(cls, given | noting)
     given["forward"] = staticmethod(_wired(cls.__qualname__, cls.forward))
     if "setup_context" in given and "vmap" not in given:
         given.setdefault("generate_vmap_rule", True)
@@ -172,19 +185,32 @@ def _wired(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Note whether an old-style forward saves what it computed: autograd does not see that it depends on the inputs."""
+    """Note whether an old-style forward keeps what it computed: autograd does not see that it depends on the inputs."""
 
     @functools.wraps(forward)
     def noted(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         result = forward(ctx, *args, **kwargs)
-        known = [*args, *(result if isinstance(result, tuple) else (result,))]
-        ctx._hides = any(
-            isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and not any(t is k for k in known)
-            for t in _torch.to_save(ctx)
-        )
+        _note(ctx, (*args, *kwargs.values()), result)
         return result
 
     return noted
+
+
+def _noted_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
+    """Note the same of a `setup_context`."""
+
+    @functools.wraps(setup)
+    def noted(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        setup(ctx, inputs, output)
+        _note(ctx, inputs, output)
+
+    return noted
+
+
+def _note(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    """Keep the inputs of a forward that hides something: an error at the second derivative needs a way to them."""
+    ctx._hides = hides(ctx, inputs, output)
+    ctx._sources = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad] if ctx._hides else []
 
 
 def _with_outer_tangents(jvp: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,13 +244,12 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
     def twice_guarded(ctx: Any, *cotangents: Any) -> Any:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not _torch.is_plain_eager():
             return backward(ctx, *cotangents)
-        saved = [t for t in ctx.saved_tensors if t is not None]
+        saved = [t for t in (*ctx.saved_tensors, *getattr(ctx, "_sources", ())) if t is not None]
 
         def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
             gradients = backward(ctx, *gs)
             return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
 
-        hides = getattr(ctx, "_hides", False)
-        return tuple(guarded_against_twice(name, pull, cotangents, saved, hides))
+        return tuple(guarded_against_twice(name, pull, cotangents, saved, getattr(ctx, "_hides", False)))
 
     return twice_guarded

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from pullback import _torch
 
-_ATOMS = frozenset({int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+ATOMS = frozenset(
+    [int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
+)
+"""Types of the values that can be compared, and hold no tensor."""
 
 
 def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
@@ -19,6 +22,8 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
     `leaves` are the arguments, or what is in them; `grad` says whether autograd records.
     """
     key: list[Any] = []
+    if len(leaves) > 1 and len(set(map(id, leaves))) < len(leaves) and _repeats(leaves):
+        return None  # a formula may ask whether two arguments are one
     for leaf in leaves:
         kind = type(leaf)
         if kind is Tensor or kind is torch.nn.Parameter:
@@ -27,11 +32,16 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
             key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
         elif kind is float:
             key += (kind, leaf.hex())  # -0.0 is not 0.0, and NaN is itself
-        elif kind in _ATOMS:
+        elif kind in ATOMS:
             key += (kind, leaf)
         else:
             return None
     return tuple(key)
+
+
+def _repeats(leaves: Sequence[Any]) -> bool:
+    tensors = [id(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+    return len(set(tensors)) < len(tensors)
 
 
 class Call:
@@ -61,10 +71,12 @@ class Call:
         """Why there is no key, in words; empty where there is one."""
         if self.key is not None:
             return ""
-        known = (Tensor, torch.nn.Parameter, float, *_ATOMS)
+        known = (Tensor, torch.nn.Parameter, *ATOMS)
         strange = [type(leaf).__name__ for leaf in self.leaves if type(leaf) not in known]
         if strange:
             return f"an argument is an object of type {strange[0]}"
+        if _repeats(self.leaves):
+            return "two arguments are the same tensor"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
     def requiring_grad(self) -> Call:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.call import Call
+from pullback.bind.call import ATOMS, Call
 from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
@@ -95,7 +95,11 @@ def _make_plan(
         flat = call.flat(derivative)
         facts = facts_of(flat, call.tensors, name)
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
-    obstacle = facts.obstacle or call.obstacle or reads.obstacle or ("" if wanted else "no gradient is asked for")
+    strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
+    holding = f"it returns an object of type {strange[0]}" if strange else ""
+    obstacle = (
+        facts.obstacle or call.obstacle or reads.obstacle or holding or ("" if wanted else "no gradient is asked for")
+    )
     if obstacle:
         return Plan(None, obstacle)
     try:

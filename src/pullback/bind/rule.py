@@ -57,7 +57,7 @@ class Rule:
     vjp: Callable[..., Any] | None = None
     jvp: Callable[..., Any] | None = None
     linear: bool | None = None
-    proven: dict[Any, bool] = field(default_factory=dict)
+    proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
 
@@ -83,15 +83,19 @@ class Rule:
         Returns them, and whether some cannot be had so, because the formula draws random numbers or leaves PyTorch.
         Then they are what was kept, which is a constant to autograd.
         """
-        if not kept:
+        assert record.residuals is not None or not kept
+        if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
             return kept, False
         try:
             with Draws() as draws, Leaving() as leaving, torch.enable_grad():
                 residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
         except Exception:
             return kept, True
-        lost = _torch.is_plain_eager() and any(not t.requires_grad for t in residuals if _is_real(t))
-        return (kept, True) if draws.seen or leaving.left or lost else (residuals, False)
+        lost = _torch.is_plain_eager() and (
+            any(not t.requires_grad for t in residuals if _is_real(t)) or not _same(residuals, kept)
+        )
+        strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
+        return (kept, True) if draws.seen or leaving.left or lost or strange else (residuals, False)
 
     def pull(
         self,
@@ -227,6 +231,19 @@ class Rule:
 
     def _argument_name(self, i: int) -> str:
         return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
+
+
+_PLAIN = frozenset({int, bool, str, type(None)})
+"""Residuals that cannot depend on the value of an input, but by what the formula may not do."""
+_ATOMS = _PLAIN | {float}
+
+
+def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
+    """Whether tensors are equal, NaN to NaN: what the formula reads may have changed between two calls."""
+    return len(new) == len(old) and all(
+        a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(new, old, strict=True)
+    )
 
 
 def _is_real(t: Tensor) -> bool:

@@ -70,6 +70,8 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
+        # an output that is an input would be saved as the input, which does not depend on the rule
+        outputs = [out.view_as(out) if any(out is x for x in tensors) else out for out in outputs]
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         saved: list[Tensor | None] = [*tensors, *outputs, *kept]
         if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs

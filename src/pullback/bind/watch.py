@@ -8,7 +8,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_LEAVES_PYTORCH = frozenset({"numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__"})
+_LEAVES_PYTORCH = frozenset(
+    ["numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__", "__complex__"]
+)
+_COPIES_VALUES = frozenset({"tensor", "as_tensor", "asarray"})
 
 
 class Leaving(TorchFunctionMode):
@@ -19,8 +22,13 @@ class Leaving(TorchFunctionMode):
         self.left = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.left = self.left or getattr(func, "__name__", "") in _LEAVES_PYTORCH
+        name = getattr(func, "__name__", "")
+        self.left = self.left or name in _LEAVES_PYTORCH or (name in _COPIES_VALUES and _has_tensor(args))
         return func(*args, **(kwargs or {}))
+
+
+def _has_tensor(args: Any) -> bool:
+    return any(isinstance(a, torch.Tensor) or (isinstance(a, list | tuple) and _has_tensor(a)) for a in args)
 
 
 class Draws(TorchDispatchMode):

@@ -85,6 +85,8 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
             _refuse_mixed_devices(tensors, name, error)
             facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
         written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
+    if readers.refusal is not None:  # the formula may have caught it
+        raise readers.refusal
     if written:
         raise FormulaError(
             f"{name} writes to its input tensor number {written[0]}: the caller's tensor would change under autograd. "
@@ -118,6 +120,10 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
     return ""
 
 
+_NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+"""Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
+
+
 class _Seen(TorchDispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
@@ -129,6 +135,8 @@ class _Seen(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
+        elif func.name() in _NORMALISING and any(isinstance(a, Tensor) for a in args[3:5]) and True in args[5:6]:
+            self.obstacle = self.obstacle or "it updates running statistics"
         elif _torch.is_mutable(func):
             self.obstacle = self.obstacle or f"it works in place ({func})"
         elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:
@@ -146,6 +154,7 @@ class _Readers(TorchFunctionMode):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.obstacle = ""
+        self.refusal: FormulaError | None = None
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -161,11 +170,12 @@ class _Readers(TorchFunctionMode):
             elif by_pytorch:
                 self.obstacle = self.obstacle or f"PyTorch reads a value in it ({_VALUE_READERS[called]})"
             else:
-                raise FormulaError(
+                self.refusal = FormulaError(
                     f"{self._name} needs the value of a tensor: {_VALUE_READERS[called]}{_users_line()}. What depends "
                     "on values cannot be differentiated, compiled or batched as one formula: use torch.where, "
-                    "torch.clamp or masks, or give the derivative with `@op.vjp`."
+                    f"torch.clamp or masks, or give the derivative with `@{self._name}.vjp`."
                 )
+                raise self.refusal
         return func(*args, **(kwargs or {}))
 
 

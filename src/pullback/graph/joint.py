@@ -154,9 +154,10 @@ def simplify(graph: fx.Graph) -> None:
     is written to, as some of PyTorch's derivatives do.
     """
     written = _written(graph)
+    results = set(graph.output_node().all_input_nodes)
     known: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function":
+        if node.op != "call_function" or node in results:  # two results are two tensors, whatever their values
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
         if same is None and not written.intersection((node, *node.all_input_nodes)):

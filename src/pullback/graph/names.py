@@ -22,14 +22,19 @@ def names_in(code: types.CodeType) -> Iterator[list[str]]:
         if chain:
             yield chain
             chain = []
-        if instruction.opname in _LOADS and instruction.argval not in own:
+        if instruction.opname == "LOAD_GLOBAL" or (instruction.opname in _LOADS and instruction.argval not in own):
             chain = [instruction.argval]
     if chain:
         yield chain
     for inner in _inner(code):
         for chain in names_in(inner):
-            if chain[0] not in own:
+            if chain[0] not in own or chain[0] in _globals_of(inner):
                 yield chain
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return found.union(*map(_globals_of, _inner(code)))
 
 
 def imports_in(code: types.CodeType) -> Iterator[str]:

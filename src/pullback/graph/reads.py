@@ -7,6 +7,7 @@ they were. Constants, functions and modules can be watched; an object with attri
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -139,7 +140,7 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
     reads.watched.append((holder, key, value))
     if isinstance(value, types.ModuleType):
         _see_module(value, shown, attributes, reads, seen)
-    elif _is_op(value) or (isinstance(value, types.FunctionType) and not _trusted(value.__module__ or "")):
+    elif _is_op(value) or (isinstance(value, types.FunctionType) and not _is_trusted_function(value)):
         if attributes:
             reads.obstacle = reads.obstacle or f"it reads `{shown}.{attributes[0]}`, which may change between calls"
         _follow(value, reads, seen)
@@ -203,13 +204,23 @@ def _is_fixed(value: Any) -> bool:
         return owner is None or (named and _trusted(getattr(owner, "__module__", None) or owner.__name__))
     if _torch.is_dispatched_op(value):
         return _torch.op_name(value).startswith(("aten::", "prims::"))
-    if isinstance(value, type | types.FunctionType):
-        return _trusted(value.__module__ or "")
-    return _is_constant(value)
+    if isinstance(value, types.FunctionType):
+        return _is_trusted_function(value)
+    return _trusted(value.__module__ or "") if isinstance(value, type) else _is_constant(value)
+
+
+def _is_trusted_function(function: types.FunctionType) -> bool:
+    """Whether a function is one that a package we trust defines: neither a user's that calls itself so
+    (`functools.wraps`), nor one made by a package around a user's (`torch.vmap`).
+    """
+    found: Any = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return _trusted(function.__module__ or "") and found is function
 
 
 def _is_constant(value: Any) -> bool:
-    return isinstance(value, _CONSTANTS) or (type(value) is tuple and all(map(_is_constant, value)))
+    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(_is_constant, value)))
 
 
 def _trusted(module: str) -> bool:

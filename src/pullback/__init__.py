@@ -1,4 +1,4 @@
-"""Pullback: checks custom autograd functions on PyTorch.
+"""Pullback: checks custom autograd functions of PyTorch, and makes them from formulas.
 
 Names are imported when they are first used, so that the command line answers before torch is loaded.
 """
@@ -49,6 +49,9 @@ _PACKAGES = ("catalog", "check")
 """`check` is callable, see there."""
 
 
+__all__ = sorted({*_HOME, *_PACKAGES, "__version__"})
+
+
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"pullback.{name}")
@@ -60,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_PACKAGES, "__version__"})
+    return __all__

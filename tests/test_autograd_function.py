@@ -225,3 +225,17 @@ def test_the_context_may_have_another_name():
     assert torch.equal(g, 2 * X)
     (g,) = torch.autograd.grad(Defined.apply(x := leaf()).sum(), x)
     assert g.tolist() == [-3, -3, -3]
+
+
+def test_keyword_arguments_are_taken_as_pytorch_takes_them():
+    class Times(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x, k=2.0):
+            ctx.k = k
+            return x * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.k, None
+
+    assert torch.autograd.grad(Times.apply(x := leaf(), k=3.0).sum(), x)[0].tolist() == [3, 3, 3]

@@ -386,3 +386,19 @@ def test_hooks_of_the_caller_can_be_left_out():
         assert packed == []
         x.sin()
         assert len(packed) == 1
+
+
+def test_fake_tensors_log_their_errors_under_a_name(caplog):
+    def broken():
+        with _torch.fake_mode() as mode:
+            x = mode.from_tensor(torch.ones(2))
+            with pytest.raises(RuntimeError):
+                x * torch.ones(3)
+
+    broken()
+    loud = [record for record in caplog.records if record.name == "torch._subclasses.fake_tensor"]
+    caplog.clear()
+    with _torch.quiet_fake_tensors():
+        broken()
+    assert [record for record in caplog.records if record.name == "torch._subclasses.fake_tensor"] == []
+    assert loud

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -407,3 +408,18 @@ def attributes_of(ctx: Any) -> dict[str, Any]:
     Relies on `save_for_backward` and its like keeping what they are given as attributes of these four names.
     """
     return {name: value for name, value in vars(ctx).items() if name not in _KEPT_BY_PYTORCH}
+
+
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Keep fake tensors from logging an error, with its traceback, that is told to the user as one line or not at all.
+
+    Relies on the logger "torch._subclasses.fake_tensor".
+    """
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -157,14 +157,18 @@ def _honoured(cls: Any) -> Callable[..., Any]:
     given.pop("jvp", None)  # Dynamo refuses a Function that has one
     compilable = _function(cls, given)
 
+    signature = _signature(cls)
+
     def apply(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:  # PyTorch looks for these names in the code of the forward, which is wrapped here
+            args = signature.bind(*args, **kwargs).args
         if torch.compiler.is_compiling():
-            return compilable.apply(*args, **kwargs)
+            return compilable.apply(*args)
         plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in args if isinstance(a, Tensor))
-        return (eager if plain and _torch.is_plain_eager() else transformable).apply(*args, **kwargs)
+        return (eager if plain and _torch.is_plain_eager() else transformable).apply(*args)
 
     functools.update_wrapper(apply, cls.forward)
-    apply.__signature__ = _signature(cls)  # type: ignore[attr-defined]
+    apply.__signature__ = signature  # type: ignore[attr-defined]
     return apply
 
 

@@ -112,7 +112,13 @@ def saved_by(
     known = {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
     known |= {out.untyped_storage().data_ptr(): "output" for out in outputs}
     return [
-        Saved(known.get(pointer, "computed"), tuple(t.shape), t.dtype, t.nbytes, pointer in known)
+        Saved(
+            known.get(pointer, "computed"),
+            tuple(t.shape),
+            t.dtype,
+            min(t.nbytes, t.untyped_storage().nbytes()),  # of an expanded tensor what there is
+            pointer in known,
+        )
         for pointer, t in kept.items()
     ]
 

@@ -70,7 +70,8 @@ def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor
     if not (hard.dtype.is_floating_point or hard.dtype.is_complex):
         return hard
     if hard.is_complex():
-        return torch.view_as_complex(combine(torch.view_as_real(hard), torch.view_as_real(soft)))
+        parts = (torch.view_as_real(t.resolve_conj()) for t in (hard, soft))
+        return torch.view_as_complex(combine(*parts))
     return combine(hard, soft)
 
 

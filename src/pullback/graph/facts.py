@@ -75,7 +75,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
         seen.inputs = _memory(fakes)
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
-            with torch.enable_grad(), seen, readers:
+            with torch.enable_grad(), _torch.quiet_fake_tensors(), seen, readers:
                 facts.outputs = flat(*fakes)
         except _torch.DATA_DEPENDENT as error:
             facts.obstacle = f"an op that it calls needs a value ({error})"

@@ -27,6 +27,7 @@ def with_vjp(rule, formula=lambda x, y: x * y, **options):
     [
         (lambda g, out, x, y: g, r"returned 1 gradient for 2 inputs \(x, y\)"),
         (lambda g, out, x, y: (g, g, g), "returned 3 gradients for 2 inputs"),
+        (lambda g, out, x, y: [g, None], "returned a list: return a tuple"),
         (lambda g, out, x, y: (g.sum(), None), r"shape \(\), torch.float64 for `x` of shape \(3,\)"),
         (lambda g, out, x, y: (g.float(), None), "torch.float32 for `x`"),
         (lambda g, out, x, y: (1.0, None), "a float for `x`, not a tensor"),

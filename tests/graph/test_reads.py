@@ -241,3 +241,11 @@ def test_new_defaults_of_a_helper_are_seen():
     assert op(x).tolist() == [2, 2, 2]
     scaled.__defaults__ = (5.0,)
     assert op(x).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [lambda x: x * (5.0 if isinstance(x, torch.nn.Parameter) else 1.0), lambda x: x if type(x) is torch.Tensor else -x],
+)
+def test_the_kind_of_a_tensor_is_no_part_of_a_graph(formula):
+    assert "asks whether" in reads_of(formula).obstacle

@@ -162,6 +162,8 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
         value = getattr(module, attributes[0], None)
         if isinstance(value, types.ModuleType):
             _see_module(value, f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
+        elif (value is torch.Tensor or value is torch.nn.Parameter) and len(attributes) == 1:
+            reads.obstacle = reads.obstacle or f"it asks whether a tensor is a `{shown}.{attributes[0]}`"
         elif _is_op(value):
             _follow(value, reads, seen)
         elif not _is_fixed(value):

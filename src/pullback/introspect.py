@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.call import Call
+from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
@@ -55,7 +56,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         flat, n = _vjp(flat, len(inputs)), len(inputs)
         inputs = [
             *inputs[:n],
-            *(torch.zeros_like(out) for out in results if out.is_floating_point() or out.is_complex()),
+            *(torch.zeros_like(out) for out in results if has_derivative(out)),
         ]
     with torch.no_grad():
         module = _torch.trace_ops(flat, *inputs)
@@ -69,10 +70,10 @@ def _vjp(flat: Callable[..., list[Any]], n: int) -> Callable[..., list[Any]]:
 
     def pulled(*given: Tensor) -> list[Any]:
         with torch.enable_grad():
-            primals = [_leaf(x) if _is_real(x) else x for x in given[:n]]
-            outputs = [out for out in flat(*primals) if isinstance(out, Tensor) and _is_real(out)]
+            primals = [_leaf(x) if has_derivative(x) else x for x in given[:n]]
+            outputs = [out for out in flat(*primals) if isinstance(out, Tensor) and has_derivative(out)]
             pairs = [(out, g) for out, g in zip(outputs, given[n:], strict=True) if out.requires_grad]
-            leaves = [x for x in primals if _is_real(x)]
+            leaves = [x for x in primals if has_derivative(x)]
             roots, cotangents = [out for out, _ in pairs], [g for _, g in pairs]
             return [
                 torch.zeros_like(x) if g is None else g
@@ -91,16 +92,12 @@ def _leaf(x: Tensor) -> Tensor:
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
-def _is_real(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
 def saved_by(
     op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
 ) -> list[Saved]:
     """Call `op` as in training, and return what is kept for its backward, each tensor once."""
     call = Call(args, kwargs, grad=True)
-    inputs = [x.detach().requires_grad_() if _is_real(x) else x for x in call.tensors]
+    inputs = [x.detach().requires_grad_() if has_derivative(x) else x for x in call.tensors]
     kept: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:

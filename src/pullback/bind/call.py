@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.dtypes import has_derivative
 
 ATOMS = frozenset(
     [int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
@@ -81,7 +82,7 @@ class Call:
 
     def requiring_grad(self) -> Call:
         """Return the same call on tensors that require grad, where they can."""
-        live = [_leaf(x) if x.is_floating_point() or x.is_complex() else x for x in self.tensors]
+        live = [x.detach().requires_grad_() if has_derivative(x) else x for x in self.tensors]
         args, kwargs = self._filler()(live)
         return Call(args, kwargs, grad=True)
 
@@ -122,7 +123,3 @@ class Call:
             return tuple(args), kwargs
 
         return filled
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().requires_grad_()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pullback.bind.rule import Rule, takes
 from pullback.bind.tripwire import tripwire
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
 
@@ -36,8 +37,8 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             ctx.several, ctx.one_kept = several, not isinstance(kept, tuple)
             ctx.counts = (len(tensors), len(tensors) + len(outputs))
             ctx.save_for_backward(*tensors, *outputs, *saved)
-            if not all([_differentiable(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
-                ctx.mark_non_differentiable(*[t for t in outputs if not _differentiable(t)])
+            if not all([has_derivative(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
+                ctx.mark_non_differentiable(*[t for t in outputs if not has_derivative(t)])
             return outputs if several else outputs[0]
 
         @staticmethod
@@ -75,11 +76,7 @@ def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
             "a tensor or a tuple of tensors. To keep it, return a tuple, or call the op outside of the compiled "
             "function."
         )
-    return tripwire(t, args, name) if _differentiable(t) else t
-
-
-def _differentiable(t: Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
+    return tripwire(t, args, name) if has_derivative(t) else t
 
 
 def _by_vjp(vjp: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,9 +104,9 @@ def _by_jvp(jvp: Callable[..., Any] | None) -> Callable[..., Any]:
                 tangents[i] = t
             pushed = jvp(tuple(tangents), *given)
             pairs = zip(pushed if several else (pushed,), outputs, strict=True)
-            return tuple([torch.zeros_like(out) if t is None else t for t, out in pairs if _differentiable(out)])
+            return tuple([torch.zeros_like(out) if t is None else t for t, out in pairs if has_derivative(out)])
 
-        live = tuple([h for h, out in zip(g if several else (g,), outputs, strict=True) if _differentiable(out)])
+        live = tuple([h for h, out in zip(g if several else (g,), outputs, strict=True) if has_derivative(out)])
         found = torch.func.vjp(along, *[torch.zeros_like(args[i]) for i in moved])[1](live)
         result: list[Any] = [None] * len(args)
         for i, gradient in zip(moved, found, strict=True):

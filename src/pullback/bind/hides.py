@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from pullback import _torch
+from pullback.dtypes import has_derivative
 
 
 def hides(ctx: Any, inputs: Sequence[Any], output: Any) -> bool:
@@ -36,5 +37,5 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _is_real(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return value.is_floating_point() or value.is_complex()
+        return has_derivative(value)
     return isinstance(value, np.ndarray) and value.dtype.kind in "fc"

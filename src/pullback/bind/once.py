@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.watch import Leaving
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
 _ONCE_DIFFERENTIABLE = "torch::autograd::Error"
@@ -75,7 +76,7 @@ def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
 
 
 def _can_require_grad(g: Tensor) -> bool:
-    return not g.requires_grad and _continuous(g)
+    return not g.requires_grad and has_derivative(g)
 
 
 def hidden(name: str, kept: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
@@ -83,12 +84,8 @@ def hidden(name: str, kept: Sequence[Tensor], inputs: Sequence[Tensor | None]) -
 
     The forward of a Function computes them where autograd does not see it. They would pass for constants.
     """
-    sources = [x for x in inputs if x is not None and _continuous(x)]
-    return [_Hidden.apply(name, t, *sources) if _continuous(t) else t for t in kept]  # type: ignore[no-untyped-call]
-
-
-def _continuous(t: Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
+    sources = [x for x in inputs if x is not None and has_derivative(x)]
+    return [_Hidden.apply(name, t, *sources) if has_derivative(t) else t for t in kept]  # type: ignore[no-untyped-call]
 
 
 class _Hidden(torch.autograd.Function):

@@ -15,6 +15,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.tree import TENSOR, Tree
 from pullback.bind.watch import Draws, Leaving
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, OptionError
 
 _BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
@@ -73,7 +74,7 @@ class Rule:
         record.residuals, kept = Tree.of(saved) if self.residuals else (None, [])
         if not outputs:
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.")
-        record.differentiable = tuple([t.is_floating_point() or t.is_complex() for t in outputs])
+        record.differentiable = tuple([has_derivative(t) for t in outputs])
         record.autocast = _torch.any_autocast()
         return outputs, kept
 
@@ -92,7 +93,7 @@ class Rule:
         except Exception:
             return kept, True
         lost = _torch.is_plain_eager() and (
-            any(not t.requires_grad for t in residuals if _is_real(t)) or not _same(residuals, kept)
+            any(not t.requires_grad for t in residuals if has_derivative(t)) or not _same(residuals, kept)
         )
         strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
         return (kept, True) if draws.seen or leaving.left or lost or strange else (residuals, False)
@@ -246,10 +247,6 @@ def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
         a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
         for a, b in zip(new, old, strict=True)
     )
-
-
-def _is_real(t: Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

@@ -16,9 +16,10 @@ from torch.autograd import forward_ad
 from pullback import _torch
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import Record, Rule
-from pullback.bind.transpose import pull_by_transposition, push_by_transposition
+from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
 from pullback.bind.tree import Tree
 from pullback.bind.tripwire import guarded
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
@@ -123,11 +124,7 @@ class _Transformable(torch.autograd.Function):
             kept = _followed(ctx.rule, record, tensors, kept)
             pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
         live = zip(pushed, outputs, record.differentiable, strict=True)
-        return (*(_tangent(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
-
-
-def _tangent(tangent: Tensor | None, out: Tensor) -> Tensor:
-    return torch.zeros_like(out) if tangent is None else tangent
+        return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
@@ -179,4 +176,4 @@ def _drop_idle(rule: Rule, record: Record, saved: list[Tensor | None]) -> None:
 
 def _unlike_any(t: Tensor) -> float:
     """Return a value that would show, were it read."""
-    return float("nan") if t.is_floating_point() or t.is_complex() else 0
+    return float("nan") if has_derivative(t) else 0

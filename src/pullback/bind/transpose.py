@@ -40,7 +40,7 @@ def push_by_transposition(
         for i, g in zip(live, gs, strict=True):
             cotangents[i] = g
         gradients = rule.pull(record, cotangents, tensors, outputs, kept, needs)
-        return tuple(_or_zero(gradients[i], tensors[i]) for i in moved)
+        return tuple(or_zero(gradients[i], tensors[i]) for i in moved)
 
     pull = torch.func.vjp(transposed, *(torch.zeros_like(outputs[i]) for i in live))[1]
     pushed = pull(tuple(t for t in tangents if t is not None))
@@ -73,10 +73,10 @@ def pull_by_transposition(
                 f"the jvp of {rule.name} computes outside of PyTorch (NumPy, a kernel), so no vjp follows from it: "
                 f"give one with `@{rule.name}.vjp`. Where an output does not move, the jvp returns None for it."
             )
-        return tuple(_or_zero(pushed[i], outputs[i]) for i in live)
+        return tuple(or_zero(pushed[i], outputs[i]) for i in live)
 
     zeros = [torch.zeros_like(tensors[i]) for i in moved]
-    given = tuple(_or_zero(cotangents[i], outputs[i]) for i in live)
+    given = tuple(or_zero(cotangents[i], outputs[i]) for i in live)
     gradients: list[Tensor | None] = [None] * len(tensors)
     for i, gradient in zip(moved, _transposed(along, zeros, given), strict=True):
         gradients[i] = gradient
@@ -101,7 +101,8 @@ def _transposed(
         return torch.autograd.grad(outs, roots, gs, create_graph=record, allow_unused=True)
 
 
-def _or_zero(derivative: Tensor | None, like: Tensor) -> Tensor:
+def or_zero(derivative: Tensor | None, like: Tensor) -> Tensor:
+    """Return a derivative, `None` standing for zeros."""
     return torch.zeros_like(like) if derivative is None else derivative
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
 _library = torch.library.Library("pullback", "DEF")
@@ -36,7 +37,7 @@ def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
 
     Where nobody does it would be in the way: a DTensor knows no sharding of it.
     """
-    if not (x.is_floating_point() or x.is_complex()):
+    if not has_derivative(x):
         return x
     if torch.compiler.is_dynamo_compiling() or _torch.may_be_traced():
         return tripwire(x, sources, name)

@@ -1,0 +1,10 @@
+"""What the dtype of a tensor says of its derivative."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def has_derivative(tensor: Tensor) -> bool:
+    """Whether a tensor holds real or complex numbers; integers and bools have no derivative."""
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -69,11 +69,7 @@ def test_residuals_of_a_formula_that_has_changed_since():
 
 def test_a_ruled_formula_that_returns_its_input():
     op = pullback.function(lambda x: x).vjp(lambda g, out, x: 3 * g * out)
-    assert hessian(op).tolist() == [3 * 3 * x for x in X.tolist()] or torch.equal(hessian(op), hessian(cloned()))
-
-
-def cloned():
-    return pullback.function(lambda x: x.clone()).vjp(lambda g, out, x: 3 * g * out)
+    torch.testing.assert_close(hessian(op), 9 * X)  # the rule says that out changes by 3 out
 
 
 @pytest.mark.parametrize(
@@ -200,7 +196,7 @@ def test_a_refusal_that_the_formula_catches():
     def formula(x):
         try:
             value = float(x.sum())
-        except Exception:
+        except Exception:  # what is tested: a formula that swallows our refusal
             value = 0.0
         return x * value
 

@@ -64,6 +64,9 @@ def _op(run: Callable[..., Any], ball: Any, cost: float, *partials: str) -> Op:
     return Op(run, balls.method(ball) if isinstance(ball, str) else ball, cost, tuple(map(parse, partials)) or None)
 
 
+_LARGER = "where({0} == {1}, 0.5, where({0} > {1}, 1, 0))"
+"""The derivative of a maximum by its first operand: shared at ties, as in PyTorch."""
+
 OPS: dict[str, Op] = {
     # arithmetic
     "add": _op(torch.add, lambda a, b: a + b, 1, "1", "1"),
@@ -112,16 +115,8 @@ OPS: dict[str, Op] = {
     "trigamma": _op(primitives.trigamma, balls.trigamma, 30),
     # kinks and choices; derivatives at the kinks are PyTorch's
     "relu": _op(torch.relu, balls.relu, 0.5, "where(a > 0, 1, 0)"),
-    "maximum": _op(
-        torch.maximum, lambda a, b: a.max(b), 1, "where(a == b, 0.5, where(a > b, 1, 0))", "where(a == b, 0.5, where(a < b, 1, 0))"
-    ),
-    "minimum": _op(
-        torch.minimum,
-        lambda a, b: a.min(b),
-        1,
-        "where(a == b, 0.5, where(a < b, 1, 0))",
-        "where(a == b, 0.5, where(a > b, 1, 0))",
-    ),
+    "maximum": _op(torch.maximum, lambda a, b: a.max(b), 1, *(_LARGER.format(*p) for p in ("ab", "ba"))),
+    "minimum": _op(torch.minimum, lambda a, b: a.min(b), 1, *(_LARGER.format(*p) for p in ("ba", "ab"))),
     "where": Op(torch.where, balls.where, 1, None),
     "floor": _op(torch.floor, "floor", 1, "0"),
     "ceil": _op(torch.ceil, "ceil", 1, "0"),

@@ -16,6 +16,9 @@ VAR, CONST, NAMED, POLY = "var", "const", "named", "poly"
 LEAVES = frozenset({VAR, CONST, NAMED})
 
 
+_interned: WeakValueDictionary[Any, Term] = WeakValueDictionary()
+
+
 class Term:
     """One operation on terms; equal terms are one object, so they compare and hash by identity.
 
@@ -27,15 +30,15 @@ class Term:
     """
 
     __slots__ = ("__weakref__", "args", "op", "value")
-    _interned: WeakValueDictionary[Any, Term] = WeakValueDictionary()
 
     def __new__(cls, op: str, args: tuple[Term, ...] = (), value: Any = None) -> Term:
+        """Return the one term of these parts."""
         key = (op, tuple(map(id, args)), value)
-        found = cls._interned.get(key)
+        found = _interned.get(key)
         if found is None:
             found = super().__new__(cls)
             found.op, found.args, found.value = op, args, value
-            cls._interned[key] = found
+            _interned[key] = found
         return found
 
     def __repr__(self) -> str:

@@ -30,6 +30,9 @@ class Term:
     """
 
     __slots__ = ("__weakref__", "args", "op", "value")
+    op: str
+    args: tuple[Term, ...]
+    value: Any
 
     def __new__(cls, op: str, args: tuple[Term, ...] = (), value: Any = None) -> Term:
         """Return the one term of these parts."""

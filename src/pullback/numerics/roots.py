@@ -34,11 +34,16 @@ def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> 
     with working_precision() as set_precision:
         set_precision(2 * bits)
         root = function.bisect(ball(a), ball(b), 2.0**-bits)
-        for rounded in (float(np.float32(float(root))), float(root)):
+        high = _short(float(root))
+        for rounded in (high, float(root)):
             if _sign(function.at(ball(rounded))) == 0:
                 root = ball(rounded)
-        high = float(np.float32(float(root)))
         return high + 0.0, float(root - high) + 0.0  # no −0
+
+
+def _short(value: float) -> float:
+    """Return a number rounded to float32, or itself where it is beyond its range."""
+    return float(np.float32(value)) if abs(value) < float(np.finfo(np.float32).max) else value
 
 
 class _Signed:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import flint
@@ -253,6 +254,15 @@ def test_precision_is_put_back():
     with pytest.raises(KeyError):
         exact([var("y")], {"x": np.ones(1)})
     assert flint.ctx.prec == before
+
+
+def test_threads_wait_for_each_other():
+    x = np.linspace(-700.0, 700.0, 300)
+    root = parse("log(1 - exp(-x*x)) - tanh(x)")
+    (alone,) = exact([root], {"x": x})
+    with ThreadPoolExecutor(4) as pool:
+        for (found,) in pool.map(lambda _: exact([root], {"x": x}), range(4)):
+            assert np.array_equal(found.high, alone.high, equal_nan=True)
 
 
 def test_without_flint_says_what_to_install(monkeypatch):

@@ -2,12 +2,26 @@
 
 A condition on balls is `True`, `False`, or `None` where the balls do not settle it. Balls are handed in, so nothing
 here imports flint.
+
+A nan is kept for what `domain` can read as "no value": an op is nan where a whole ball is outside its domain or may
+reach out of it at an end. Where an op fails for lack of precision alone its value is the whole line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+_LARGE = 100.0
+
+
+def _line(a: Any) -> Any:
+    return type(a)(0, "inf")
+
+
+def _off_poles(a: Any, value: Any) -> Any:
+    """Return the value of a function with poles at the integers, or the line where an inexact ball may have met one."""
+    return _line(a) if value.is_nan() and a.is_finite() and not a.is_exact() else value
 
 
 def method(name: str) -> Callable[[Any], Any]:
@@ -68,9 +82,59 @@ def softplus(a: Any) -> Any:
     return a + (-a).exp().log1p() if a > 0 else a.exp().log1p()
 
 
+def power(a: Any, b: Any) -> Any:
+    """Return aᵇ; of a negative number where b is an integer, which only an exact ball is known to be."""
+    value = a**b
+    return _line(a) if value.is_nan() and a < 0 and b.contains_integer() and not b.is_exact() else value
+
+
+def sinh(a: Any) -> Any:
+    """Return the hyperbolic sine, without arb's nan where it overflows."""
+    return a.sinh() if not abs(a) > _LARGE else (a.exp() - (-a).exp()) / 2
+
+
+def cosh(a: Any) -> Any:
+    """Return the hyperbolic cosine, without arb's nan where it overflows."""
+    return a.cosh() if not abs(a) > _LARGE else (a.exp() + (-a).exp()) / 2
+
+
+def tan(a: Any) -> Any:
+    """Return the tangent: at no number of finitely many digits is there a pole."""
+    value = a.tan()
+    return _line(a) if value.is_nan() and a.is_finite() else value
+
+
 def erfcx(a: Any) -> Any:
-    """Return e^(a²) erfc(a)."""
+    """Return e^(a²) erfc(a), where that is huge times tiny as U(1/2, 1/2, a²)/√π (Abramowitz and Stegun 13.6.39)."""
+    if a > _LARGE:
+        half = type(a)(0.5)
+        return (a * a).hypgeom_u(half, half) * type(a).pi().rsqrt()
     return (a * a).exp() * a.erfc()
+
+
+def erfc(a: Any) -> Any:
+    """Return the complementary error function, in its tail with digits, where arb knows only how small it is."""
+    return (-a * a).exp() * erfcx(a) if a > _LARGE else a.erfc()
+
+
+def lgamma(a: Any) -> Any:
+    """Return log|Γ(a)|, by reflection where a is negative: |Γ(a) Γ(1 − a)| = π/|sin(πa)|."""
+    if not a < 0:
+        return _off_poles(a, a.lgamma())
+    return _off_poles(a, (type(a).pi() / abs(a.sin_pi())).log() - (1 - a).lgamma())
+
+
+def digamma(a: Any) -> Any:
+    """Return the derivative of lgamma."""
+    return _off_poles(a, a.digamma())
+
+
+def trigamma(a: Any) -> Any:
+    """Return the derivative of digamma: Hurwitz' zeta at 2, ψ′(a) = π²/sin²(πa) − ψ′(1 − a) where a is negative."""
+    two = type(a)(2)
+    if not a < 0:
+        return _off_poles(a, two.zeta(a))
+    return _off_poles(a, (type(a).pi() / a.sin_pi()) ** 2 - two.zeta(1 - a))
 
 
 def gauss(a: Any) -> Any:
@@ -81,11 +145,6 @@ def gauss(a: Any) -> Any:
 def qgauss(a: Any) -> Any:
     """Return e^(−a²/4)."""
     return (-a * a / 4).exp()
-
-
-def trigamma(a: Any) -> Any:
-    """Return the derivative of digamma: Hurwitz' zeta at 2 (Abramowitz and Stegun 6.4.10)."""
-    return type(a)(2).zeta(a)
 
 
 def greater(a: Any, b: Any) -> bool | None:

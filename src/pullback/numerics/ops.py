@@ -6,6 +6,7 @@ them; their form does not matter much, since the search looks for a stable one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -69,17 +70,17 @@ _LARGER = "where({0} == {1}, 0.5, where({0} > {1}, 1, 0))"
 
 OPS: dict[str, Op] = {
     # arithmetic
-    "add": _op(torch.add, lambda a, b: a + b, 1, "1", "1"),
-    "sub": _op(torch.sub, lambda a, b: a - b, 1, "1", "-1"),
-    "mul": _op(torch.mul, lambda a, b: a * b, 1, "b", "a"),
-    "div": _op(torch.div, lambda a, b: a / b, 2, "1/b", "-((a/b)/b)"),
-    "neg": _op(torch.neg, lambda a: -a, 0.3, "-1"),
+    "add": _op(torch.add, operator.add, 1, "1", "1"),
+    "sub": _op(torch.sub, operator.sub, 1, "1", "-1"),
+    "mul": _op(torch.mul, operator.mul, 1, "b", "a"),
+    "div": _op(torch.div, operator.truediv, 2, "1/b", "-((a/b)/b)"),
+    "neg": _op(torch.neg, operator.neg, 0.3, "-1"),
     "abs": _op(torch.abs, abs, 0.3, "sgn(a)"),
     "sgn": _op(torch.sgn, balls.sgn, 0.5, "0"),
     "sqrt": _op(torch.sqrt, "sqrt", 2, "0.5/sqrt(a)"),
     "rsqrt": _op(torch.rsqrt, "rsqrt", 3, "-0.5*(rsqrt(a)/a)"),
     "hypot": _op(torch.hypot, balls.hypot, 4, "a/hypot(a, b)", "b/hypot(a, b)"),
-    "pow": _op(torch.pow, lambda a, b: a**b, 8, "b*pow(a, b - 1)", "pow(a, b)*log(a)"),
+    "pow": _op(torch.pow, balls.power, 8, "b*pow(a, b - 1)", "pow(a, b)*log(a)"),
     # exponentials and logarithms
     "exp": _op(torch.exp, "exp", 4, "exp(a)"),
     "exp2": _op(torch.exp2, balls.exp2, 4, "LN2*exp2(a)"),
@@ -93,25 +94,25 @@ OPS: dict[str, Op] = {
     # circular and hyperbolic
     "sin": _op(torch.sin, "sin", 6, "cos(a)"),
     "cos": _op(torch.cos, "cos", 6, "-sin(a)"),
-    "tan": _op(torch.tan, "tan", 7, "1 + tan(a)*tan(a)"),
+    "tan": _op(torch.tan, balls.tan, 7, "1 + tan(a)*tan(a)"),
     "asin": _op(torch.asin, "asin", 6, "1/sqrt((1 - a)*(1 + a))"),
     "acos": _op(torch.acos, "acos", 6, "-(1/sqrt((1 - a)*(1 + a)))"),
     "atan": _op(torch.atan, "atan", 6, "1/(1 + a*a)"),
     "atan2": _op(torch.atan2, balls.atan2, 8, "b/(a*a + b*b)", "-(a/(a*a + b*b))"),
-    "sinh": _op(torch.sinh, "sinh", 7, "cosh(a)"),
-    "cosh": _op(torch.cosh, "cosh", 7, "sinh(a)"),
+    "sinh": _op(torch.sinh, balls.sinh, 7, "cosh(a)"),
+    "cosh": _op(torch.cosh, balls.cosh, 7, "sinh(a)"),
     "tanh": _op(torch.tanh, "tanh", 6, "1 - tanh(a)*tanh(a)"),
     "asinh": _op(torch.asinh, "asinh", 8, "1/hypot(1, a)"),
     "acosh": _op(torch.acosh, "acosh", 8, "1/(sqrt(a - 1)*sqrt(a + 1))"),
     "atanh": _op(torch.atanh, "atanh", 8, "1/((1 - a)*(1 + a))"),
     # error function, Gaussian, gamma
     "erf": _op(torch.erf, "erf", 6, "TWO_OVER_SQRTPI*exp(-(a*a))"),
-    "erfc": _op(torch.erfc, "erfc", 8, "-(TWO_OVER_SQRTPI*exp(-(a*a)))"),
+    "erfc": _op(torch.erfc, balls.erfc, 8, "-(TWO_OVER_SQRTPI*exp(-(a*a)))"),
     "erfcx": _op(torch.special.erfcx, balls.erfcx, 10, "(2*a)*erfcx(a) - TWO_OVER_SQRTPI"),
     "gauss": _op(primitives.gauss, balls.gauss, 10, "-(a*gauss(a))"),
     "qgauss": _op(primitives.qgauss, balls.qgauss, 10, "-0.5*(a*qgauss(a))"),
-    "lgamma": _op(torch.lgamma, "lgamma", 20, "digamma(a)"),
-    "digamma": _op(torch.digamma, "digamma", 20, "trigamma(a)"),
+    "lgamma": _op(torch.lgamma, balls.lgamma, 20, "digamma(a)"),
+    "digamma": _op(torch.digamma, balls.digamma, 20, "trigamma(a)"),
     "trigamma": _op(primitives.trigamma, balls.trigamma, 30),
     # kinks and choices; derivatives at the kinks are PyTorch's
     "relu": _op(torch.relu, balls.relu, 0.5, "where(a > 0, 1, 0)"),

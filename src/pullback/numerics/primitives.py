@@ -23,7 +23,8 @@ def qgauss(a: Tensor) -> Tensor:
 
 def trigamma(a: Tensor) -> Tensor:
     """Return the derivative of digamma."""
-    return torch.special.polygamma(1, a)
+    value: Tensor = torch.special.polygamma(1, a)
+    return value
 
 
 def _exp_of_square(a: Tensor, factor: float) -> Tensor:

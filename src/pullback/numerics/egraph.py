@@ -310,4 +310,8 @@ def _key_of(ball: Any) -> Any:
         return 0 if abs(ball) < arb(2) ** (40 - _BITS) else None
     mantissa, exponent = ball.mid().man_exp()
     excess = int(mantissa).bit_length() - _KEY_BITS
-    return (int(mantissa) >> excess, int(exponent) + excess) if excess > 0 else (int(mantissa) << -excess, int(exponent) + excess)
+    return (
+        (int(mantissa) >> excess, int(exponent) + excess)
+        if excess > 0
+        else (int(mantissa) << -excess, int(exponent) + excess)
+    )

@@ -74,7 +74,13 @@ class Program:
         """Return it as text, one line for each piece."""
         lines = []
         for piece in self.pieces:
-            until = "otherwise" if piece.upper == float("inf") else f"{show(self.branch)} <= {piece.upper!r}" if self.branch else ""
+            until = (
+                "otherwise"
+                if piece.upper == float("inf")
+                else f"{show(self.branch)} <= {piece.upper!r}"
+                if self.branch
+                else ""
+            )
             if isinstance(piece.body, Program):
                 lines += [f"{indent}{until}:", *piece.body.lines(indent + "    ")]
             else:

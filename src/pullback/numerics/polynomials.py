@@ -72,7 +72,9 @@ class Fit:
     high: float
 
 
-def fits(target: Term, name: str, centre: tuple[float, float], radii: Sequence[float], dtype: torch.dtype) -> Iterator[Fit]:
+def fits(
+    target: Term, name: str, centre: tuple[float, float], radii: Sequence[float], dtype: torch.dtype
+) -> Iterator[Fit]:
     """Yield polynomials that agree with a univariate term about a centre to a rounding of `dtype`, for each radius."""
     middle = const(Fraction(centre[0]) + Fraction(centre[1]))
     shifted = substitute(target, {var(name): Term("add", (middle, var("t")))})

@@ -70,7 +70,9 @@ def cheapest(prices: np.ndarray, change: float = CHANGE) -> tuple[list[Run], flo
     return runs[::-1], total
 
 
-def threshold(low: float, high: float, worst: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], dtype: type) -> float:
+def threshold(
+    low: float, high: float, worst: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], dtype: type
+) -> float:
     """Return where to change over between two neighbouring samples.
 
     Args:

@@ -21,12 +21,16 @@ class Run:
 
 
 def price(errors: np.ndarray, costs: np.ndarray, goal: float) -> np.ndarray:
-    """Return what each implementation costs at each sample: errors beyond the goal weigh most, then the work."""
-    beyond = np.log2(1 + np.maximum(_around(errors) - goal, 0))
-    return 4 * beyond**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
+    """Return what each implementation costs at each sample.
+
+    What weighs most is how much worse than the best one it is, beyond the goal: where all are bad, none is preferred.
+    """
+    beyond = np.log2(1 + np.maximum(errors - goal, 0))
+    regret = beyond - beyond.min(0)
+    return 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
 
 
-def _around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
+def around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
     """Return the worst error of each sample and its neighbours: luck at one sample shall not win it."""
     worst = errors.copy()
     for shift in range(1, reach + 1):
@@ -35,13 +39,13 @@ def _around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
     return worst
 
 
-def few(prices: np.ndarray, most: int = 12) -> list[Run]:
-    """Return a cheap sequence of few runs: where nothing is good, many changes would fit the noise."""
+def few(prices: np.ndarray, most: int = 12) -> tuple[list[Run], float]:
+    """Return a cheap sequence of few runs and its price: where nothing is good, many changes would fit the noise."""
     change = CHANGE
     while True:
-        runs, _ = cheapest(prices, change)
+        runs, total = cheapest(prices, change)
         if len(runs) <= most:
-            return runs
+            return runs, total
         change *= 4
 
 

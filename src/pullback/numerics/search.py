@@ -122,7 +122,7 @@ class Search:
             program, worst, bad = self._program(target, names, choices, samples)
             if not len(bad.exact):
                 break
-            inner = _joined(inner, bad)  # places where every implementation failed: look for others there
+            inner = _followed(inner, bad)  # places where every implementation failed: look for others there
             samples = _joined(samples, bad)
             if len(names) == 1:
                 choices += self._patches(target, names[0], bad)
@@ -227,10 +227,10 @@ class Search:
         errors: np.ndarray,
         samples: Samples,
     ) -> Program:
-        prices = regimes.price(errors, costs, _GOAL[self.wide])
         if len(names) == 1:
-            runs = regimes.few(prices)
+            runs, _ = regimes.few(regimes.price(regimes.around(errors), costs, _GOAL[self.wide]))
             return self._univariate(target, names[0], choices, runs, samples)
+        prices = regimes.price(errors, costs, _GOAL[self.wide])
         return _multivariate(names, choices, prices, samples, np.arange(len(samples.exact)), depth=2)[0]
 
     def _univariate(
@@ -281,7 +281,7 @@ def _multivariate(
     for branch in _branches(names):
         value = evaluate(branch, inputs).double().numpy()
         order = np.argsort(value, kind="stable")
-        runs, total = regimes.cheapest(prices[:, rows[order]])
+        runs, total = regimes.few(prices[:, rows[order]], 4)
         if total >= best[1] - regimes.CHANGE or len(runs) == 1:
             continue
         pieces, spent = [], 0.0
@@ -305,7 +305,7 @@ def _branches(names: Sequence[str]) -> list[Term]:
     terms = [var(n) for n in names]
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            terms += [Term(op, (var(a), var(b))) for op in ("sub", "add", "mul")]
+            terms += [Term(op, (var(a), var(b))) for op in ("sub", "add", "mul", "div")]
     return terms
 
 
@@ -314,24 +314,29 @@ def _variants(terms: Sequence[Term], most: int = 6) -> list[Term]:
 
 
 def _thinned(samples: Samples, count: int = 512) -> Samples:
-    """Return about `count` samples, evenly taken, a whole number of regions."""
+    """Return about `count` samples, evenly taken, a whole number of regions; neighbours are alike in every variable."""
     n = len(samples.exact)
-    count = max(REGION, min(count, n) // REGION * REGION)
-    rows = np.unique(np.linspace(0, n - 1, count).astype(int)) if n >= count else np.resize(np.arange(n), count)
-    rows = np.sort(np.resize(rows, count))
+    axes = list(samples.points.values())
+    count = max(REGION, min(count * min(len(axes), 2), n) // REGION * REGION)
+    rows = np.sort(np.resize(np.unique(np.linspace(0, n - 1, count).astype(int)), count))
+    bins = [(np.argsort(np.argsort(x[rows], kind="stable")) * 6) // count for x in axes[:-1]]
+    rows = rows[np.lexsort((axes[-1][rows], *bins[::-1]))]
     return Samples({k: x[rows] for k, x in samples.points.items()}, samples.exact[rows])
 
 
 def _joined(samples: Samples, more: Samples) -> Samples:
-    """Return the samples of both, sorted; a whole number of regions stays one."""
-    extra = len(more.exact)
-    if extra and len(samples.exact) % REGION == 0:
-        extra = -(-extra // REGION) * REGION
-    rows = np.sort(np.resize(np.arange(len(more.exact)), extra))
-    points = {n: np.concatenate([x, more.points[n][rows]]) for n, x in samples.points.items()}
+    """Return the samples of both, sorted."""
+    points = {n: np.concatenate([x, more.points[n]]) for n, x in samples.points.items()}
     order = np.argsort(next(iter(points.values())), kind="stable")
-    value = np.concatenate([samples.exact, more.exact[rows]])
+    value = np.concatenate([samples.exact, more.exact])
     return Samples({n: x[order] for n, x in points.items()}, value[order])
+
+
+def _followed(samples: Samples, more: Samples) -> Samples:
+    """Return regions of samples, followed by further ones."""
+    rows = np.sort(np.resize(np.arange(len(more.exact)), -(-len(more.exact) // REGION) * REGION))
+    points = {n: np.concatenate([x, more.points[n][rows]]) for n, x in samples.points.items()}
+    return Samples(points, np.concatenate([samples.exact, more.exact[rows]]))
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:

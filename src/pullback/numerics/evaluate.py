@@ -1,0 +1,37 @@
+"""Runs terms with PyTorch's kernels, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.numerics.ops import OPS, VALUES
+from pullback.numerics.term import CONST, NAMED, POLY, VAR, Term, topological
+
+
+def evaluate(root: Term, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the value of a term on tensors of one dtype, by the names of its variables.
+
+    A constant is rounded to that dtype. A term without variables is as large as the first tensor.
+    """
+    return evaluate_all([root], inputs)[0]
+
+
+def evaluate_all(roots: Sequence[Term], inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the values of several terms, each subterm computed once."""
+    like = next(iter(inputs.values()))
+    values: dict[Term, Tensor] = {}
+    for term in topological(roots):
+        if term.op == VAR:
+            values[term] = inputs[term.value]
+        elif term.op in (CONST, NAMED):
+            number = VALUES[term.value] if term.op == NAMED else float(term.value)
+            values[term] = torch.full((), number, dtype=like.dtype, device=like.device)
+        elif term.op == POLY:
+            values[term] = term.value.run(values[term.args[0]])
+        else:
+            values[term] = OPS[term.op].run(*(values[a] for a in term.args))
+    # A result without variables has no size yet; times 1 it keeps its bits.
+    return [values[root] if values[root].ndim else torch.ones_like(like) * values[root] for root in roots]

@@ -19,7 +19,6 @@ from pullback.numerics.formats import Floats, Format, format_of
 Domain = Mapping[str, tuple[float, float]]
 """For a variable the closed interval that it is taken from; all numbers where it has none."""
 
-_EVERYTHING = (-math.inf, math.inf)
 _PATTERNS = 6000
 _REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
 """Half-widths of the intervals around 0 from which reals are drawn uniformly, and how many."""
@@ -63,13 +62,24 @@ def points(
     Raises:
         OptionError: if the dtype is not one of the formats.
     """
-    form, limits = format_of(dtype), domain or {}
-    intervals = [limits.get(name, _EVERYTHING) for name in variables]
-    if len(variables) == 1:
-        columns = [_line(form, intervals[0], np.random.default_rng(seed), [p[variables[0]] for p in near])]
-    else:
-        columns = _joint(form, intervals, np.random.default_rng(seed), [[p[v] for v in variables] for p in near])
-    return dict(zip(variables, columns, strict=True))
+    form, intervals = format_of(dtype), _intervals(variables, domain)
+    random = np.random.default_rng(seed)
+    lines = [_line(form, interval, random) for interval in intervals]
+    rows = lines[0][:, None] if len(lines) == 1 else _paired(form, lines, random)
+    return _columns(variables, np.concatenate([rows, *_around(form, variables, near, random)]), form, intervals)
+
+
+def close_to(
+    near: Iterable[Mapping[str, float]],
+    variables: Sequence[str],
+    dtype: torch.dtype,
+    seed: int = 0,
+    domain: Domain | None = None,
+) -> dict[str, Floats]:
+    """Return points of a format around some points alone, arguments as for `points`."""
+    form, random = format_of(dtype), np.random.default_rng(seed)
+    rows = np.concatenate([np.empty((0, len(variables))), *_around(form, variables, near, random)])
+    return _columns(variables, rows, form, _intervals(variables, domain))
 
 
 def thresholds(form: Format) -> list[float]:
@@ -83,21 +93,35 @@ def thresholds(form: Format) -> list[float]:
     return [*exponential, *(x / 2 for x in exponential), *gaussian, *(x / math.sqrt(2) for x in gaussian), *powers]
 
 
-def _line(form: Format, interval: tuple[float, float], random: np.random.Generator, near: list[float]) -> Floats:
-    """Return the sample of one variable, sorted; −0 beside 0."""
+def _intervals(variables: Sequence[str], domain: Domain | None) -> list[tuple[float, float]]:
+    return [(domain or {}).get(name, (-math.inf, math.inf)) for name in variables]
+
+
+def _columns(
+    variables: Sequence[str], rows: Floats, form: Format, intervals: list[tuple[float, float]]
+) -> dict[str, Floats]:
+    """Return the finite points of the domain, each once, as an array for each variable; −0 beside 0."""
+    rows = form.round(rows)
+    inside = [np.isfinite(x) & (x >= low) & (x <= high) for x, (low, high) in zip(rows.T, intervals, strict=True)]
+    rows = np.unique(rows[np.logical_and.reduce(inside)], axis=0)
+    if len(variables) == 1 and 0.0 in rows:
+        rows = np.insert(rows, np.searchsorted(rows[:, 0], 0.0), -0.0, axis=0)
+    return dict(zip(variables, map(np.ascontiguousarray, rows.T), strict=True))
+
+
+def _line(form: Format, interval: tuple[float, float], random: np.random.Generator) -> Floats:
+    """Return the sample of one variable."""
     low, high = interval
     ends = [x for x in interval if math.isfinite(x)]
     edges = [s * t for t in thresholds(form) for s in (1, -1)]
     parts = [
         *(window(x, _WINDOW, form.dtype) for x in (*edges, *ends)),
-        *(window(x, 4 * _WINDOW, form.dtype) for x in near),
         *_regular(form),
         _spread(form, interval, random, _PATTERNS),
         *(random.uniform(a, b, count) for a, b, count in _windows(low, high)),
     ]
-    values = np.unique(form.round(np.concatenate(parts)))
-    values = values[np.isfinite(values) & (values >= low) & (values <= high)]
-    return np.insert(values, np.searchsorted(values, 0.0), -0.0) if 0.0 in values else values
+    values = np.concatenate(parts)
+    return values[(values >= low) & (values <= high)]
 
 
 def _regular(form: Format) -> list[Floats]:
@@ -122,26 +146,30 @@ def _windows(low: float, high: float) -> list[tuple[float, float, int]]:
     return [(a, b, count) for a, b, count in (*around, *whole) if a < b]
 
 
-def _joint(
-    form: Format, intervals: list[tuple[float, float]], random: np.random.Generator, near: list[list[float]]
-) -> list[Floats]:
-    """Return the sample of several variables: lines drawn from independently, then some pairs brought together."""
-    lines = [_line(form, interval, random, []) for interval in intervals]
-    rows = np.stack([random.choice(line, _JOINT) for line in lines], axis=1)
+def _paired(form: Format, lines: list[Floats], random: np.random.Generator) -> Floats:
+    """Return rows of several variables: drawn from lines independently, then some neighbours brought together."""
+    rows = form.round(np.stack([random.choice(line, _JOINT) for line in lines], axis=1))
     for first, second in zip(range(len(lines) - 1), range(1, len(lines)), strict=True):
-        picked = np.array_split(random.permutation(_JOINT), 8)
+        equal, opposite, close, smaller, zero, zeros, *_ = np.array_split(random.permutation(_JOINT), 8)
         x = rows[:, first]
-        rows[picked[0], second] = x[picked[0]]
-        rows[picked[1], second] = -x[picked[1]]
-        steps = random.integers(-64, 65, len(picked[2]))
-        rows[picked[2], second] = form.at_ordinal(form.ordinal(x[picked[2]]) + steps)
-        scale = np.ldexp(1.0, -random.integers(1, form.mantissa + 4, len(picked[3])))
-        rows[picked[3], second] = x[picked[3]] * scale
-        rows[picked[4], first], rows[picked[5], second] = 0.0, 0.0
-    for center in near:
-        around = form.ordinal(form.round(np.array(center))) + random.integers(-64, 65, (4 * _WINDOW, len(center)))
-        rows = np.concatenate([rows, form.at_ordinal(around)])
-    rows = np.unique(form.round(rows), axis=0)
-    inside = [np.isfinite(x) & (x >= low) & (x <= high) for x, (low, high) in zip(rows.T, intervals, strict=True)]
-    rows = rows[np.logical_and.reduce(inside)]
-    return [np.ascontiguousarray(x) for x in rows.T]
+        rows[equal, second] = x[equal]
+        rows[opposite, second] = -x[opposite]
+        rows[close, second] = form.at_ordinal(form.ordinal(x[close]) + random.integers(-64, 65, len(close)))
+        rows[smaller, second] = x[smaller] * np.ldexp(1.0, -random.integers(1, form.mantissa + 4, len(smaller)))
+        rows[zero, first], rows[zeros, second] = 0.0, 0.0
+    return rows
+
+
+def _around(
+    form: Format, variables: Sequence[str], near: Iterable[Mapping[str, float]], random: np.random.Generator
+) -> list[Floats]:
+    """Return rows close to some points: of one variable consecutive numbers, of several random ones."""
+    count = 4 * _WINDOW
+    found = []
+    for point in near:
+        center = form.ordinal(form.round(np.array([point[name] for name in variables])))
+        steps = random.integers(-64, 65, (count, len(center)))
+        if len(center) == 1:
+            steps = np.arange(-count // 2, count // 2)[:, None]
+        found.append(form.at_ordinal(center + steps))
+    return found

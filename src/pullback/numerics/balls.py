@@ -105,11 +105,16 @@ def tan(a: Any) -> Any:
 
 
 def erfcx(a: Any) -> Any:
-    """Return e^(a²) erfc(a); where that is huge times tiny, U(1/2, 1/2, a²)/√π (Abramowitz and Stegun 13.6.39)."""
+    """Return e^(a²) erfc(a), where that is huge times tiny as U(1/2, 1/2, a²)/√π (Abramowitz and Stegun 13.6.39)."""
     if a > _LARGE:
         half = type(a)(0.5)
         return (a * a).hypgeom_u(half, half) * type(a).pi().rsqrt()
     return (a * a).exp() * a.erfc()
+
+
+def erfc(a: Any) -> Any:
+    """Return the complementary error function, in its tail with digits, where arb knows only how small it is."""
+    return (-a * a).exp() * erfcx(a) if a > _LARGE else a.erfc()
 
 
 def lgamma(a: Any) -> Any:

@@ -15,7 +15,7 @@ from pullback.numerics.precision import Ball
 from pullback.numerics.program import Program
 
 _NUDGE = 2.0**-60
-"""How far beside its operands an op is asked whether it has values there: far less than formulas distinguish."""
+"""How far beside its operands, relative to them, an op is asked whether it has values there."""
 
 
 class Lack(enum.Enum):
@@ -65,7 +65,7 @@ def _own(function: Any, operands: Sequence[Ball]) -> Lack:
         return Lack.OPEN
     if _some_value(function, [(a,) if a.is_exact() else (a.lower(), a.mid(), a.upper()) for a in operands]):
         return Lack.OPEN
-    nudges = [(1 + abs(a)) * _NUDGE for a in operands]
+    nudges = [(1 if a.contains(0) else abs(a)) * _NUDGE for a in operands]
     beside = [(a.lower() - by, a.upper() + by) for a, by in zip(operands, nudges, strict=True)]
     return Lack.SINGULAR if _some_value(function, beside) else Lack.OUTSIDE
 

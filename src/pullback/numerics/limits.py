@@ -1,6 +1,7 @@
 """Limits of terms at points where their formula has no value, such as sin(x)/x at 0.
 
-A limit is read off values at distances h of about 2⁻¹⁵⁰, 2⁻³⁰⁰ and 2⁻⁶⁰⁰ along a few paths into the point. If the
+A limit is read off values at distances h of about 2⁻¹⁵⁰, 2⁻³⁰⁰ and 2⁻⁶⁰⁰ along a few paths into the point (times a
+coordinate, where it is not 0, so that −10⁻³⁰⁰ is not taken for the edge of the domain of a logarithm). If the
 term is L + C hᵃ there, up to logarithms, the differences of successive values are d₁ ≈ C 2^(−150a) and
 d₂ ≈ C 2^(−300a), and the last value is off by about C 2^(−600a), which is below d₂²/d₁. So a limit is accepted where
 d₂ is far below d₁ and d₂²/d₁ below 2⁻⁷⁵ L; where the last value itself is below d₂²/d₁, as for x·log(x), it is 0.
@@ -84,11 +85,11 @@ def _near(
     distance: int,
     set_precision: Callable[[int], None],
 ) -> Ball | Lack:
-    """Return the value of a term 2^−distance away from a point, or why there is none."""
+    """Return the value of a term about 2^−distance away from a point, or why there is none."""
     ball = ball_type()
     set_precision(_PRECISIONS[-1])  # more than enough for the point itself to be exact
     at = {
-        name: ball(point[name]) + ball((1, -distance * step.order)) * (step.slope * max(1.0, abs(point[name])))
+        name: ball(point[name]) + ball((1, -distance * step.order)) * (step.slope * (abs(point[name]) or 1.0))
         for name, step in steps.items()
     }
     for bits in _PRECISIONS:

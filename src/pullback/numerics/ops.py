@@ -107,7 +107,7 @@ OPS: dict[str, Op] = {
     "atanh": _op(torch.atanh, "atanh", 8, "1/((1 - a)*(1 + a))"),
     # error function, Gaussian, gamma
     "erf": _op(torch.erf, "erf", 6, "TWO_OVER_SQRTPI*exp(-(a*a))"),
-    "erfc": _op(torch.erfc, "erfc", 8, "-(TWO_OVER_SQRTPI*exp(-(a*a)))"),
+    "erfc": _op(torch.erfc, balls.erfc, 8, "-(TWO_OVER_SQRTPI*exp(-(a*a)))"),
     "erfcx": _op(torch.special.erfcx, balls.erfcx, 10, "(2*a)*erfcx(a) - TWO_OVER_SQRTPI"),
     "gauss": _op(primitives.gauss, balls.gauss, 10, "-(a*gauss(a))"),
     "qgauss": _op(primitives.qgauss, balls.qgauss, 10, "-0.5*(a*qgauss(a))"),

@@ -19,7 +19,7 @@ from pullback.numerics.term import Term
 PRECISIONS = (96, 192, 480, 1024, 2048, 4096, 8192)
 """Working precisions, in bits, until a value is settled. 480: for differences that vanish below `NEGLIGIBLE`."""
 
-_HELD = 2**24
+_HELD = 2**26
 """Bits of balls that are held at once: points are taken in blocks."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pullback.errors import FormulaError
+from pullback.numerics.complements import resolved
 from pullback.numerics.ops import CONSTANTS, OPS
 from pullback.numerics.precision import Ball, ball_type, precision
 from pullback.numerics.term import NAMED, VAR, Term, topological
@@ -19,7 +20,8 @@ class Program:
     """Some terms, compiled. Values are balls, of conditions truth values (`balls`), at the precision of the moment.
 
     Attributes:
-        terms: every subterm, operands first; its place in this list is its slot.
+        terms: every subterm, operands first, without vanishing differences (`complements`); its place in this list is
+            its slot.
         roots: the slots of the terms that were asked for.
         operands: of every slot, the slots of its operands.
         steps: of every slot that has operands, the slot, its function on balls and its operands.
@@ -32,6 +34,7 @@ class Program:
             FormulaError: for an op that is not in the table.
             RunnerError: if python-flint is not installed.
         """
+        roots = resolved(roots)
         self.terms = topological(roots)
         slots = {term: slot for slot, term in enumerate(self.terms)}
         self.roots = [slots[root] for root in roots]

@@ -34,18 +34,23 @@ def root_between(term: Term, name: str, a: float, b: float, bits: int = 120) -> 
     with working_precision() as set_precision:
         set_precision(2 * bits)
         root = function.bisect(ball(a), ball(b), 2.0**-bits)
-        for rounded in (float(np.float32(float(root))), float(root)):
+        high = _short(float(root))
+        for rounded in (high, float(root)):
             if _sign(function.at(ball(rounded))) == 0:
                 root = ball(rounded)
-        high = float(np.float32(float(root)))
         return high + 0.0, float(root - high) + 0.0  # no −0
+
+
+def _short(value: float) -> float:
+    """Return a number rounded to float32, or itself where it is beyond its range."""
+    return float(np.float32(value)) if abs(value) < float(np.finfo(np.float32).max) else value
 
 
 class _Signed:
     """A term as a function of one variable, evaluated until its sign is known."""
 
     def __init__(self, term: Term, name: str) -> None:
-        self.program, self.name = Program([term]), name
+        self.term, self.program, self.name = term, Program([term]), name
 
     def at(self, x: Ball) -> Ball:
         bits = precision()
@@ -55,7 +60,7 @@ class _Signed:
                 value: Ball = self.program.at({self.name: x})[self.program.roots[0]]
                 if value > 0 or value < 0 or value.abs_upper() < _ROOT:
                     return value
-        raise ValueError(f"no precision tells the sign of {self.program.terms[-1]} at {self.name} = {float(x)!r}.")
+        raise ValueError(f"no precision tells the sign of {self.term} at {self.name} = {float(x)!r}.")
 
     def bisect(self, a: Ball, b: Ball, tolerance: float) -> Ball:
         """Return a root between two exact points, within a relative tolerance."""
@@ -69,11 +74,11 @@ class _Signed:
             else:
                 b, at_b = middle, value
         if sign > 0:
-            raise ValueError(f"{self.program.terms[-1]} has the same sign at both ends.")
+            raise ValueError(f"{self.term} has the same sign at both ends.")
         if sign == 0:
             return a if _sign(at_a) == 0 else b
         if not abs(at_a) + abs(at_b) < small:
-            raise ValueError(f"{self.program.terms[-1]} changes its sign at {float(a)!r} without being 0 there.")
+            raise ValueError(f"{self.term} changes its sign at {float(a)!r} without being 0 there.")
         return a
 
 

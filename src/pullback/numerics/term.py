@@ -102,6 +102,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=",
 def parse(text: str) -> Term:
     """Read a term in Python's syntax: names in capitals are constants, other names variables, `a**2` is a product.
 
+    A quotient of integers is a constant; written `div(1, 3)` it is an operation, as `neg(2)` is.
+
     Raises:
         ValueError: for other syntax.
     """
@@ -121,12 +123,18 @@ def _read(node: ast.expr, text: str) -> Term:
         case ast.BinOp(op=ast.Pow(), left=base, right=exponent):
             return power(_read(base, text), _read(exponent, text))
         case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
-            return Term(_BINARY[type(op)], (_read(left, text), _read(right, text)))
+            a, b = _read(left, text), _read(right, text)
+            fraction = type(op) is ast.Div and _whole(a) and _whole(b) and b.value != 0
+            return const(a.value / b.value) if fraction else Term(_BINARY[type(op)], (a, b))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
             return Term(_COMPARE[type(op)], (_read(left, text), _read(right, text)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return Term(name, tuple(_read(a, text) for a in args))
     raise ValueError(f"cannot read {ast.unparse(node)!r} in {text!r}")
+
+
+def _whole(term: Term) -> bool:
+    return term.op == CONST and term.value.denominator == 1
 
 
 def power(base: Term, exponent: Term) -> Term:
@@ -146,9 +154,9 @@ def show(term: Term) -> str:
         return _number(term.value)
     if term.op == POLY:
         return f"{term.value}({show(term.args[0])})"
-    if term.op == "neg":
+    if term.op == "neg" and term.args[0].op != CONST:
         return f"-{_operand(term.args[0])}"
-    if term.op in _INFIX:
+    if term.op in _INFIX and not (term.op == "div" and all(map(_whole, term.args))):
         left, right = term.args
         return f"{_operand(left)} {_INFIX[term.op]} {_operand(right)}"
     return f"{term.op}({', '.join(map(show, term.args))})"

@@ -1,41 +1,42 @@
-"""Terms on tensors: plain PyTorch, one kernel for each op."""
+"""Runs terms with PyTorch's kernels, op by op."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from pullback.numerics.ops import OPS, VALUES
-from pullback.numerics.term import CONST, LEAVES, NAMED, POLY, VAR, Term, topological
+from pullback.numerics.term import CONST, NAMED, POLY, VAR, Term, topological
 
 
 def evaluate(root: Term, inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None) -> Tensor:
-    """Compute a term on tensors of one dtype; `known` keeps what is shared between terms."""
-    known = {} if known is None else known
-    example = next(iter(inputs.values()))
-    for term in topological([root]):
-        if term not in known:
-            known[term] = _run(term, inputs, known, example)
-    return known[root]
+    """Return the value of a term on tensors of one dtype, by the names of its variables.
+
+    A constant is rounded to that dtype. A term without variables is as large as the first tensor. `known` holds the
+    subterms that are computed already, and takes the others.
+    """
+    return evaluate_all([root], inputs, known)[0]
 
 
-def number(term: Term) -> float:
-    """Return the value of a constant, rounded."""
-    return VALUES[term.value] if term.op == NAMED else float(term.value)
-
-
-def _run(term: Term, inputs: Mapping[str, Tensor], known: Mapping[Term, Tensor], example: Tensor) -> Tensor:
-    if term.op == VAR:
-        return inputs[term.value]
-    if term.op in LEAVES:
-        return torch.tensor(number(term), dtype=example.dtype, device=example.device)
-    operands = [known[a] for a in term.args]
-    made: Tensor = term.value.run(*operands) if term.op == POLY else OPS[term.op].run(*operands)
-    return made
-
-
-def is_constant(term: Term) -> bool:
-    """Whether a term is a number."""
-    return term.op in (CONST, NAMED)
+def evaluate_all(
+    roots: Sequence[Term], inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None
+) -> list[Tensor]:
+    """Return the values of several terms, each subterm computed once."""
+    like = next(iter(inputs.values()))
+    values = {} if known is None else known
+    for term in topological(roots):
+        if term in values:
+            continue
+        if term.op == VAR:
+            values[term] = inputs[term.value]
+        elif term.op in (CONST, NAMED):
+            number = VALUES[term.value] if term.op == NAMED else float(term.value)
+            values[term] = torch.full((), number, dtype=like.dtype, device=like.device)
+        elif term.op == POLY:
+            values[term] = term.value.run(values[term.args[0]])
+        else:
+            values[term] = OPS[term.op].run(*(values[a] for a in term.args))
+    # A result without variables has no size yet; times 1 it keeps its bits.
+    return [values[root] if values[root].ndim else torch.ones_like(like) * values[root] for root in roots]

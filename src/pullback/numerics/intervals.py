@@ -1,0 +1,144 @@
+"""Interval arithmetic on tensors of float64, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KERNEL = 2.0**-48
+"""What a float64 kernel is taken to be off, relatively."""
+
+ROUNDING = 2.0**-52
+"""More than the error of an arithmetic operation, relatively."""
+
+_TINY = 2.0**-1060
+"""More than the error of what is rounded to a subnormal number."""
+
+_LARGEST = torch.finfo(torch.float64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds of a real number at each point.
+
+    Attributes:
+        low: at most that number; never +∞.
+        high: at least that number; never −∞.
+        undefined: where there is certainly none, and the bounds are the whole line; `None` for nowhere.
+    """
+
+    low: Tensor
+    high: Tensor
+    undefined: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is known of a truth value at each point.
+
+    Attributes:
+        true: where it certainly holds.
+        false: where it certainly does not.
+        undefined: where it has an operand that is undefined; `None` for nowhere.
+    """
+
+    true: Tensor
+    false: Tensor
+    undefined: Tensor | None = None
+
+
+def exactly(value: Tensor) -> Interval:
+    """Return the interval of one number."""
+    return Interval(value, value)
+
+
+def around(
+    low: Tensor, high: Tensor, relative: float, absolute: float = 0.0, undefined: Tensor | None = None
+) -> Interval:
+    """Return the interval between computed bounds, made wider by their errors; NaN is no bound."""
+    low = torch.nan_to_num(low, nan=-torch.inf, posinf=_LARGEST, neginf=-torch.inf)
+    high = torch.nan_to_num(high, nan=torch.inf, posinf=torch.inf, neginf=-_LARGEST)
+    low = low - (low.abs() * relative + (_TINY + absolute))
+    high = high + (high.abs() * relative + (_TINY + absolute))
+    if undefined is not None:
+        low, high = low.masked_fill(undefined, -torch.inf), high.masked_fill(undefined, torch.inf)
+    return Interval(low, high, undefined)
+
+
+Rule = Callable[..., Any]
+"""Intervals, and for choices conditions, of the operands of an op to that of its value."""
+
+Outside = Callable[[Interval], Tensor]
+"""Where an interval is outside of a function's domain."""
+
+
+def either(*masks: Tensor | None) -> Tensor | None:
+    """Return where one of some masks holds."""
+    found = None
+    for mask in masks:
+        if mask is not None:
+            found = mask if found is None else found | mask
+    return found
+
+
+def monotone(
+    run: Callable[[Tensor], Tensor],
+    sign: int = 1,
+    outside: Outside | None = None,
+    relative: float = KERNEL,
+    absolute: float = 0.0,
+) -> Rule:
+    """Return the rule of a function that grows (sign 1) or falls (−1) all over its domain."""
+
+    def rule(a: Interval) -> Interval:
+        low = run(a.low)
+        high = low if a.high is a.low else run(a.high)
+        undefined = a.undefined if outside is None else either(a.undefined, outside(a))
+        pair = (low, high) if sign == 1 else (high, low)
+        return around(*pair, relative, absolute, undefined)
+
+    return rule
+
+
+def exact_rule(run: Callable[..., Tensor]) -> Rule:
+    """Return the rule of a function that grows in each operand and is computed without error."""
+
+    def rule(*args: Interval) -> Interval:
+        low = run(*(a.low for a in args))
+        return Interval(low, run(*(a.high for a in args)), either(*(a.undefined for a in args)))
+
+    return rule
+
+
+def absolute(a: Interval) -> Interval:
+    """Return the interval of |a|."""
+    low = torch.clamp_min(torch.maximum(a.low, -a.high), 0.0)
+    return Interval(low, torch.maximum(-a.low, a.high), a.undefined)
+
+
+def corners(
+    run: Callable[[Tensor, Tensor], Tensor], a: Interval, b: Interval, relative: float, valid: Tensor | None = None
+) -> Interval:
+    """Return the bounds of a function of two operands that is monotone in each, where `valid` holds.
+
+    0·∞ and ∞/∞ at a corner stand for what the others bound already: an end at infinity is not reached.
+    """
+    pairs = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)]
+    values = torch.stack(torch.broadcast_tensors(*(run(x, y) for x, y in pairs)))
+    values = torch.where(values.isnan(), 0.0, values)
+    low, high = values.amin(0), values.amax(0)
+    if valid is not None:
+        low, high = torch.where(valid, low, -torch.inf), torch.where(valid, high, torch.inf)
+    return around(low, high, relative, 0.0, either(a.undefined, b.undefined))
+
+
+def centre(a: Interval) -> tuple[Tensor, Tensor]:
+    """Return a number in the interval and how far from it its ends are at most."""
+    if a.low is a.high:
+        return a.low, torch.zeros_like(a.low)
+    middle = a.low / 2 + a.high / 2
+    return middle, torch.maximum(a.high - middle, middle - a.low) * (1 + KERNEL) + _TINY

@@ -1,0 +1,109 @@
+"""Measures a formula at points: what it computes there, against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pullback.numerics.formats import Floats
+from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.oracle import Truth, exact, root_between
+from pullback.numerics.sampling import Domain, close_to, points
+from pullback.numerics.summary import Point, Summary, summary
+from pullback.numerics.term import Term
+from pullback.numerics.ulp import Errors, errors
+
+_ROOTS = 8
+_FAR = 1e6
+"""Roots beyond are not looked for: those of periodic functions are denser than the sample."""
+
+Columns = Mapping[str, Floats]
+"""For each variable its values at some points."""
+
+
+def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[Summary]:
+    """Return the errors of each quantity at some points of a dtype."""
+    truths = exact(list(terms.values()), at)
+    return summarise(run(formula, terms, dtype, at), truths, at)
+
+
+def measure_sample(
+    formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, seed: int, domain: Domain | None
+) -> list[Summary]:
+    """Return the errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
+    names = formula.variables
+    at = points(names, dtype, seed, domain)
+    truths = exact(list(terms.values()), at)
+    found = summarise(run(formula, terms, dtype, at), truths, at)
+    near = [point for s in found for point in _places(s)]
+    if len(names) == 1:
+        near += [p for term, truth in zip(terms.values(), truths, strict=True) for p in _roots(term, truth, at)]
+    closer = close_to(near, names, dtype, seed, domain)
+    if len(names) == 1:  # what is in both would count twice
+        (name,) = names
+        closer = {name: np.setdiff1d(closer[name], at[name])}
+    if not len(closer[names[0]]):
+        return found
+    return [a + b for a, b in zip(found, measure(formula, terms, dtype, closer), strict=True)]
+
+
+def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[list[Tensor]]:
+    """Return what is computed of each quantity, on tensors of consecutive and of strided elements.
+
+    PyTorch's kernels compute these with vector instructions and one by one, and not always to the same bits.
+    """
+    order = max(len(quantity.by) for quantity in terms)
+    tensors = [torch.from_numpy(at[name]).to(dtype) for name in formula.variables]
+    strided = [torch.stack([x, x], dim=1)[:, 0] for x in tensors]
+    results = [formula.run(xs, order) for xs in (tensors, strided)]
+    return [[result[quantity] for result in results] for quantity in terms]
+
+
+def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) -> list[Summary]:
+    """Return the errors of each quantity; of what was computed in several ways the worse at each point."""
+    found = []
+    for ways, truth in zip(computed, truths, strict=True):
+        worst = ways[0]
+        for other in ways[1:]:
+            worst = _worse(worst, other, truth)
+        found.append(summary(errors(worst, truth), at, worst, truth))
+    return found
+
+
+def _worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
+    differ = (a != b) & ~(a.isnan() & b.isnan())
+    if not bool(differ.any()):
+        return a
+    where = torch.from_numpy(_badness(errors(b, truth)) > _badness(errors(a, truth)))
+    return torch.where(where, b, a)
+
+
+def _badness(found: Errors) -> Floats:
+    badness: Floats = np.where(found.spurious, np.inf, found.ulp)
+    return badness
+
+
+def _places(found: Summary) -> list[Point]:
+    """Return where a summary says that something is wrong."""
+    worst = [] if found.worst is None else [found.worst.point]
+    return worst + [s.start for s in (found.nan, found.inf, found.zero) if s.start is not None]
+
+
+def _roots(term: Term, truth: Truth, at: Columns) -> list[Point]:
+    """Return the roots nearest to 0 of a term of one variable, between points of opposite sign."""
+    ((name, x),) = at.items()
+    known = np.flatnonzero(np.isfinite(truth.high) & (np.abs(x) < _FAR))
+    brackets = [(i, j) for i, j in pairwise(known) if truth.high[i] * truth.high[j] < 0]
+    brackets.sort(key=lambda pair: abs(x[pair[0]]))
+    found = []
+    for i, j in brackets[:_ROOTS]:
+        try:
+            high, low = root_between(term, name, float(x[i]), float(x[j]))
+        except ValueError:  # a pole or a jump
+            continue
+        found.append({name: high + low})
+    return found

@@ -1,0 +1,115 @@
+"""What was measured of a function's accuracy, for people: one row for each dtype and derivative."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pullback.report.clean import clean_line
+
+if TYPE_CHECKING:
+    from pullback.numerics.accuracy import Accuracy, Row
+    from pullback.numerics.summary import Point, Spurious, Summary
+
+_TEXT_WIDTH = 110
+_GOOD, _FAIR = 1.0, 4.0
+
+
+def render_text(measured: Accuracy) -> str:
+    """Return the table as plain text."""
+    console = Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False)
+    render(measured, console)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
+
+
+def render(measured: Accuracy, console: Console) -> None:
+    """Print the table, and what is to be known of it.
+
+    Args:
+        measured: what was measured.
+        console: where to; it decides on width and colour.
+    """
+    console.print(Text(_heading(measured), style="bold"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    for heading in ("dtype", "of"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("points", "max ulp", "mean", "> 4 ulp", "subnormal"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("worst at", overflow="fold")
+    table.add_column("spurious", overflow="fold")
+    before = ""
+    for row in measured.rows:
+        table.add_row("" if row.dtype == before else row.dtype, row.of, *_cells(row.summary))
+        before = row.dtype
+    console.print(table)
+    for line in _notes(measured):
+        console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _heading(measured: Accuracy) -> str:
+    limits = [f"{low:g} <= {name} <= {high:g}" for name, (low, high) in measured.domain.items()]
+    where = f" for {' and '.join(limits)}" if limits else ""
+    return f"{clean_line(measured.name)}({', '.join(measured.variables)}){where}"
+
+
+def _cells(summary: Summary) -> tuple[Text | str, ...]:
+    style = "green" if summary.max_ulp <= _GOOD else "" if summary.max_ulp <= _FAIR else "bold red"
+    measured = summary.measured > 0
+    return (
+        f"{summary.points}",
+        Text(f"{summary.max_ulp:.3g}" if measured else "", style=style),
+        f"{summary.mean_ulp:.2g}" if measured else "",
+        _share(summary.above_4, summary.points),
+        f"{summary.max_subnormal:.2g}" if summary.subnormal_points else "",
+        "" if summary.worst is None else _at(summary.worst.point),
+        _remarks(summary),
+    )
+
+
+def _remarks(summary: Summary) -> Text:
+    parts = [
+        Text(_spurious(name, spurious, summary), style="bold red")
+        for name, spurious in (("NaN", summary.nan), ("inf", summary.inf), ("0", summary.zero))
+        if spurious.count
+    ]
+    if summary.undecided:
+        parts.append(Text(f"{summary.undecided} undecided", style="yellow"))
+    return Text("; ").join(parts)
+
+
+def _spurious(name: str, spurious: Spurious, summary: Summary) -> str:
+    start = "" if spurious.start is None else f" from {_at(spurious.start)}"
+    return f"{name} {_share(spurious.count, summary.points)}{start}"
+
+
+def _at(point: Point) -> str:
+    return " ".join(f"{name}={value:.6g}" for name, value in point.items())
+
+
+def _share(count: int, of: int) -> str:
+    if not count:
+        return "0"
+    share = 100 * count / of
+    return f"{share:.1f}%" if share >= 0.1 else f"{count}×"
+
+
+def _notes(measured: Accuracy) -> list[str]:
+    """Return what was measured where: which inputs, how the exact values were had, and where it does not run."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in measured.rows:
+        names = groups.setdefault(_basis(row), [])
+        if row.dtype not in names:
+            names.append(row.dtype)
+    lines = [f"{', '.join(names)}: {coverage}; exact values from {by}." for (coverage, by), names in groups.items()]
+    lines += [f"{dtype}: does not run: {clean_line(why)}" for dtype, why in measured.missing.items()]
+    return [*lines, f"torch {measured.torch}"]
+
+
+def _basis(row: Row) -> tuple[str, str]:
+    coverage = "every finite input" if row.coverage == "every input" else "a sample, so a maximum is a lower bound"
+    return coverage, row.exact_by

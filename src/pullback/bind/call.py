@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.dtypes import has_derivative
+from pullback.graph.attributes import shadows
 
 ATOMS = frozenset(
     [int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
@@ -29,6 +30,8 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
         kind = type(leaf)
         if kind is Tensor or kind is torch.nn.Parameter:
             if leaf.layout is not torch.strided or leaf.is_neg() or (leaf.is_complex() and leaf.is_conj()):
+                return None
+            if leaf.__dict__ and shadows(leaf):
                 return None
             key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
         elif kind is float:
@@ -78,6 +81,8 @@ class Call:
             return f"an argument is an object of type {strange[0]}"
         if _repeats(self.leaves):
             return "two arguments are the same tensor"
+        if any(shadows(t) for t in self.tensors):
+            return "an argument has a method of its own in place of PyTorch's"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
     def requiring_grad(self) -> Call:

@@ -353,14 +353,6 @@ def is_jit_tracing() -> bool:
     return _get_tracing_state() is not None
 
 
-def to_save(ctx: Any) -> tuple[torch.Tensor | None, ...]:
-    """Return what a forward has given to `save_for_backward`.
-
-    Relies on `ctx.to_save`, which is missing or `None` where it has not been called.
-    """
-    return getattr(ctx, "to_save", None) or ()
-
-
 @contextmanager
 def without_saved_tensors_hooks() -> Iterator[None]:
     """Have the caller's saved-tensor hooks not called: what is traced saves tensors that have no values.
@@ -389,25 +381,6 @@ def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
-
-
-def non_differentiable(ctx: Any) -> tuple[torch.Tensor, ...]:
-    """Return what has been marked as non-differentiable.
-
-    Relies on `ctx.non_differentiable`, which is missing or `None` where nothing has.
-    """
-    return getattr(ctx, "non_differentiable", None) or ()
-
-
-_KEPT_BY_PYTORCH = frozenset({"to_save", "saved_for_forward", "non_differentiable", "dirty_tensors"})
-
-
-def attributes_of(ctx: Any) -> dict[str, Any]:
-    """Return what a forward has set on its context by itself.
-
-    Relies on `save_for_backward` and its like keeping what they are given as attributes of these four names.
-    """
-    return {name: value for name, value in vars(ctx).items() if name not in _KEPT_BY_PYTORCH}
 
 
 @contextmanager

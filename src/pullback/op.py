@@ -113,15 +113,28 @@ class Op:
         self._compilable = compilable(made)
         return self
 
-    def jvp(self, rule: Callable[..., Any], /) -> Op:
+    @overload
+    def jvp(self, rule: Callable[..., Any], /) -> Op: ...
+
+    @overload
+    def jvp(self, rule: None = None, /, *, linear: bool | None = None) -> Callable[[Callable[..., Any]], Op]: ...
+
+    def jvp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a jvp: `(tangents, out, *inputs)` to the tangent of `out`.
 
         `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
-        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition.
+        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition if the rule is linear in the
+        tangents, which is proven from its graph unless `linear=True` says so.
         """
+        if linear is False:
+            raise OptionError(
+                f"the jvp of {self.__name__} is declared not linear: a tangent is linear in its tangents."
+            )
+        if rule is None:
+            return functools.partial(self.jvp, linear=linear)
         made = self._ruled()
         require_signature(made, "jvp", rule)
-        made.jvp = rule
+        made.jvp, made.jvp_linear = rule, linear
         if made.vjp is None:
             made.idle = unread(rule)
             self._compilable = compilable(made)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule, takes
 from pullback.bind.tripwire import tripwire
 from pullback.dtypes import has_derivative
@@ -22,6 +23,12 @@ def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
     pull = _by_vjp(rule.vjp) if rule.vjp is not None else _by_jvp(rule.jvp)
+    unproven = rule.vjp is None and not rule.jvp_linear
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def prove(kinds: list[Any]) -> None:
+        """Run while Dynamo traces."""
+        require_linear_jvp(rule, kinds)
 
     class Compilable(torch.autograd.Function):
         @staticmethod
@@ -64,9 +71,16 @@ def compilable(rule: Rule) -> Callable[..., Any]:
                 "arguments are tensors and plain values. To keep it, pass the tensors of the container one by one, or "
                 "call the op outside of the compiled function."
             )
+        if unproven:
+            prove([_kind(a) for a in args])
         return Compilable.apply(*args)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def _kind(a: Any) -> Any:
+    """Return shape, dtype and device of a tensor; sizes as numbers, which Dynamo takes for constants."""
+    return (tuple([len([0] * n) for n in a.shape]), a.dtype, a.device) if isinstance(a, Tensor) else a
 
 
 def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:

@@ -24,7 +24,17 @@ _BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
 
 @dataclass(slots=True)
 class Record:
-    """What one call of a ruled op leaves for its rule, beside tensors. `kinds` are those of the input tensors."""
+    """What one call of a ruled op leaves for its rule, beside tensors.
+
+    Attributes:
+        args: the arguments.
+        kinds: shape and dtype of the input tensors.
+        out: the result.
+        residuals: what the formula returned beside it.
+        differentiable: which of the output tensors have a derivative.
+        autocast: whether autocast was on.
+        refusal: why the jvp may not be transposed, empty where it may; `None` where that was not asked.
+    """
 
     args: Tree
     kinds: list[tuple[torch.Size, torch.dtype]]
@@ -32,6 +42,7 @@ class Record:
     residuals: Tree | None = None
     differentiable: tuple[bool, ...] = ()
     autocast: bool = False
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -46,7 +57,8 @@ class Rule:
         jvp: `(tangents, out, [saved,] *inputs)` to the tangent of `out`.
         residuals: whether the formula returns `(out, saved)`.
         linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
-        proven: what has been proven, for each kind of call.
+        jvp_linear: whether the jvp is said to be linear in the tangents: yes, or to be proven when it matters.
+        proven: what has been proven of either, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
     """
@@ -58,6 +70,7 @@ class Rule:
     vjp: Callable[..., Any] | None = None
     jvp: Callable[..., Any] | None = None
     linear: bool | None = None
+    jvp_linear: bool | None = None
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)

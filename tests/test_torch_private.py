@@ -400,3 +400,15 @@ def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
         logger.setLevel(level)
     assert loud > 0
     assert len(records) == loud
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_jagged_tensors_are_values_and_a_structure(transposed):
+    parts = [torch.ones(1, 3), torch.ones(2, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    given = nested.transpose(1, 2) if transposed else nested
+    made = _torch.on_values(lambda a, b: a * b + 1, given, 2 * given)
+    assert made.shape == given.shape
+    assert [t.tolist() for t in made.unbind()] == [(2 * t * t + 1).tolist() for t in given.unbind()]
+    (g,) = torch.autograd.grad(made.values().sum(), nested)
+    assert g.values().unique().tolist() == [4]

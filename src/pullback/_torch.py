@@ -396,3 +396,16 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def on_values(function: Callable[..., torch.Tensor], *nested: torch.Tensor) -> torch.Tensor:
+    """Return a pointwise function of jagged tensors, which all have the structure of the first.
+
+    Relies on `torch.nested._internal.nested_tensor.NestedTensor._ragged_idx`.
+    """
+    values = function(*(t.values() for t in nested))
+    first: Any = nested[0]
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+        values, first.offsets(), first.lengths(), jagged_dim=first._ragged_idx
+    )
+    return made

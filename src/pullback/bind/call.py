@@ -33,7 +33,10 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
                 return None
             if leaf.__dict__ and shadows(leaf):
                 return None
-            key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
+            try:
+                key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
+            except RuntimeError:  # a nested tensor has none
+                return None
         elif kind is float:
             key += (kind, leaf.hex())  # -0.0 is not 0.0, and NaN is itself
         elif kind in ATOMS:
@@ -81,6 +84,8 @@ class Call:
             return f"an argument is an object of type {strange[0]}"
         if _repeats(self.leaves):
             return "two arguments are the same tensor"
+        if any(t.is_nested for t in self.tensors):
+            return "an argument is a nested tensor"
         if any(shadows(t) for t in self.tensors):
             return "an argument has a method of its own in place of PyTorch's"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
@@ -91,8 +96,10 @@ class Call:
         args, kwargs = self._filler()(live)
         return Call(args, kwargs, grad=True)
 
-    def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Return what makes the arguments of a call like this one, with ones in every tensor."""
+    def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None:
+        """Return what makes the arguments of a call like this one, with ones in every tensor; none if one is nested."""
+        if any(t.is_nested for t in self.tensors):
+            return None
         kinds = [(x.shape, x.dtype, x.device) for x in self.tensors]
         filled = self._filler()
         return lambda: filled([torch.ones(shape, dtype=dtype, device=device) for shape, dtype, device in kinds])

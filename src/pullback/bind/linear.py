@@ -92,7 +92,7 @@ def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
 
 def _like(t: Tensor) -> Callable[[], Tensor]:
     """Return what makes a tensor of the kind of `t`: where it is made, no transform may see it."""
-    shape, dtype, device = tuple(t.shape), t.dtype, t.device
+    shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
     return lambda: torch.full(shape, 0.5).to(device, dtype)
 
 
@@ -151,7 +151,8 @@ def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tenso
             return image_of(arguments)
 
     try:
-        graph = _torch.trace_ops(transpose, *domain, *codomain).graph
+        with torch.autograd.set_detect_anomaly(False):  # it asks for values
+            graph = _torch.trace_ops(transpose, *domain, *codomain).graph
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
     except Exception:
         return False

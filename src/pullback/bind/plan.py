@@ -83,8 +83,8 @@ def make_plan(
 def _make_plan(
     call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
 ) -> Plan:
-    if any(type(t) not in (Tensor, torch.nn.Parameter) for t in call.tensors):
-        return Plan(None, call.obstacle)  # a nested tensor, for one, has no fake
+    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
+        return Plan(None, call.obstacle)  # not all have a fake
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
     facts = facts_of(flat_value, call.tensors, name)

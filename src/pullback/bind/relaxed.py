@@ -62,6 +62,8 @@ def _combined(
 def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor, Tensor], Tensor]) -> Any:
     if not isinstance(hard, Tensor):
         return hard
+    if hard.is_nested and hard.layout is torch.strided:  # it has no shape to compare
+        raise FormulaError(f"{name} was given a nested tensor of strided layout: make it with layout=torch.jagged.")
     if not isinstance(soft, Tensor) or hard.shape != soft.shape or hard.dtype != soft.dtype:
         raise FormulaError(
             f"output {i} of {name} is {_shown(hard)}, that of its relaxation {_shown(soft)}: a relaxation returns what "
@@ -69,6 +71,8 @@ def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor
         )
     if not (hard.dtype.is_floating_point or hard.dtype.is_complex):
         return hard
+    if hard.is_nested:
+        return _torch.on_values(combine, hard, soft)
     if hard.is_complex():
         parts = (torch.view_as_real(t.resolve_conj()) for t in (hard, soft))
         return torch.view_as_complex(combine(*parts))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -20,6 +19,7 @@ from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule, require_signature, takes, unread
 from pullback.bind.ruled import run
 from pullback.errors import DerivativeError, OptionError
+from pullback.method import BoundOp, plain_method
 
 
 class Op:
@@ -46,7 +46,7 @@ class Op:
         derivative = formula if soft is None else differentiated(formula, soft, self.__name__)
         self._plans = Plans(self.__name__, formula, derivative, (formula, soft))
         self._signature = _signature_of(formula)
-        self._method = _method_of(self, formula)
+        self._method: Any = plain_method(self)
         self._rule: Rule | None = None
         self._residuals = residuals
 
@@ -84,7 +84,7 @@ class Op:
                 return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
         else:
             if (proxy := _proxy(args, kwargs)) is not None:
-                return proxy.tracer.create_proxy("call_function", self, args, kwargs)
+                return self._recorded(proxy.tracer, args, kwargs)
             call = Call(args, kwargs, grad)
             kernels = self._plans.of(call, grad).kernels
             if kernels is not None:
@@ -203,12 +203,28 @@ class Op:
         if torch.compiler.is_dynamo_compiling():
             return self._compilable(args)
         if (proxy := _proxy(args, {})) is not None:
-            return proxy.tracer.create_proxy("call_function", self, args, {})
+            return self._recorded(proxy.tracer, args, {})
         return run(rule, args)
 
+    def _recorded(self, tracer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Become a node of the graph that `torch.fx.symbolic_trace` makes; a graph cannot name its own root."""
+        if all(a is not tracer.root for a in args):
+            return tracer.create_proxy("call_function", self, args, kwargs)
+        if self.kind == "derived":
+            return self._formula(*args, **kwargs)
+        raise DerivativeError(
+            f"the derivative given for {self.__name__} would be lost: torch.fx.symbolic_trace cannot record a method "
+            "of the module that it traces. To keep it, decorate a function of the tensors, or trace a module around this."
+        )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if name == "forward" and issubclass(owner, torch.nn.Module):  # of a module's class torch.fx takes nothing else
+            setattr(owner, name, self._method)
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        # a method of a plain function, which Dynamo and export look into, and not of this object
-        return self if instance is None else self._method.__get__(instance, owner)
+        if instance is None:
+            return self
+        return self._method.__get__(instance, owner) if torch.compiler.is_compiling() else BoundOp(self, instance)
 
     def __repr__(self) -> str:
         return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}>"
@@ -218,17 +234,6 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
-
-
-def _method_of(op: Op, formula: Callable[..., Any]) -> types.FunctionType:
-    """Return a plain function that calls an op, for instances of the class in which it is defined."""
-
-    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
-        return op(instance, *args, **kwargs)
-
-    functools.update_wrapper(method, formula)
-    method.explain, method.saved, method.graph = op.explain, op.saved, op.graph  # type: ignore[attr-defined]
-    return method  # type: ignore[return-value]
 
 
 def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:

@@ -159,7 +159,7 @@ class Op:
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
         """Return what a call keeps for its backward, and which of it the caller holds anyway."""
         args, kwargs = self._example(args, kwargs)
-        return introspect.saved_by(self, args, kwargs, introspect.input_names(self._signature, args, kwargs))
+        return introspect.saved_by(self, args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
@@ -214,7 +214,7 @@ class Op:
             return self._formula(*args, **kwargs)
         raise DerivativeError(
             f"the derivative given for {self.__name__} would be lost: torch.fx.symbolic_trace cannot record a method "
-            "of the module that it traces. To keep it, decorate a function of the tensors, or trace a module around this."
+            "of the module that it traces. To keep it, decorate a function of tensors, or trace a module around this."
         )
 
     def __set_name__(self, owner: type, name: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.tree import described
 from pullback.errors import DerivativeError, FormulaError
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -49,10 +50,14 @@ def _combined(
                 "torch.export."
             )
         with torch.no_grad():
-            values, spec = _torch.tree_leaves(hard(*args, **kwargs))
-        relaxations, soft_spec = _torch.tree_leaves(soft(*args, **kwargs))
+            value = hard(*args, **kwargs)
+        values, spec = _torch.tree_leaves(value)
+        relaxation = soft(*args, **kwargs)
+        relaxations, soft_spec = _torch.tree_leaves(relaxation)
         if spec != soft_spec:
-            raise FormulaError(f"{name} returns {spec} and its relaxation {soft_spec}: they must be alike.")
+            raise FormulaError(
+                f"{name} returns {described(value)} and its relaxation {described(relaxation)}: they must be alike."
+            )
         pairs = zip(values, relaxations, strict=True)
         return _torch.tree_unflatten([_value_of(h, s, i, name, combine) for i, (h, s) in enumerate(pairs)], spec)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.tree import TENSOR, Tree
+from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, OptionError
@@ -165,7 +165,10 @@ class Rule:
             if gradient is None:
                 gradients = [None] * len(leaves)
             elif given != spec:
-                raise DerivativeError(f"the vjp of {self.name} returned {given} for `{name}`, which is {spec}.")
+                raise DerivativeError(
+                    f"the vjp of {self.name} returned {described(gradient)} for `{name}`, which is {described(mark)}: "
+                    "return gradients in the structure of the input."
+                )
             for leaf, g in zip(leaves, gradients, strict=True):
                 if leaf is TENSOR:
                     found.append(self._checked(record, name, next(kinds), g))
@@ -211,7 +214,11 @@ class Rule:
         self._refuse_none("jvp", pushed_out, "tangent", "zeros")
         result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
-            raise DerivativeError(f"the jvp of {self.name} returned {spec}, the op {record.out.spec}.")
+            raise DerivativeError(
+                f"the jvp of {self.name} returned {described(pushed_out)}, the op "
+                f"{described(record.out.filled([TENSOR] * len(outputs)))}: return the tangent in the structure of the "
+                "output."
+            )
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
         for tangent, out in zip(pushed, outputs, strict=True):
             if tangent is not None and tangent.shape != out.shape:

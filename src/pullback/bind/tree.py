@@ -71,3 +71,17 @@ _LONE = Tree([TENSOR], _torch.tree_leaves(None)[1])
 
 _FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
 """The structure of a tuple of n leaves."""
+
+
+class _Word(str):
+    """A string that shows as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def described(value: Any) -> str:
+    """Return a structure in words: `(tensor, {'a': tensor})`."""
+    leaves, spec = _torch.tree_leaves(value)
+    words = ["tensor" if leaf is TENSOR or isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
+    return repr(_torch.tree_unflatten([_Word("None" if w == "NoneType" else w) for w in words], spec))

@@ -28,6 +28,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DispatchMode = TorchDispatchMode
+"""A base for modes whose `__torch_dispatch__` sees every ATen op: that of `torch.utils._python_dispatch`."""
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:

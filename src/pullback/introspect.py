@@ -95,8 +95,8 @@ def _leaf(x: Tensor) -> Tensor:
 
 def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Saved]:
     """Call `op` as in training, and return what is kept for its backward, each tensor once."""
-    call = Call(args, kwargs, grad=True)
-    inputs = [x.detach().requires_grad_() if has_derivative(x) else x for x in call.tensors]
+    call = Call(args, kwargs, grad=True).requiring_grad()
+    inputs = call.tensors
     kept: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:

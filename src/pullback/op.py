@@ -16,8 +16,9 @@ from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
-from pullback.bind.rule import Rule, require_signature, takes, unread
+from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
+from pullback.bind.signature import require_signature, takes, unread
 from pullback.errors import DerivativeError, OptionError
 from pullback.method import BoundOp, plain_method
 

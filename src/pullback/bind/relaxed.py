@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.tree import described
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -74,7 +75,7 @@ def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor
             f"output {i} of {name} is {_shown(hard)}, that of its relaxation {_shown(soft)}: a relaxation returns what "
             "the function returns, with other derivatives."
         )
-    if not (hard.dtype.is_floating_point or hard.dtype.is_complex):
+    if not has_derivative(hard):
         return hard
     if hard.is_nested:
         return _torch.on_values(combine, hard, soft)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +10,11 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.gradients import checked, require_one_for_each
 from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError, OptionError
-
-_BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
-"""What lets a function read its parameters without naming them."""
+from pullback.errors import DerivativeError
 
 
 @dataclass(slots=True)
@@ -138,11 +133,7 @@ class Rule:
             raise DerivativeError(f"the vjp of {self.name} returned a list: return a tuple of gradients.")
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
-        if len(result) != len(args):
-            raise DerivativeError(
-                f"the vjp of {self.name} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
-                f"input{'s' * (len(args) != 1)} ({', '.join(self.parameters)}): one for each, None where there is none."
-            )
+        require_one_for_each(self.name, self.parameters, result, args)
         return self._gradients(record, result)
 
     def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
@@ -177,19 +168,7 @@ class Rule:
         return found
 
     def _checked(self, record: Record, name: str, kind: tuple[torch.Size, torch.dtype], g: Any) -> Tensor | None:
-        if g is None:
-            return None
-        shape, dtype = kind
-        if not isinstance(g, Tensor):
-            raise DerivativeError(f"the vjp of {self.name} returned a {type(g).__name__} for `{name}`, not a tensor.")
-        if not (dtype.is_floating_point or dtype.is_complex):
-            raise DerivativeError(f"the vjp of {self.name} returned a gradient for `{name}`, which holds {dtype}.")
-        if g.shape != shape or (g.dtype != dtype and not record.autocast):
-            raise DerivativeError(
-                f"the vjp of {self.name} returned shape {tuple(g.shape)}, {g.dtype} for `{name}` of shape "
-                f"{tuple(shape)}, {dtype}: sum over what was broadcast, and cast back."
-            )
-        return g
+        return checked(self.name, name, kind, g, cast=record.autocast)
 
     def push(
         self,
@@ -267,49 +246,3 @@ def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
         a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
         for a, b in zip(new, old, strict=True)
     )
-
-
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a keyword-only parameter of this name."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-
-
-def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> None:
-    """Raise an `OptionError` if a rule cannot be called as it will be.
-
-    Where the formula has a variable number of parameters, or the rule's own are not known, anything goes.
-    """
-    if not callable(function):
-        raise OptionError(f"the {what} of {rule.name} is {function!r}: it has to be a function.")
-    first = "g" if what == "vjp" else "tangents"
-    expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return
-    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in inspect.signature(rule.formula).parameters.values()):
-        return
-    options = {"needs": ()} if what == "vjp" and takes(function, "needs") else {}
-    try:
-        signature.bind(*expected, **options)
-    except TypeError as error:
-        raise OptionError(
-            f"the {what} of {rule.name} is called as ({', '.join(expected)}), and is defined as {signature}: {error}."
-        ) from None
-
-
-def unread(function: Callable[..., Any]) -> set[int]:
-    """Return the positions of the parameters that a Python function never reads: these need not be saved.
-
-    None where that cannot be said: a method, whose code counts `self`, or code that can read by name.
-    """
-    if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
-        return set()
-    code = function.__code__
-    read: set[str] = set(code.co_cellvars)
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("LOAD_FAST") or instruction.opname.startswith("STORE_FAST_LOAD_FAST"):
-            names = instruction.argval
-            read |= set(names) if isinstance(names, tuple) else {names}
-    return {i for i, name in enumerate(code.co_varnames[: code.co_argcount]) if name not in read}

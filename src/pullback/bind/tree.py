@@ -47,8 +47,12 @@ class Tree:
     @classmethod
     def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
         leaves, spec = _torch.tree_leaves(value)
-        template = [TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return cls(template, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return cls.of_leaves(leaves, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    @classmethod
+    def of_leaves(cls, leaves: Sequence[Any], spec: Any) -> Tree:
+        """Take the tensors out of a structure that is flat already."""
+        return _LONE if spec == _LONE.spec else cls([TENSOR if isinstance(x, Tensor) else x for x in leaves], spec)
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """Put tensors, or what stands for them, back."""

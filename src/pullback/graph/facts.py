@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback import _torch
 from pullback.errors import FormulaError
@@ -124,7 +123,7 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 """Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
 
 
-class _Seen(TorchDispatchMode):
+class _Seen(_torch.DispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
     def __init__(self) -> None:

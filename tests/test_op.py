@@ -179,3 +179,14 @@ def test_a_bound_method_is_one_of_its_object():
     assert "Scaled.clip" in repr(module.clip)
     assert str(inspect.signature(module.clip)) == "(x)"
     assert copy.copy(module.clip) == module.clip
+
+
+def test_a_relaxation_is_a_function_of_the_same_arguments():
+    with pytest.raises(pullback.OptionError, match="derivative_of is 3: it has to be a function"):
+        pullback.function(derivative_of=3)
+    for soft in (lambda x: x, lambda x, low, high: x, lambda x, low, *, high: x):
+        with pytest.raises(pullback.OptionError, match=r"takes the same arguments"):
+            pullback.function(derivative_of=soft)(lambda x, low=0.0: x.round())
+    for soft in (torch.clamp, torch.relu, lambda x, low: x, lambda *args: args[0], lambda x, low=1.0, *, eps=0: x):
+        assert pullback.function(derivative_of=soft)(lambda x, low: x.round()).kind == "relaxed"
+    assert pullback.function(derivative_of=lambda x: x)(torch.round).kind == "relaxed"

@@ -73,7 +73,7 @@ def _carrier(cls: Any) -> Callable[..., Any]:
     if not hasattr(cls, "forward"):
         return cls._carried  # type: ignore[no-any-return]
     if hasattr(cls, "backward") or hasattr(cls, "vjp") or hasattr(cls, "jvp"):
-        given = {name: inspect.getattr_static(cls, name) for name in _METHODS if hasattr(cls, name)}
+        given = {name: getattr(cls, name) for name in _METHODS if hasattr(cls, name)}
         return honoured(cls, given, _signature(cls))
     return Op(_formula(cls))
 

@@ -18,7 +18,7 @@ from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
-from pullback.bind.signature import require_signature, takes, unread
+from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.errors import DerivativeError, OptionError
 from pullback.method import BoundOp, plain_method
 
@@ -284,10 +284,13 @@ def function(
         An `Op`, called like the formula.
 
     Raises:
-        OptionError: if what is decorated is not callable, or `derivative_of` is given with `residuals`.
+        OptionError: if what is decorated or `derivative_of` is not callable, the two do not take the same number of
+            arguments, or `derivative_of` is given with `residuals`.
     """
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
+    if derivative_of is not None and not callable(derivative_of):
+        raise OptionError(f"derivative_of is {derivative_of!r}: it has to be a function of the op's arguments.")
 
     def make(target: Callable[..., Any]) -> Op:
         if isinstance(target, type) or not callable(target):
@@ -296,6 +299,8 @@ def function(
                 f"pullback.function takes a function, not {what}. For a class with forward and backward there is "
                 "pullback.AutogradFunction as its base; of a module decorate the method."
             )
+        if derivative_of is not None:
+            require_same_arguments(target, derivative_of)
         return Op(target, derivative_of, residuals)
 
     return make if formula is None else make(formula)

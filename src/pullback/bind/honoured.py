@@ -22,23 +22,24 @@ from pullback.bind.tripwire import guarded
 
 def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> Callable[..., Any]:
     """Return the calls of a class that defines its derivative by the methods given, guarded where it could be lost."""
+    name = cls.__qualname__
     rule = given.pop("vjp", None) or given.get("backward")
     if rule is not None:
-        given["backward"] = staticmethod(_guarded_backward(cls.__qualname__, getattr(rule, "__func__", rule)))
+        given["backward"] = _guarded_backward(name, rule)
     if "jvp" in given:
-        given["jvp"] = staticmethod(_guarded_jvp(cls.__qualname__, getattr(given["jvp"], "__func__", given["jvp"])))
-    wired = {"forward": staticmethod(_wired(cls.__qualname__, cls.forward))}
+        given["jvp"] = _guarded_jvp(name, given["jvp"])
+    wired = {"forward": _wired(name, cls.forward)}
     if "setup_context" in given:
-        setup = {"setup_context": staticmethod(_noted_setup(cls.setup_context))}
+        setup = {"setup_context": _noted_setup(cls.setup_context)}
         eager, transformable = given | setup, given | wired | setup
         if "vmap" not in given:
             transformable.setdefault("generate_vmap_rule", True)
     else:
-        eager = given | {"forward": staticmethod(_noted(cls.forward))}
-        transformable = given | {"forward": staticmethod(_noted(wired["forward"].__func__))}
+        eager = given | {"forward": _noted(cls.forward)}
+        transformable = given | {"forward": _noted(wired["forward"])}
     eager, transformable = _function(cls, eager), _function(cls, transformable)
     # Dynamo refuses a Function that has a jvp
-    compilable = _function(cls, {name: value for name, value in (given | wired).items() if name != "jvp"})
+    compilable = _function(cls, {method: value for method, value in (given | wired).items() if method != "jvp"})
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         if kwargs:  # PyTorch looks for these names in the code of the forward, which is wrapped here
@@ -54,6 +55,8 @@ def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> C
 
 
 def _function(cls: type, given: dict[str, Any]) -> Any:
+    """Return a Function with these methods, each static: those of a class are bound to it already."""
+    given = {name: staticmethod(value) if callable(value) else value for name, value in given.items()}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (torch.autograd.Function,), {**given, **names, "_is_pullback_part": True})
 
@@ -117,12 +120,16 @@ class _Primals:
         self._ctx = ctx
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._ctx, name)
-        return tuple(map(_primal, value)) if isinstance(value, tuple) else _primal(value)
+        return _primal(getattr(self._ctx, name))
 
 
 def _primal(value: Any) -> Any:
-    return forward_ad.unpack_dual(value).primal if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return forward_ad.unpack_dual(value).primal
+    if isinstance(value, tuple | list | dict):
+        leaves, spec = _torch.tree_leaves(value)
+        return _torch.tree_unflatten(list(map(_primal, leaves)), spec) if not spec.is_leaf() else value
+    return value
 
 
 def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:

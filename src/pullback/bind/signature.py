@@ -45,6 +45,32 @@ def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> No
         ) from None
 
 
+def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]) -> None:
+    """Raise an `OptionError` if a relaxation cannot be called as its op may be.
+
+    Where the signature of one is not known, or it takes any number of arguments, anything goes.
+    """
+    try:
+        given, taken = inspect.signature(formula), inspect.signature(soft)
+    except ValueError:
+        return
+    parameters = list(given.parameters.values())
+    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in parameters):
+        return
+    required = [p for p in parameters if p.default is p.empty]
+    for some in (parameters, required):
+        try:
+            taken.bind(
+                *[p.name for p in some if p.kind is not p.KEYWORD_ONLY],
+                **{p.name: p.name for p in some if p.kind is p.KEYWORD_ONLY},
+            )
+        except TypeError as error:
+            name = getattr(formula, "__name__", "the formula")
+            raise OptionError(
+                f"{name} takes {given} and its relaxation {taken}: {error}. A relaxation takes the same arguments."
+            ) from None
+
+
 def unread(function: Callable[..., Any]) -> set[int]:
     """Return the positions of the parameters that a Python function never reads: these need not be saved.
 

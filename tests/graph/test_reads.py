@@ -1,15 +1,17 @@
 """What a formula reads: what is watched, and what stands in the way of a graph."""
 
+import builtins
 import functools
 import math
 import operator
 import random
 import types
+from operator import attrgetter
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, _conj
 from torch.nn import Parameter
 
 import pullback
@@ -261,6 +263,8 @@ def test_new_defaults_of_a_helper_are_seen():
         lambda x: sum(y * 2 if y.mine else y for y in (x,)),
         lambda x: x * object.__getattribute__(x, "mine"),
         lambda x: x * operator.attrgetter("mine")(x),
+        lambda x: x * attrgetter("mine")(x),
+        lambda x: _conj(x),
         lambda x: x * 2 if x.is_leaf else x,
         lambda x: x * 2 if x.is_shared() else x,
         lambda x: x * 2 if x.grad is None else x,
@@ -300,6 +304,16 @@ def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
     assert not reads_of(with_statement).obstacle
 
 
+def test_matching_a_class_is_an_obstacle():
+    def matched(x):
+        match x:
+            case object(is_leaf=True):
+                return x * 2
+        return x
+
+    assert "matches a value against a class" in reads_of(matched).obstacle
+
+
 def triple(*tensors):
     return 3 * tensors[0]
 
@@ -317,6 +331,7 @@ def triple(*tensors):
         (torch.Tensor, "__neg__", lambda x: -x),
         (torch.Tensor, "__abs__", lambda x: abs(x)),
         (math, "exp", lambda x: x * math.exp(1.0)),
+        (builtins, "sum", lambda x: sum(x)),
     ],
 )
 def test_a_function_or_method_that_is_replaced_is_noticed(monkeypatch, owner, name, formula):

@@ -100,6 +100,11 @@ def sets_in(code: types.CodeType) -> Iterator[str]:
         yield from sets_in(inner)
 
 
+def matches(code: types.CodeType) -> bool:
+    """Whether code matches a value against a class, which may read attributes."""
+    return any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)) or any(map(matches, _inner(code)))
+
+
 def catches(code: types.CodeType) -> bool:
     """Whether code handles exceptions; a `with` statement does by itself, and does not count."""
     names = [instruction.opname for instruction in dis.get_instructions(code)]

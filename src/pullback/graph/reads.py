@@ -7,6 +7,7 @@ they were. Constants, functions and modules can be watched; an object with attri
 from __future__ import annotations
 
 import builtins
+import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 
+from pullback import _torch
 from pullback.graph.attributes import is_of_kind
-from pullback.graph.names import attributes_in, catches, imports_in, names_in, operators_in, sets_in, writes_in
+from pullback.graph.names import attributes_in, catches, imports_in, matches, names_in, operators_in, sets_in, writes_in
 from pullback.graph.trust import is_fixed, is_trusted_function, trusted
 
 _DRAWING = frozenset({"numpy.random"})
@@ -24,8 +26,8 @@ _READING = "globals locals vars dir getattr hasattr type id hash"
 _DOING = "eval exec open input print __import__ setattr delattr"
 _DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
 """Built-in functions that read anything, or do what a graph does not."""
-_BY_NAME = frozenset({"attrgetter", "methodcaller"})
-"""Functions of `operator` that read an attribute by its name."""
+_BY_NAME = (operator.attrgetter, operator.methodcaller)
+"""What reads an attribute by its name."""
 _METHODS = vars(torch.Tensor)
 """A view of what is defined by the class of tensors itself, and not by its base in C++."""
 _OF_TENSORS = frozenset(
@@ -104,11 +106,12 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
             reads.obstacle = reads.obstacle or f"`{first}` {why}"
         else:
             reads.watched.append((function.__globals__, first, _MISSING))
+            reads.watched.append((vars(builtins), first, vars(builtins)[first]))
             _see_method(f"__{first}__", reads, seen)  # of `abs(x)`
             _see_attributes(attributes, reads, seen)
     _see_attributes(attributes_in(code), reads, seen)
-    for operator in operators_in(code):
-        _see_method(operator, reads, seen)
+    for name in operators_in(code):
+        _see_method(name, reads, seen)
 
 
 def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
@@ -129,6 +132,8 @@ def _look_inside(function: types.FunctionType, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
     for name in sets_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
+    if matches(function.__code__):
+        reads.obstacle = reads.obstacle or "it matches a value against a class"
     if catches(function.__code__):
         reads.obstacle = reads.obstacle or "it catches exceptions, which tensors without values may raise"
     defaults: Iterable[Any] = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
@@ -155,11 +160,21 @@ def _see_value(value: Any, shown: str, attributes: list[str], reads: Reads, seen
     """Object to a value that may change what it is or does, or whose use says more of a tensor than its kind."""
     if not is_fixed(value):
         _object(value, f"`{shown}`", reads)
+    elif value in _BY_NAME:
+        reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with `{shown}`"
+    elif _is_private(value):
+        reads.obstacle = reads.obstacle or f"it uses `{shown}`, which is private"
     elif isinstance(value, type) and issubclass(value, torch.Tensor) and value is not torch.Tensor:
         reads.obstacle = reads.obstacle or f"it asks whether a tensor is a `{shown}`"
     elif isinstance(value, type) and issubclass(value, torch.nn.Module):
         reads.obstacle = reads.obstacle or f"it makes a module, `{shown}`, to which hooks may be added"
     _see_attributes(attributes, reads, seen)
+
+
+def _is_private(value: Any) -> bool:
+    """Whether a function has a name that says it is nobody's business; an ATen op may have one too."""
+    name = getattr(value, "__name__", "")
+    return name.startswith("_") and not name.startswith("__") and not _torch.is_dispatched_op(value)
 
 
 def _see_attributes(names: Iterable[str], reads: Reads, seen: set[int]) -> None:
@@ -201,10 +216,6 @@ def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], re
     value, shown = getattr(module, first, None), f"{shown}.{first}"
     if isinstance(value, types.ModuleType):
         _see_module(value, shown, rest, reads, seen)
-    elif first.startswith("_") and not module.__name__.startswith("torch.ops"):
-        reads.obstacle = reads.obstacle or f"it uses `{shown}`, which is private"
-    elif module.__name__ == "operator" and first in _BY_NAME:
-        reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with `{shown}`"
     else:
         _see(vars(module), first, shown, rest, reads, seen)
 

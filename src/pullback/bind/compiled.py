@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.bind.gradients import checked, require_one_for_each
+from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
 from pullback.bind.tripwire import tripwire
@@ -130,10 +130,11 @@ def _by_jvp(jvp: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args: list[Any]) -> None:
-    require_one_for_each(name, parameters, result, args)
+    if len(result) != len(args):
+        raise wrong_number(name, parameters, result, args)
     for i, (g, x) in enumerate(zip(result, args, strict=True)):
         argument = parameters[i] if i < len(parameters) else f"argument {i}"
         if isinstance(x, Tensor):
-            checked(name, argument, (x.shape, x.dtype), g, cast=True)
+            checked(name, argument, (x.shape, x.dtype), g, True)
         elif g is not None:
             raise DerivativeError(f"the vjp of {name} returned a gradient for {x!r} in `{argument}`.")

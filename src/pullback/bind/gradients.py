@@ -12,18 +12,15 @@ from pullback.dtypes import is_continuous
 from pullback.errors import DerivativeError
 
 
-def require_one_for_each(op: str, parameters: tuple[str, ...], result: tuple[Any, ...], args: Sequence[Any]) -> None:
-    """Raise a `DerivativeError` if there are more or fewer gradients than arguments."""
-    if len(result) != len(args):
-        raise DerivativeError(
-            f"the vjp of {op} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
-            f"input{'s' * (len(args) != 1)} ({', '.join(parameters)}): one for each, None where there is none."
-        )
+def wrong_number(op: str, parameters: tuple[str, ...], result: Sequence[Any], args: Sequence[Any]) -> DerivativeError:
+    """Return the error for more or fewer gradients than arguments."""
+    return DerivativeError(
+        f"the vjp of {op} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
+        f"input{'s' * (len(args) != 1)} ({', '.join(parameters)}): one for each, None where there is none."
+    )
 
 
-def checked(
-    op: str, argument: str, kind: tuple[Sequence[int], torch.dtype], g: Any, *, cast: bool = False
-) -> Tensor | None:
+def checked(op: str, argument: str, kind: tuple[Sequence[int], torch.dtype], g: Any, cast: bool) -> Tensor | None:
     """Return a gradient of an argument if it has its shape and dtype; with `cast` the engine sees to the dtype.
 
     Raises:

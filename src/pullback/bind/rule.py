@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.gradients import checked, require_one_for_each
+from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
@@ -133,7 +133,8 @@ class Rule:
             raise DerivativeError(f"the vjp of {self.name} returned a list: return a tuple of gradients.")
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
-        require_one_for_each(self.name, self.parameters, result, args)
+        if len(result) != len(args):
+            raise wrong_number(self.name, self.parameters, result, args)
         return self._gradients(record, result)
 
     def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
@@ -149,7 +150,7 @@ class Rule:
                 continue
             name = self._argument_name(i)
             if mark is TENSOR and isinstance(gradient, Tensor):
-                found.append(self._checked(record, name, next(kinds), gradient))
+                found.append(checked(self.name, name, next(kinds), gradient, record.autocast))
                 continue
             leaves, spec = _torch.tree_leaves(mark)
             gradients, given = _torch.tree_leaves(gradient)
@@ -162,13 +163,10 @@ class Rule:
                 )
             for leaf, g in zip(leaves, gradients, strict=True):
                 if leaf is TENSOR:
-                    found.append(self._checked(record, name, next(kinds), g))
+                    found.append(checked(self.name, name, next(kinds), g, record.autocast))
                 elif g is not None:
                     raise DerivativeError(f"the vjp of {self.name} returned a gradient for {leaf!r} in `{name}`.")
         return found
-
-    def _checked(self, record: Record, name: str, kind: tuple[torch.Size, torch.dtype], g: Any) -> Tensor | None:
-        return checked(self.name, name, kind, g, cast=record.autocast)
 
     def push(
         self,

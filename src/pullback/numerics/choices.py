@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.extract import Measure
-from pullback.numerics.formats import Floats
+from pullback.numerics.formats import Floats, working
 from pullback.numerics.ops import OPS
 from pullback.numerics.polynomials import fits
 from pullback.numerics.roots import root_between
@@ -46,7 +46,7 @@ class Choice:
 def errors_of(choices: Sequence[Choice], samples: Samples, dtype: torch.dtype) -> Floats:
     """Return the errors in ulp of each implementation, one row each."""
     measure = Measure(samples.exact, dtype)
-    narrow = samples.tensors(dtype)
+    narrow = samples.tensors(working(dtype))
     wide = {name: x.double() for name, x in narrow.items()}
     known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
     values = [evaluate(c.term, wide if c.wide else narrow, known[c.wide]).to(dtype) for c in choices]
@@ -63,7 +63,9 @@ def polynomials(
     for centre in centres:
         reach = abs(centre[0]) or 4.0
         for wide in widths:
-            for term in fits(target, name, centre, [reach * r for r in _RADII], torch.float64 if wide else dtype):
+            for term in fits(
+                target, name, centre, [reach * r for r in _RADII], torch.float64 if wide else working(dtype)
+            ):
                 yield Choice(term, wide)
 
 
@@ -79,7 +81,7 @@ def patches(target: Term, name: str, bad: Samples, widths: Sequence[bool], dtype
             centre = float(np.float32(f"{(low + high) / 2:.3g}"))
             radius = max((high - low) / 2, 0.02 * abs(low)) * 1.1
             for wide in widths:
-                for term in fits(target, name, (centre, 0.0), [radius], torch.float64 if wide else dtype):
+                for term in fits(target, name, (centre, 0.0), [radius], torch.float64 if wide else working(dtype)):
                     yield Choice(term, wide)
 
 

@@ -94,6 +94,11 @@ def format_of(dtype: torch.dtype) -> Format:
     return Format(dtype, 1 - int(exponent[0]), int(exponent[1]) - 1, int(exponent[2]) - 1)
 
 
+def working(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that a program for inputs of some dtype computes in: float32 for the 16-bit ones."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

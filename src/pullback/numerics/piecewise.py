@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.numerics.evaluate import evaluate
+from pullback.numerics.formats import working
 from pullback.numerics.term import Term, show
 
 
@@ -40,31 +41,31 @@ class Program:
         return cls(None, (Piece(term, wide=wide),))
 
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute it on tensors of one dtype; the result has that dtype."""
+        """Compute it on tensors of one dtype; the result has that dtype. Inputs of 16 bits are computed in float32."""
+        dtype = next(iter(inputs.values())).dtype
+        narrow = {name: x.to(working(dtype)) for name, x in inputs.items()}
         wide = {name: x.double() for name, x in inputs.items()}
-        return self._run(inputs, wide, ({}, {}))
+        return self._run(narrow, wide, ({}, {})).to(dtype)
 
     def _run(
         self,
-        inputs: Mapping[str, Tensor],
+        narrow: Mapping[str, Tensor],
         wide: Mapping[str, Tensor],
         known: tuple[dict[Term, Tensor], dict[Term, Tensor]],
     ) -> Tensor:
-        dtype = next(iter(inputs.values())).dtype
         value: Tensor | None = None
         for piece in reversed(self.pieces):
             if isinstance(piece.body, Program):
-                made = piece.body._run(inputs, wide, known)
-            elif piece.wide:
-                made = evaluate(piece.body, wide, known[1]).to(dtype)
+                made = piece.body._run(narrow, wide, known)
             else:
-                made = evaluate(piece.body, inputs, known[0])
+                made = evaluate(piece.body, wide if piece.wide else narrow, known[piece.wide])
             if value is None or self.branch is None:
                 value = made
-            else:
-                value = torch.where(evaluate(self.branch, inputs, known[0]) <= piece.upper, made, value)
+                continue
+            # float64 where one of the two has it, rounded once at the end
+            value = torch.where(evaluate(self.branch, narrow, known[0]) <= piece.upper, made, value)
         assert value is not None, "a program has a piece"
-        return value.expand_as(next(iter(inputs.values())))
+        return value
 
     def terms(self) -> Iterator[tuple[Term, bool]]:
         """Yield its terms and whether each is computed in float64."""

@@ -22,12 +22,27 @@ class Run:
     stop: int
 
 
-def price(errors: Floats, costs: Floats, goal: float) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Errors in ulp.
+
+    Attributes:
+        enough: good enough, so that among such the shorter code is taken.
+        limit: that sends the search back for more.
+        weight: of what is beyond.
+    """
+
+    enough: float
+    limit: float
+    weight: float = 1.0
+
+
+def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
     """Return what each implementation costs at each sample.
 
     What weighs most is how much worse than the best one it is, beyond the goal: where all are bad, none is preferred.
     """
-    beyond = np.log2(1 + np.maximum(errors - goal, 0))
+    beyond = np.log2(1 + goal.weight * np.maximum(errors - goal.enough, 0))
     regret = beyond - beyond.min(0)
     prices: Floats = 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
     return prices

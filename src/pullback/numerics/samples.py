@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pullback.numerics.formats import Floats
 from pullback.numerics.oracle import exact
-from pullback.numerics.sampling import Domain, points
+from pullback.numerics.sampling import Domain, every, points
 from pullback.numerics.term import Term
 
 REGION = 16
@@ -84,5 +84,9 @@ def sampled(
     domain: Domain,
     near: Sequence[Mapping[str, float]] = (),
 ) -> Samples:
-    """Return samples over the whole range, and closely around some points."""
+    """Return samples over the whole range, and closely around some points; of one 16-bit variable every number."""
+    if dtype.itemsize == 2 and len(names) == 1:
+        low, high = domain.get(names[0], (-np.inf, np.inf))
+        x = every(dtype)
+        return samples(target, {names[0]: x[(x >= low) & (x <= high)]})
     return samples(target, points(names, dtype, seed, domain, near))

@@ -19,7 +19,9 @@ from pullback.numerics.choices import Choice, patches, polynomials
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
+from pullback.numerics.formats import working
 from pullback.numerics.piecewise import Program
+from pullback.numerics.regimes import Goal
 from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
@@ -30,10 +32,9 @@ Wide = Literal["never", "where-needed", "always"]
 """Whether a program for float32 may compute in float64."""
 
 _WIDTHS = {"never": [False], "where-needed": [False, True], "always": [True]}
-_GOAL = {"never": 1.8, "where-needed": 0.7, "always": 0.55}
-"""Errors in ulp that are good enough, so that among such the shorter code is taken."""
-_BAD = {"never": 3.5, "where-needed": 1.0, "always": 1.0}
-"""Errors in ulp that send the search back for more."""
+_GOALS = {"never": Goal(1.8, 3.5), "where-needed": Goal(0.7, 1.0), "always": Goal(0.55, 1.0)}
+_GOAL_16 = Goal(0.503, 0.51, 200.0)
+"""For 16-bit formats, which are computed in wider ones."""
 _SAMPLES, _INNER = 7000, 512
 _NODES = 3000
 _ATTEMPTS, _ROUNDS = 2, 3
@@ -101,7 +102,7 @@ class Search:
         widths = _WIDTHS[self.wide]
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
         for attempt in range(_ATTEMPTS):
-            kept = Extraction(graph, [root], inner.points, self.dtype).of(root)
+            kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
             terms = [*(kept.terms if kept else ()), target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
             program, worst, bad = self._program(target, names, choices, known)
@@ -137,7 +138,7 @@ class Search:
         Returns:
             The program, its worst error at the last fresh points, and those of them where it is beyond the limit.
         """
-        goal, limit = _GOAL[self.wide], _BAD[self.wide]
+        goal = _GOAL_16 if self.dtype.itemsize == 2 else _GOALS[self.wide]
         program, worst, bad = Program.of(target), np.inf, known
         for round_ in range(_ROUNDS):
             if len(names) == 1:
@@ -149,7 +150,7 @@ class Search:
             ulp = Measure(fresh.exact, self.dtype).ulp(program.run(fresh.tensors(self.dtype))).numpy()
             worst = float(ulp.max(initial=0.0))
             rows = np.argsort(-ulp)[:_WORST]
-            bad = fresh.at(np.sort(rows[ulp[rows] > limit]))
+            bad = fresh.at(np.sort(rows[ulp[rows] > goal.limit]))
             if not len(bad):
                 break
             known = known.and_(bad)

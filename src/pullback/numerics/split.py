@@ -13,6 +13,7 @@ from pullback.numerics.choices import Choice, errors_of
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import Floats
 from pullback.numerics.piecewise import Piece, Program
+from pullback.numerics.regimes import Goal
 from pullback.numerics.samples import Samples, samples
 from pullback.numerics.term import Term, var
 
@@ -24,7 +25,7 @@ _DEPTH = 2
 
 
 def univariate(
-    target: Term, name: str, choices: Sequence[Choice], near: Samples, goal: float, dtype: torch.dtype
+    target: Term, name: str, choices: Sequence[Choice], near: Samples, goal: Goal, dtype: torch.dtype
 ) -> Program:
     """Return a program that chooses by thresholds on the one variable, refined between the samples."""
     prices = regimes.price(regimes.around(errors_of(choices, near, dtype)), _costs(choices), goal)
@@ -47,7 +48,7 @@ def univariate(
 
 
 def multivariate(
-    names: Sequence[str], choices: Sequence[Choice], near: Samples, goal: float, dtype: torch.dtype
+    names: Sequence[str], choices: Sequence[Choice], near: Samples, goal: Goal, dtype: torch.dtype
 ) -> Program:
     """Return a program that chooses by thresholds on a variable, or a sum, difference, product or quotient of two."""
     prices = regimes.price(errors_of(choices, near, dtype), _costs(choices), goal)

@@ -75,11 +75,12 @@ def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) ->
 
 
 def _worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
-    differ = (a != b) & ~(a.isnan() & b.isnan())
-    if not bool(differ.any()):
-        return a
-    where = torch.from_numpy(_badness(errors(b, truth)) > _badness(errors(a, truth)))
-    return torch.where(where, b, a)
+    """Return, of two tensors of values, at each point the one that is further off."""
+    at = torch.nonzero((a != b) & ~(a.isnan() & b.isnan()))[:, 0]
+    here = at.numpy()
+    there = Truth(truth.high[here], truth.low[here], truth.undecided[here])
+    worse = _badness(errors(b[at], there)) > _badness(errors(a[at], there))
+    return a.index_copy(0, at[torch.from_numpy(worse)], b[at][torch.from_numpy(worse)])
 
 
 def _badness(found: Errors) -> Floats:
@@ -96,8 +97,9 @@ def _places(found: Summary) -> list[Point]:
 def _roots(term: Term, truth: Truth, at: Columns) -> list[Point]:
     """Return the roots nearest to 0 of a term of one variable, between points of opposite sign."""
     ((name, x),) = at.items()
+    sign = np.sign(truth.high)
     known = np.flatnonzero(np.isfinite(truth.high) & (np.abs(x) < _FAR))
-    brackets = [(i, j) for i, j in pairwise(known) if truth.high[i] * truth.high[j] < 0]
+    brackets = [(i, j) for i, j in pairwise(known) if sign[i] * sign[j] < 0]
     brackets.sort(key=lambda pair: abs(x[pair[0]]))
     found = []
     for i, j in brackets[:_ROOTS]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from pullback.numerics.formats import Floats
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.oracle import Truth, exact, root_between
+from pullback.numerics.reading import NEGLIGIBLE
 from pullback.numerics.sampling import Domain, close_to, points
 from pullback.numerics.summary import Point, Summary, summary
 from pullback.numerics.term import Term
@@ -27,7 +28,7 @@ Columns = Mapping[str, Floats]
 
 def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[Summary]:
     """Return the errors of each quantity at some points of a dtype."""
-    truths = exact(list(terms.values()), at)
+    truths = exact(list(terms.values()), at, _negligible(dtype))
     return summarise(run(formula, terms, dtype, at), truths, at)
 
 
@@ -37,7 +38,7 @@ def measure_sample(
     """Return the errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
     names = formula.variables
     at = points(names, dtype, seed, domain)
-    truths = exact(list(terms.values()), at)
+    truths = exact(list(terms.values()), at, _negligible(dtype))
     found = summarise(run(formula, terms, dtype, at), truths, at)
     near = [point for s in found for point in _places(s)]
     if len(names) == 1:
@@ -49,6 +50,11 @@ def measure_sample(
     if not len(closer[names[0]]):
         return found
     return [a + b for a, b in zip(found, measure(formula, terms, dtype, closer), strict=True)]
+
+
+def _negligible(dtype: torch.dtype) -> float:
+    """Return below what no digits are needed to tell errors in a dtype."""
+    return 2.0**-1074 if dtype == torch.float64 else NEGLIGIBLE
 
 
 def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[list[Tensor]]:

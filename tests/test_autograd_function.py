@@ -239,3 +239,52 @@ def test_keyword_arguments_are_taken_as_pytorch_takes_them():
             return g * ctx.k, None
 
     assert torch.autograd.grad(Times.apply(x := leaf(), k=3.0).sum(), x)[0].tolist() == [3, 3, 3]
+
+
+def test_methods_may_be_of_the_class():
+    class Scaled(pullback.AutogradFunction):
+        slope = -3.0
+
+        @classmethod
+        def forward(cls, x):
+            return x.clone()
+
+        @classmethod
+        def setup_context(cls, ctx, inputs, output):
+            ctx.factor = cls.slope
+
+        @classmethod
+        def backward(cls, ctx, g):
+            return cls.slope * g
+
+        @classmethod
+        def jvp(cls, ctx, t):
+            return ctx.factor * t
+
+    assert torch.autograd.grad(Scaled.apply(x := leaf()).sum(), x)[0].tolist() == [-3, -3, -3]
+    assert grad(lambda t: Scaled.apply(t).sum())(X).tolist() == [-3, -3, -3]
+    assert vmap(grad(Scaled.apply))(X).tolist() == [-3, -3, -3]
+    assert jvp(Scaled.apply, (X,), (torch.ones_like(X),))[1].tolist() == [-3, -3, -3]
+
+
+@pytest.mark.parametrize("kept", [lambda x: [x], lambda x: {"x": (x, 1)}])
+def test_a_jvp_finds_its_tensors_in_containers(kept):
+    class Square(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.kept = kept(inputs[0])
+
+        @staticmethod
+        def jvp(ctx, t):
+            (x, *_) = ctx.kept if isinstance(ctx.kept, list) else ctx.kept["x"]
+            return 2 * x * t
+
+    def first(x):
+        return jvp(Square.apply, (x,), (torch.ones_like(x),))[1]
+
+    assert torch.equal(first(X), 2 * X)
+    assert torch.equal(jvp(first, (X,), (torch.ones_like(X),))[1], 2 * torch.ones_like(X))

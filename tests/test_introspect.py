@@ -100,3 +100,52 @@ def test_repr_names_kind_and_signature():
     assert repr(gate) == "<pullback.function gate(x, scale=1.0): derived>"
     assert "relaxed" in repr(round_ste)
     assert "ruled" in repr(clip_grad)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 2, bias=False, dtype=torch.float64)
+
+    @pullback.function
+    def act(self, x):
+        return self.inner(x).exp()
+
+    @pullback.function
+    def forward(self, x):
+        return self.inner(x).exp()
+
+
+@pytest.mark.parametrize("explain", [lambda m: m.act.explain(X), lambda m: m.forward.explain(m, X)])
+def test_parameters_have_the_names_they_have_in_the_module(explain):
+    page = explain(Layer())
+    assert "self.inner.weight" in page
+    assert "_param_constant" not in page
+    assert "self.inner.weight: float64 [3, 2], 48 bytes, alive anyway" in page
+
+
+def test_a_bound_op_looks_inside_of_a_call_on_its_object():
+    layer = Layer()
+    assert [s.name for s in layer.act.saved(X)] == [s.name for s in Layer.act.saved(layer, X)]
+    assert torch.equal(layer.act.graph(X)(X)[0], layer(X))
+
+
+def test_tensors_closed_over_have_their_names():
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    assert "mul(g, weight)" in pullback.function(lambda x: x * weight).explain(X)
+
+
+def test_both_rules_are_shown():
+    op = pullback.function(lambda x: x.clone())
+
+    @op.vjp
+    def _(g, out, x):
+        return -3 * g
+
+    @op.jvp
+    def _(tangents, out, x):
+        return -3 * tangents[0]
+
+    page = op.explain(X)
+    assert "return -3 * g" in page
+    assert "return -3 * tangents[0]" in page

@@ -1,4 +1,4 @@
-"""Arrows point down: which part of the audit may import which."""
+"""Arrows point down: which part may import which."""
 
 import ast
 from pathlib import Path
@@ -8,13 +8,20 @@ import pullback
 _ROOT = Path(pullback.__file__).parent
 
 _MAY_IMPORT = {
+    "graph": {"graph"},
+    "kernels": {"kernels", "graph"},
+    "bind": {"bind", "kernels", "graph"},
+    "catalog": {"catalog", "op"},
     "check/find": {"check/find", "check", "report"},
     "check/cases": {"check/find", "check/cases", "check", "report"},
     "check/derivative": {"check/find", "check/cases", "check/derivative", "check", "report"},
     "check/contexts": {"check/find", "check/cases", "check/derivative", "check/contexts", "check", "report"},
     "report": {"report"},
 }
-"""For each folder, those whose modules it may import (beside `errors` and `_torch`)."""
+"""For each folder, those whose modules it may import (beside `errors`, `dtypes` and `_torch`)."""
+
+_MAKING = {"op", "method", "introspect", "autograd_function", "graph", "kernels", "bind", "catalog"}
+"""What the audit does not know: it calls an op like anything else."""
 
 _TOP_OF_CHECK = {"case", "trial", "events", "subject"}
 """What every folder of `check` may import from `check` itself."""
@@ -47,7 +54,7 @@ def test_arrows_point_down() -> None:
             for module in _imports(path):
                 parts = module.split(".")[1:]
                 if len(parts) == 1:
-                    ok = parts[0] in {"errors", "_torch"}
+                    ok = parts[0] in {"errors", "dtypes", "_torch"} or parts[0] in allowed
                 elif parts[0] == "check" and len(parts) == 2:
                     ok = "check" in allowed and parts[1] in _TOP_OF_CHECK
                 else:
@@ -55,3 +62,22 @@ def test_arrows_point_down() -> None:
                 if not ok:
                     wrong.append(f"{folder}/{path.name} imports {module}")
     assert not wrong
+
+
+def test_the_audit_knows_no_kernels() -> None:
+    files = [*(_ROOT / "check").rglob("*.py"), *(_ROOT / "report").rglob("*.py")]
+    known = {module for path in files for module in _imports(path)}
+    assert len(known) > 50
+    assert not {module for module in known if module.split(".")[1] in _MAKING}
+
+
+def test_private_pytorch_is_used_in_one_file_alone() -> None:
+    private = {
+        f"{path.relative_to(_ROOT)}: {node.module}"
+        for path in _ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("torch.")
+        and any(part.startswith("_") for part in (node.module or "").split("."))
+    }
+    assert {line.partition(":")[0] for line in private} == {"_torch.py"}

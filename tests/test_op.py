@@ -1,5 +1,8 @@
 """Ops made by `pullback.function`, in plain eager mode."""
 
+import copy
+import inspect
+
 import pytest
 import torch
 
@@ -119,3 +122,71 @@ def test_any_arguments_and_any_structure_of_result():
     gx, gy = torch.autograd.grad(total, [x, y])
     torch.testing.assert_close(gx, 3 + y)
     torch.testing.assert_close(gy, 3 + x)
+
+
+class Doubled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3,), 2.0))
+
+    @pullback.function
+    def forward(self, x):
+        return x * self.weight
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+class Flipped(torch.nn.Module):
+    @pullback.function
+    def forward(self, x):
+        return x.clone()
+
+    @forward.vjp
+    def forward(g, out, self, x):  # noqa: N805 - a rule takes the inputs last
+        return None, -g
+
+
+def test_symbolic_trace_of_a_module_whose_forward_is_an_op():
+    for module in (Doubled(), Around(Doubled())):
+        traced = torch.fx.symbolic_trace(module)
+        x = leaf(3)
+        assert torch.equal(traced(x), module(x))
+        assert torch.autograd.grad(traced(x).sum(), x)[0].tolist() == [2, 2, 2]
+
+
+def test_symbolic_trace_refuses_a_rule_in_the_forward_of_its_root():
+    with pytest.raises(pullback.DerivativeError, match=r"trace a module around this"):
+        torch.fx.symbolic_trace(Flipped())
+    x = leaf(3)
+    around = torch.fx.symbolic_trace(Around(Flipped()))
+    assert torch.autograd.grad(around(x).sum(), x)[0].tolist() == [-1, -1, -1]
+
+
+def test_a_bound_method_is_one_of_its_object():
+    module, other = Scaled(), Scaled()
+    assert module.clip == module.clip
+    assert module.clip != other.clip
+    assert len({module.clip, module.clip, other.clip}) == 2
+    assert module.clip.__self__ is module
+    assert module.clip.kind == "ruled"
+    assert "Scaled.clip" in repr(module.clip)
+    assert str(inspect.signature(module.clip)) == "(x)"
+    assert copy.copy(module.clip) == module.clip
+
+
+def test_a_relaxation_is_a_function_of_the_same_arguments():
+    with pytest.raises(pullback.OptionError, match="derivative_of is 3: it has to be a function"):
+        pullback.function(derivative_of=3)
+    for soft in (lambda x: x, lambda x, low, high: x, lambda x, low, *, high: x):
+        with pytest.raises(pullback.OptionError, match=r"takes the same arguments"):
+            pullback.function(derivative_of=soft)(lambda x, low=0.0: x.round())
+    for soft in (torch.clamp, torch.relu, lambda x, low: x, lambda *args: args[0], lambda x, low=1.0, *, eps=0: x):
+        assert pullback.function(derivative_of=soft)(lambda x, low: x.round()).kind == "relaxed"
+    assert pullback.function(derivative_of=lambda x: x)(torch.round).kind == "relaxed"

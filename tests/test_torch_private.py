@@ -343,34 +343,19 @@ def test_leaves_and_structure_are_those_of_pytree_and_leave_no_garbage(tree):
     assert hash(found[1]) == hash(torch.utils._pytree.tree_flatten(tree)[1])
 
 
-class Keeping(torch.autograd.Function):
+class Doubling(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        assert _torch.to_save(ctx) == ()
-        assert _torch.non_differentiable(ctx) == ()
-        ctx.mine = "mine"
-        y, z = x.sin(), x.cos()
-        ctx.save_for_backward(x, None)
-        ctx.mark_non_differentiable(z)
-        assert [t is x for t in _torch.to_save(ctx)] == [True, False]
-        assert [t is z for t in _torch.non_differentiable(ctx)] == [True]
-        assert _torch.attributes_of(ctx) == {"mine": "mine"}
-        return y, z
+        return 2 * x
 
     @staticmethod
-    def backward(ctx, g, _):
-        return g
-
-
-def test_contexts_keep_what_they_are_given_as_attributes():
-    y, z = Keeping.apply(torch.ones(2, requires_grad=True))
-    assert y.requires_grad
-    assert not z.requires_grad
+    def backward(ctx, g):
+        return 2 * g
 
 
 def test_plain_apply_is_the_last_part_of_apply():
-    y, _ = _torch.plain_apply(Keeping)(x := torch.ones(2, requires_grad=True))
-    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones(2))
+    y = _torch.plain_apply(Doubling)(x := torch.ones(2, requires_grad=True))
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2]
 
 
 def test_kernel_of_calls_the_very_op():
@@ -415,3 +400,15 @@ def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
         logger.setLevel(level)
     assert loud > 0
     assert len(records) == loud
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_jagged_tensors_are_values_and_a_structure(transposed):
+    parts = [torch.ones(1, 3), torch.ones(2, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    given = nested.transpose(1, 2) if transposed else nested
+    made = _torch.on_values(lambda a, b: a * b + 1, given, 2 * given)
+    assert made.shape == given.shape
+    assert [t.tolist() for t in made.unbind()] == [(2 * t * t + 1).tolist() for t in given.unbind()]
+    (g,) = torch.autograd.grad(made.values().sum(), nested)
+    assert g.values().unique().tolist() == [4]

@@ -28,6 +28,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DispatchMode = TorchDispatchMode
+"""A base for modes whose `__torch_dispatch__` sees every ATen op: that of `torch.utils._python_dispatch`."""
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:
@@ -353,14 +357,6 @@ def is_jit_tracing() -> bool:
     return _get_tracing_state() is not None
 
 
-def to_save(ctx: Any) -> tuple[torch.Tensor | None, ...]:
-    """Return what a forward has given to `save_for_backward`.
-
-    Relies on `ctx.to_save`, which is missing or `None` where it has not been called.
-    """
-    return getattr(ctx, "to_save", None) or ()
-
-
 @contextmanager
 def without_saved_tensors_hooks() -> Iterator[None]:
     """Have the caller's saved-tensor hooks not called: what is traced saves tensors that have no values.
@@ -391,25 +387,6 @@ def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return apply
 
 
-def non_differentiable(ctx: Any) -> tuple[torch.Tensor, ...]:
-    """Return what has been marked as non-differentiable.
-
-    Relies on `ctx.non_differentiable`, which is missing or `None` where nothing has.
-    """
-    return getattr(ctx, "non_differentiable", None) or ()
-
-
-_KEPT_BY_PYTORCH = frozenset({"to_save", "saved_for_forward", "non_differentiable", "dirty_tensors"})
-
-
-def attributes_of(ctx: Any) -> dict[str, Any]:
-    """Return what a forward has set on its context by itself.
-
-    Relies on `save_for_backward` and its like keeping what they are given as attributes of these four names.
-    """
-    return {name: value for name, value in vars(ctx).items() if name not in _KEPT_BY_PYTORCH}
-
-
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
     """Keep fake tensors from logging an error, with its traceback, that is told to the user as one line or not at all.
@@ -423,3 +400,16 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def on_values(function: Callable[..., torch.Tensor], *nested: torch.Tensor) -> torch.Tensor:
+    """Return a pointwise function of jagged tensors, which all have the structure of the first.
+
+    Relies on `torch.nested._internal.nested_tensor.NestedTensor._ragged_idx`.
+    """
+    values = function(*(t.values() for t in nested))
+    first: Any = nested[0]
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+        values, first.offsets(), first.lengths(), jagged_dim=first._ragged_idx
+    )
+    return made

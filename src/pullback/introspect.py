@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,12 +93,10 @@ def _leaf(x: Tensor) -> Tensor:
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
-def saved_by(
-    op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
-) -> list[Saved]:
+def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Saved]:
     """Call `op` as in training, and return what is kept for its backward, each tensor once."""
-    call = Call(args, kwargs, grad=True)
-    inputs = [x.detach().requires_grad_() if has_derivative(x) else x for x in call.tensors]
+    call = Call(args, kwargs, grad=True).requiring_grad()
+    inputs = call.tensors
     kept: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
@@ -106,7 +105,9 @@ def saved_by(
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         outputs = [out for out in call.flat(op)(*inputs) if isinstance(out, Tensor)]
-    known = {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
+    names = input_names(op._signature, args, kwargs)
+    known = {t.untyped_storage().data_ptr(): name for name, t in tensors_around(op, args, kwargs).items()}
+    known |= {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
     known |= {out.untyped_storage().data_ptr(): "output" for out in outputs}
     return [
         Saved(
@@ -137,20 +138,40 @@ def input_names(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dic
     return names
 
 
+def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors that a formula reaches beside its arguments, by name: those of modules and closures."""
+    holders = dict(op._signature.bind(*args, **kwargs).arguments)
+    for function in (op._formula, op._soft):
+        if isinstance(function, types.FunctionType):
+            around = inspect.getclosurevars(function)
+            holders |= {**around.globals, **around.nonlocals}
+    found: dict[str, Tensor] = {}
+    for name, value in holders.items():
+        if isinstance(value, torch.nn.Module):
+            found |= {f"{name}.{path}": t for path, t in (*value.named_parameters(), *value.named_buffers())}
+        elif isinstance(value, Tensor):
+            found[name] = value
+    return found
+
+
 def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain."""
     names = input_names(op._signature, args, kwargs)
     shown = op._formula if op._soft is None else op._soft
     sections = [repr(op), _source(op._formula)]
     if op.kind == "ruled":
-        sections += ["Derivative: given by a rule.", _source(op._rule.vjp or op._rule.jvp)]
+        sections.append("Derivative: given by a rule.")
+        sections += [_source(rule) for rule in (op._rule.vjp, op._rule.jvp) if rule is not None]
     else:
         derivative = trace(shown, args, kwargs, 1).graph
         title = "Derivative (vjp), of the formula" if op._soft is None else "Derivative (vjp), of the relaxation"
-        sections += [f"{title}:", *(f"    {line}" for line in lines_of(derivative, names))]
-    saved = saved_by(op, args, kwargs, names)
+        sections += [
+            f"{title}:",
+            *(f"    {line}" for line in lines_of(derivative, names, tensors_around(op, args, kwargs))),
+        ]
+    saved = saved_by(op, args, kwargs)
     beside = sum(s.bytes for s in saved if not s.alive)
-    sections.append(f"Saved for backward: {beside} bytes beside inputs and outputs.")
+    sections.append(f"Saved for backward: {beside} bytes beside what is alive anyway.")
     sections += [f"    {s}" for s in saved]
     sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -17,9 +16,11 @@ from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
-from pullback.bind.rule import Rule, require_signature, takes, unread
+from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
+from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.errors import DerivativeError, OptionError
+from pullback.method import BoundOp, plain_method
 
 
 class Op:
@@ -46,7 +47,7 @@ class Op:
         derivative = formula if soft is None else differentiated(formula, soft, self.__name__)
         self._plans = Plans(self.__name__, formula, derivative, (formula, soft))
         self._signature = _signature_of(formula)
-        self._method = _method_of(self, formula)
+        self._method: Any = plain_method(self)
         self._rule: Rule | None = None
         self._residuals = residuals
 
@@ -84,7 +85,7 @@ class Op:
                 return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
         else:
             if (proxy := _proxy(args, kwargs)) is not None:
-                return proxy.tracer.create_proxy("call_function", self, args, kwargs)
+                return self._recorded(proxy.tracer, args, kwargs)
             call = Call(args, kwargs, grad)
             kernels = self._plans.of(call, grad).kernels
             if kernels is not None:
@@ -113,15 +114,28 @@ class Op:
         self._compilable = compilable(made)
         return self
 
-    def jvp(self, rule: Callable[..., Any], /) -> Op:
+    @overload
+    def jvp(self, rule: Callable[..., Any], /) -> Op: ...
+
+    @overload
+    def jvp(self, rule: None = None, /, *, linear: bool | None = None) -> Callable[[Callable[..., Any]], Op]: ...
+
+    def jvp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a jvp: `(tangents, out, *inputs)` to the tangent of `out`.
 
         `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
-        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition.
+        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition if the rule is linear in the
+        tangents, which is proven from its graph unless `linear=True` says so.
         """
+        if linear is False:
+            raise OptionError(
+                f"the jvp of {self.__name__} is declared not linear: a tangent is linear in its tangents."
+            )
+        if rule is None:
+            return functools.partial(self.jvp, linear=linear)
         made = self._ruled()
         require_signature(made, "jvp", rule)
-        made.jvp = rule
+        made.jvp, made.jvp_linear = rule, linear
         if made.vjp is None:
             made.idle = unread(rule)
             self._compilable = compilable(made)
@@ -146,7 +160,7 @@ class Op:
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
         """Return what a call keeps for its backward, and which of it the caller holds anyway."""
         args, kwargs = self._example(args, kwargs)
-        return introspect.saved_by(self, args, kwargs, introspect.input_names(self._signature, args, kwargs))
+        return introspect.saved_by(self, args, kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
@@ -190,12 +204,28 @@ class Op:
         if torch.compiler.is_dynamo_compiling():
             return self._compilable(args)
         if (proxy := _proxy(args, {})) is not None:
-            return proxy.tracer.create_proxy("call_function", self, args, {})
+            return self._recorded(proxy.tracer, args, {})
         return run(rule, args)
 
+    def _recorded(self, tracer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Become a node of the graph that `torch.fx.symbolic_trace` makes; a graph cannot name its own root."""
+        if all(a is not tracer.root for a in args):
+            return tracer.create_proxy("call_function", self, args, kwargs)
+        if self.kind == "derived":
+            return self._formula(*args, **kwargs)
+        raise DerivativeError(
+            f"the derivative given for {self.__name__} would be lost: torch.fx.symbolic_trace cannot record a method "
+            "of the module that it traces. To keep it, decorate a function of tensors, or trace a module around this."
+        )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if name == "forward" and issubclass(owner, torch.nn.Module):  # of a module's class torch.fx takes nothing else
+            setattr(owner, name, self._method)
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        # a method of a plain function, which Dynamo and export look into, and not of this object
-        return self if instance is None else self._method.__get__(instance, owner)
+        if instance is None:
+            return self
+        return self._method.__get__(instance, owner) if torch.compiler.is_compiling() else BoundOp(self, instance)
 
     def __repr__(self) -> str:
         return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}>"
@@ -205,17 +235,6 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
-
-
-def _method_of(op: Op, formula: Callable[..., Any]) -> types.FunctionType:
-    """Return a plain function that calls an op, for instances of the class in which it is defined."""
-
-    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
-        return op(instance, *args, **kwargs)
-
-    functools.update_wrapper(method, formula)
-    method.explain, method.saved, method.graph = op.explain, op.saved, op.graph  # type: ignore[attr-defined]
-    return method  # type: ignore[return-value]
 
 
 def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
@@ -265,10 +284,13 @@ def function(
         An `Op`, called like the formula.
 
     Raises:
-        OptionError: if what is decorated is not callable, or `derivative_of` is given with `residuals`.
+        OptionError: if what is decorated or `derivative_of` is not callable, the two do not take the same number of
+            arguments, or `derivative_of` is given with `residuals`.
     """
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
+    if derivative_of is not None and not callable(derivative_of):
+        raise OptionError(f"derivative_of is {derivative_of!r}: it has to be a function of the op's arguments.")
 
     def make(target: Callable[..., Any]) -> Op:
         if isinstance(target, type) or not callable(target):
@@ -277,6 +299,8 @@ def function(
                 f"pullback.function takes a function, not {what}. For a class with forward and backward there is "
                 "pullback.AutogradFunction as its base; of a module decorate the method."
             )
+        if derivative_of is not None:
+            require_same_arguments(target, derivative_of)
         return Op(target, derivative_of, residuals)
 
     return make if formula is None else make(formula)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import pullback
 from pullback.bind.call import Call, key_of
 
 NAN = float("nan")
@@ -98,3 +99,15 @@ def test_flat_puts_other_tensors_in_the_place_of_those_of_the_call():
     assert result.tolist() == [14.0, 14.0]
     assert n == 2
     assert torch.utils._pytree.tree_unflatten([result, n], structure[0]).keys() == {"r", "n"}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_has_no_key_and_the_formula_runs_as_it_stands(layout):
+    x = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], layout=layout, requires_grad=True)
+    call = Call((x,), {}, grad=True)
+    assert call.key is None
+    assert "NestedTensor" in call.obstacle or "nested tensor" in call.obstacle
+    op = pullback.function(lambda t: t * 3)
+    (g,) = torch.autograd.grad(sum(part.sum() for part in op(x).unbind()), x)
+    assert all((part == 3).all() for part in g.unbind())

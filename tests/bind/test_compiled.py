@@ -38,6 +38,12 @@ def test_a_jvp_alone_is_transposed():
     assert torch.equal(gradients(lambda x, y: product(x, y), leaf(), X + 1)[0], 5 * (X + 1))
 
 
+def test_a_jvp_that_is_not_linear_is_refused():
+    op = pullback.function(lambda x: x.clone()).jvp(lambda t, out, x: t[0].clamp(-1, 1))
+    with pytest.raises(Exception, match="cannot be shown to be linear in the tangents"):
+        gradients(lambda x: op(x * 2), leaf())
+
+
 def test_residuals_needs_and_keywords():
     @pullback.function(residuals=True)
     def scaled(x, power=2.0):

@@ -108,7 +108,7 @@ def test_integer_and_bool_outputs_have_no_derivative():
     [
         (lambda x: x.sum(), r"of shape \(2,\), that of its relaxation a float32 tensor of shape \(\)"),
         (lambda x: x.double(), "float64"),
-        (lambda x: (x, x), "they must be alike"),
+        (lambda x: (x, x), r"returns tensor and its relaxation \(tensor, tensor\): they must be alike"),
     ],
 )
 def test_a_relaxation_that_differs_in_kind_is_refused(soft, match):
@@ -117,3 +117,22 @@ def test_a_relaxation_that_differs_in_kind_is_refused(soft, match):
         op(torch.ones(2, requires_grad=True))
     with pytest.raises(pullback.FormulaError, match=match):
         torch.func.grad(lambda x: op(x).sum())(torch.ones(2))
+
+
+def test_jagged_tensors_have_the_relaxations_derivative():
+    op = pullback.function(derivative_of=lambda x: 3 * x**2)(torch.round)
+    x = torch.nested.nested_tensor(
+        [torch.tensor([[0.6, 1.2]]), torch.tensor([[-0.6, 2.0], [1.4, 0.0]])], layout=torch.jagged, requires_grad=True
+    )
+    out = op(x)
+    assert out.values().tolist() == x.values().round().tolist()
+    (g,) = torch.autograd.grad(out.values().sum(), x)
+    torch.testing.assert_close(g.values(), 6 * x.values().detach())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_strided_nested_tensors_are_refused():
+    op = pullback.function(derivative_of=lambda x: 3 * x)(lambda x: x * 1)
+    x = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], requires_grad=True)
+    with pytest.raises(pullback.FormulaError, match=r"make it with layout=torch\.jagged"):
+        op(x)

@@ -81,6 +81,42 @@ def test_an_affine_rule_is_not_linear():
         torch.func.jvp(shifted, (X,), (ONES,))
 
 
+def pushing(rule, linear=None):
+    return pullback.function(lambda x: x.clone()).jvp(linear=linear)(rule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda t, out, x: t[0].clamp(-1, 1),
+        lambda t, out, x: t[0] + x,
+        lambda t, out, x: t[0] * t[0].abs(),
+        lambda t, out, x: torch.where(t[0] > 0, t[0], 2 * t[0]),
+        lambda t, out, x: t[0] * torch.rand(3, dtype=x.dtype),
+    ],
+)
+def test_a_jvp_that_is_not_linear_is_not_transposed(rule):
+    op = pushing(rule)
+    x = X.clone().requires_grad_()
+    with pytest.raises(pullback.DerivativeError, match=r"cannot be shown to be linear in the tangents.*@<lambda>\.vjp"):
+        op(x).sum().backward()
+    with pytest.raises(pullback.DerivativeError, match="cannot be shown to be linear in the tangents"):
+        torch.func.grad(lambda t: op(t).sum())(X)
+
+
+def test_a_jvp_that_cannot_be_traced_is_believed_where_it_is_said_to_be_linear():
+    def rule(tangents, out, x):
+        return tangents[0] * (3.0 if x.sum() > 0 else 2.0)
+
+    x = X.clone().requires_grad_()
+    assert torch.equal(torch.autograd.grad(pushing(rule, linear=True)(x).sum(), x)[0], 3 * ONES)
+
+
+def test_a_jvp_is_never_not_linear():
+    with pytest.raises(pullback.OptionError, match="linear in its tangents"):
+        pushing(lambda t, out, x: t[0], linear=False)
+
+
 def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
     @pullback.function
     def doubled(x):

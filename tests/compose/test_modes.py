@@ -121,7 +121,7 @@ def function_subclass(op):
     return y.as_subclass(torch.Tensor), g.as_subclass(torch.Tensor)
 
 
-@context("modes", "a nested tensor, jagged", tested=("derived",))
+@context("modes", "a nested tensor, jagged", tested=("derived", "relaxed"))
 def jagged(op):
     x = torch.nested.nested_tensor([X[:1], X[1:]], layout=torch.jagged, requires_grad=True)
     y = op(x)

@@ -197,6 +197,14 @@ def test_what_formulas_do_with_autograd_is_kept_by_graphs(formula):
     assert all(plan.kernels for plan in op._plans.plans.values())
 
 
+def test_a_hook_on_an_input_is_the_callers():
+    def hooks(x):
+        x.register_hook(lambda g: g * 2)
+        return x * 3
+
+    assert "a hook on an input" in facts(hooks, leaf(3)).obstacle
+
+
 def test_tensors_on_several_devices_are_named():
     op = pullback.function(lambda x, y: x + y)
     with pytest.raises(pullback.FormulaError, match="several devices: input 0 on cpu, input 1 on meta"):

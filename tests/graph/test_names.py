@@ -1,6 +1,6 @@
 """The names in a function's code."""
 
-from pullback.graph.names import imports_in, names_in, writes_in
+from pullback.graph.names import attributes_in, catches, imports_in, names_in, operators_in, writes_in
 
 scale = 2.0
 count = 0
@@ -54,3 +54,33 @@ def test_assignments_to_what_lives_outside():
         return x + own
 
     assert sorted(writes_in(counts.__code__)) == ["calls", "count"]
+
+
+def test_attributes_of_values_and_not_of_what_is_around():
+    def formula(x):
+        y = x.sum().clamp()
+        return [lambda: y.flag, scale.real, (lambda t: t.mT)(x)]
+
+    assert sorted(attributes_in(formula.__code__)) == ["clamp", "flag", "mT", "sum"]
+
+
+def test_methods_that_operators_may_call():
+    assert set(operators_in((lambda x: -x / x).__code__)) == {"__neg__", "__truediv__", "__rtruediv__", "__itruediv__"}
+    assert "__getitem__" in operators_in((lambda x: x[0]).__code__)
+    assert "__lt__" in operators_in((lambda x: [y < 1 for y in x]).__code__)
+
+
+def test_a_with_statement_handles_no_exception():
+    def managed(x):
+        with x:
+            return x
+
+    def caught(x):
+        with x:
+            try:
+                return x
+            except ValueError:
+                return None
+
+    assert not catches(managed.__code__)
+    assert catches(caught.__code__)

@@ -1,13 +1,18 @@
 """What a formula reads: what is watched, and what stands in the way of a graph."""
 
+import builtins
 import functools
 import math
+import operator
 import random
 import types
+from operator import attrgetter
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, _conj
+from torch.nn import Parameter
 
 import pullback
 from pullback.graph.reads import reads_of
@@ -245,7 +250,142 @@ def test_new_defaults_of_a_helper_are_seen():
 
 @pytest.mark.parametrize(
     "formula",
-    [lambda x: x * (5.0 if isinstance(x, torch.nn.Parameter) else 1.0), lambda x: x if type(x) is torch.Tensor else -x],
+    [
+        lambda x: x * (5.0 if isinstance(x, torch.nn.Parameter) else 1.0),
+        lambda x: x * (5.0 if isinstance(x, Parameter) else 1.0),
+        lambda x: x if type(x) is torch.Tensor else -x,
+        lambda x: x * 2 if x._is_view() else x,
+        lambda x: x * 2 if torch.Tensor._is_view(x) else x,
+        lambda x: x * 2 if Tensor._is_view(x) else x,
+        lambda x: x * 2 if x._backward_hooks else x,
+        lambda x: x * 2 if x.mine else x,
+        lambda x: x * 2 if hasattr(x, "mine") else x,
+        lambda x: sum(y * 2 if y.mine else y for y in (x,)),
+        lambda x: x * object.__getattribute__(x, "mine"),
+        lambda x: x * operator.attrgetter("mine")(x),
+        lambda x: x * attrgetter("mine")(x),
+        lambda x: _conj(x),
+        lambda x: x * 2 if x.is_leaf else x,
+        lambda x: x * 2 if x.is_shared() else x,
+        lambda x: x * 2 if x.grad is None else x,
+        lambda x: x * 2 if torch._C._functorch.is_batchedtensor(x) else x,
+    ],
 )
-def test_the_kind_of_a_tensor_is_no_part_of_a_graph(formula):
-    assert "asks whether" in reads_of(formula).obstacle
+def test_what_tensors_of_a_kind_may_differ_in_is_no_part_of_a_graph(formula):
+    assert reads_of(formula).obstacle
+
+
+def test_attributes_of_a_kind_are(monkeypatch):
+    def formula(x, names):
+        y = x.mT.sum(-1).clamp(min=torch.finfo(x.dtype).eps)
+        values = y.sort().values if isinstance(x, torch.Tensor) else torch.linalg.eigh(x).eigenvalues
+        return values.reshape(x.shape[0], x.size(1)) * x.real / (x.ndim + len(names.keys()))
+
+    assert not reads_of(formula).obstacle
+
+
+def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
+    def sets(x):
+        x.seen = True
+        return x * 2
+
+    def catches(x):
+        try:
+            return x * x.index
+        except AttributeError:
+            return x
+
+    def with_statement(x):
+        with torch.no_grad():
+            return x * 2
+
+    assert "sets the attribute `.seen`" in reads_of(sets).obstacle
+    assert "catches exceptions" in reads_of(catches).obstacle
+    assert not reads_of(with_statement).obstacle
+
+
+def test_matching_a_class_is_an_obstacle():
+    def matched(x):
+        match x:
+            case object(is_leaf=True):
+                return x * 2
+        return x
+
+    assert "matches a value against a class" in reads_of(matched).obstacle
+
+
+def triple(*tensors):
+    return 3 * tensors[0]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "formula"),
+    [
+        (torch, "sigmoid", lambda x: torch.sigmoid(x)),
+        (torch.nn.functional, "softplus", lambda x: torch.nn.functional.softplus(x)),
+        (torch.Tensor, "sigmoid", lambda x: x.sigmoid()),
+        (torch.Tensor, "sigmoid", lambda x: torch.Tensor.sigmoid(x)),
+        (torch.Tensor, "norm", lambda x: x.norm()),
+        (torch.Tensor, "__mul__", lambda x: x * x),
+        (torch.Tensor, "__rsub__", lambda x: 1 - x),
+        (torch.Tensor, "__neg__", lambda x: -x),
+        (torch.Tensor, "__abs__", lambda x: abs(x)),
+        (math, "exp", lambda x: x * math.exp(1.0)),
+        (builtins, "sum", lambda x: sum(x)),
+    ],
+)
+def test_a_function_or_method_that_is_replaced_is_noticed(monkeypatch, owner, name, formula):
+    reads = reads_of(formula)
+    assert not reads.obstacle
+    assert reads.unchanged()
+    monkeypatch.setattr(owner, name, triple)
+    assert not reads.unchanged()
+    assert reads_of(formula).unchanged()
+
+
+def test_a_method_of_the_users_is_followed(module, monkeypatch):
+    swish = formula_in(module, "a = 2.0\ndef f(x): return x * a")
+    monkeypatch.setattr(torch.Tensor, "swish", swish, raising=False)
+    reads = reads_of(lambda x: x.swish())
+    assert not reads.obstacle
+    module.a = 3.0
+    assert not reads.unchanged()
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_what_replaces_a_function_is_followed_like_any_of_the_users(module, monkeypatch, wraps):
+    mine = formula_in(module, "a = 2.0\ndef f(x): return x * a")
+    softplus = torch.nn.functional.relu
+    monkeypatch.setattr(torch.nn.functional, "relu", functools.wraps(softplus)(mine) if wraps else mine)
+    reads = reads_of(lambda x: torch.nn.functional.relu(x))
+    module.a = 3.0
+    assert reads.obstacle or not reads.unchanged()
+
+
+def test_a_module_made_in_a_formula_may_have_hooks():
+    assert "to which hooks may be added" in reads_of(lambda x: torch.nn.Softplus()(x)).obstacle
+
+
+def test_a_replaced_function_shows_in_the_value_and_the_gradient(monkeypatch):
+    op = pullback.function(lambda x: torch.sigmoid(x))
+    x = torch.zeros(2, requires_grad=True)
+    assert op(x).tolist() == [0.5, 0.5]
+    monkeypatch.setattr(torch, "sigmoid", triple)
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert g.tolist() == [3, 3]
+
+
+def test_an_attribute_of_one_tensor_shows():
+    op = pullback.function(lambda x: x * 2 if hasattr(x, "doubled") else x * 1)
+    x = torch.ones(1, requires_grad=True)
+    assert op(x).item() == 1
+    x.doubled = True
+    assert op(x).item() == 2
+
+
+def test_a_method_set_on_one_tensor_shows():
+    op = pullback.function(lambda x: x.exp())
+    x, strange = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    assert op(x).item() == 1
+    strange.exp = lambda: strange * 3
+    assert op(strange).item() == 0

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.dtypes import has_derivative
+from pullback.graph.attributes import shadows
 
 ATOMS = frozenset(
     [int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
@@ -30,7 +31,12 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
         if kind is Tensor or kind is torch.nn.Parameter:
             if leaf.layout is not torch.strided or leaf.is_neg() or (leaf.is_complex() and leaf.is_conj()):
                 return None
-            key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
+            if leaf.__dict__ and shadows(leaf):
+                return None
+            try:
+                key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
+            except RuntimeError:  # a nested tensor has none
+                return None
         elif kind is float:
             key += (kind, leaf.hex())  # -0.0 is not 0.0, and NaN is itself
         elif kind in ATOMS:
@@ -78,6 +84,10 @@ class Call:
             return f"an argument is an object of type {strange[0]}"
         if _repeats(self.leaves):
             return "two arguments are the same tensor"
+        if any(t.is_nested for t in self.tensors):
+            return "an argument is a nested tensor"
+        if any(shadows(t) for t in self.tensors):
+            return "an argument has a method of its own in place of PyTorch's"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
     def requiring_grad(self) -> Call:
@@ -86,8 +96,10 @@ class Call:
         args, kwargs = self._filler()(live)
         return Call(args, kwargs, grad=True)
 
-    def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Return what makes the arguments of a call like this one, with ones in every tensor."""
+    def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None:
+        """Return what makes the arguments of a call like this one, with ones in every tensor; none if one is nested."""
+        if any(t.is_nested for t in self.tensors):
+            return None
         kinds = [(x.shape, x.dtype, x.device) for x in self.tensors]
         filled = self._filler()
         return lambda: filled([torch.ones(shape, dtype=dtype, device=device) for shape, dtype, device in kinds])

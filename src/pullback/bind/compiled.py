@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.bind.rule import Rule, takes
+from pullback.bind.gradients import checked, wrong_number
+from pullback.bind.linear import require_linear_jvp
+from pullback.bind.rule import Rule
 from pullback.bind.tripwire import tripwire
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
@@ -21,7 +23,13 @@ from pullback.errors import DerivativeError
 def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
-    pull = _by_vjp(rule.vjp) if rule.vjp is not None else _by_jvp(rule.jvp)
+    pull = _by_vjp(rule.vjp, rule.wants_needs) if rule.vjp is not None else _by_jvp(rule.jvp)
+    unproven = rule.vjp is None and not rule.jvp_linear
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def prove(kinds: list[Any]) -> None:
+        """Run while Dynamo traces."""
+        require_linear_jvp(rule, kinds)
 
     class Compilable(torch.autograd.Function):
         @staticmethod
@@ -64,9 +72,16 @@ def compilable(rule: Rule) -> Callable[..., Any]:
                 "arguments are tensors and plain values. To keep it, pass the tensors of the container one by one, or "
                 "call the op outside of the compiled function."
             )
+        if unproven:
+            prove([_kind(a) for a in args])
         return Compilable.apply(*args)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def _kind(a: Any) -> Any:
+    """Return shape, dtype and device of a tensor; sizes as numbers, which Dynamo takes for constants."""
+    return (tuple([len([0] * n) for n in a.shape]), a.dtype, a.device) if isinstance(a, Tensor) else a
 
 
 def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
@@ -79,9 +94,7 @@ def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
     return tripwire(t, args, name) if has_derivative(t) else t
 
 
-def _by_vjp(vjp: Callable[..., Any]) -> Callable[..., Any]:
-    wants_needs = takes(vjp, "needs")
-
+def _by_vjp(vjp: Callable[..., Any], wants_needs: bool) -> Callable[..., Any]:
     def pull(g: Any, given: list[Any], args: list[Any], needs: tuple[bool, ...]) -> tuple[Any, ...]:
         options = {"needs": tuple(needs)} if wants_needs else {}
         result = vjp(g, *given, **options)
@@ -117,17 +130,11 @@ def _by_jvp(jvp: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args: list[Any]) -> None:
-    """Say what is wrong with a rule's result while Dynamo traces; dtypes are the engine's to cast."""
     if len(result) != len(args):
-        raise DerivativeError(
-            f"the vjp of {name} returned {len(result)} gradient(s) for {len(args)} input(s) ({', '.join(parameters)}): "
-            "one for each, None where there is none."
-        )
+        raise wrong_number(name, parameters, result, args)
     for i, (g, x) in enumerate(zip(result, args, strict=True)):
-        if g is not None and not isinstance(x, Tensor):
-            raise DerivativeError(f"the vjp of {name} returned a gradient for input {i}, which is no tensor.")
-        if g is not None and g.shape != x.shape:
-            raise DerivativeError(
-                f"the vjp of {name} returned shape {tuple(g.shape)} for input {i} of shape {tuple(x.shape)}: sum over "
-                "what was broadcast."
-            )
+        argument = parameters[i] if i < len(parameters) else f"argument {i}"
+        if isinstance(x, Tensor):
+            checked(name, argument, (x.shape, x.dtype), g, True)
+        elif g is not None:
+            raise DerivativeError(f"the vjp of {name} returned a gradient for {x!r} in `{argument}`.")

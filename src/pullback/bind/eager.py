@@ -15,8 +15,7 @@ from pullback.errors import DerivativeError
 
 def run(kernels: Kernels, tensors: Sequence[Tensor]) -> Any:
     """Carry out one call."""
-    results = _apply(kernels, *tensors)
-    return results[0] if kernels.spec is None else kernels.packed(results)
+    return kernels.result.filled(_apply(kernels, *tensors))
 
 
 class _Kernels(torch.autograd.Function):

@@ -8,20 +8,81 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pullback import _torch
 from pullback.dtypes import has_derivative
 
 
-def hides(ctx: Any, inputs: Sequence[Any], output: Any) -> bool:
-    """Whether a context keeps numbers that are neither inputs nor differentiable outputs.
+class Noting:
+    """The `ctx` of a forward, noting what is kept on it."""
 
-    It may keep them by `save_for_backward` or as attributes, in lists and dicts too. Integers and masks do not
-    count: they have no derivative.
+    def __init__(self, ctx: Any) -> None:
+        vars(self).update(__ctx=ctx, __saved=(), __forward=(), __stopped=(), __attributes={})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["__ctx"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)["__attributes"][name] = value
+        setattr(vars(self)["__ctx"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        vars(self)["__attributes"].pop(name, None)
+        delattr(vars(self)["__ctx"], name)
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors, as PyTorch does."""
+        vars(self)["__saved"] = tensors
+        vars(self)["__ctx"].save_for_backward(*tensors)
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for the jvp, as PyTorch does."""
+        vars(self)["__forward"] = tensors
+        vars(self)["__ctx"].save_for_forward(*tensors)
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Mark outputs, as PyTorch does."""
+        vars(self)["__stopped"] = tensors
+        vars(self)["__ctx"].mark_non_differentiable(*tensors)
+
+
+def note(noting: Noting, inputs: Sequence[Any], output: Any) -> None:
+    """Keep the inputs of a forward that hides something: an error at the second derivative needs a way to them.
+
+    They are saved behind what the forward saved, and their number is kept.
     """
-    stopped = _torch.non_differentiable(ctx)
+    noted = vars(noting)
+    ctx, saved, forward = noted["__ctx"], noted["__saved"], noted["__forward"]
+    kept = (*saved, *forward, *noted["__attributes"].values())
+    ctx._hides = _hides(kept, inputs, output, noted["__stopped"])
+    if ctx._hides:
+        sources = [x for x in inputs if isinstance(x, Tensor) and has_derivative(x)]
+        ctx._n_sources = len(sources)
+        ctx.save_for_backward(*saved, *sources)
+        ctx.save_for_forward(*(forward or saved), *sources)  # vmap wants as many as for backward
+
+
+def sources_of(ctx: Any) -> list[Tensor]:
+    """Return the inputs that `note` added to what a forward saved: none if that hides nothing."""
+    return list(ctx.saved_tensors[-ctx._n_sources :]) if getattr(ctx, "_hides", False) else []
+
+
+class Own:
+    """A `ctx` as its forward left it, without the inputs that `note` added."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._ctx, name)
+        return value[: -self._ctx._n_sources] if name in {"saved_tensors", "saved_variables"} else value
+
+
+def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Sequence[Tensor]) -> bool:
+    """Whether numbers are kept that are neither inputs nor differentiable outputs.
+
+    They may be in lists and dicts too. Integers and masks do not count: they have no derivative.
+    """
     outputs = [t for t in _leaves(output) if not any(t is s for s in stopped)]
     known = [*_leaves(inputs), *outputs]
-    kept = [*_torch.to_save(ctx), *_torch.attributes_of(ctx).values()]
     return any(_is_real(value) and not any(value is k for k in known) for value in _leaves(kept))
 
 

@@ -79,17 +79,21 @@ def _can_require_grad(g: Tensor) -> bool:
     return not g.requires_grad and has_derivative(g)
 
 
-def hidden(name: str, kept: Sequence[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
-    """Return residuals as what they are to a derivative: functions of the inputs whose derivative is not known.
+def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Any]:
+    """Return tensors as what they are to a derivative: functions of the inputs whose derivative is not known.
 
-    The forward of a Function computes them where autograd does not see it. They would pass for constants.
+    Where the forward of a Function computed them, or a residual of them, autograd does not see it. They would pass
+    for constants.
     """
     sources = [x for x in inputs if x is not None and has_derivative(x)]
-    return [_Hidden.apply(name, t, *sources) if has_derivative(t) else t for t in kept]  # type: ignore[no-untyped-call]
+    return [
+        _Hidden.apply(name, t, *sources) if t is not None and has_derivative(t) else t  # type: ignore[no-untyped-call]
+        for t in results
+    ]
 
 
 class _Hidden(torch.autograd.Function):
-    """The identity on a residual; its derivative is an error, in every mode and under every transform."""
+    """The identity on the first tensor; its derivative is an error, in every mode and under every transform."""
 
     generate_vmap_rule = True
 

@@ -11,14 +11,12 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.call import ATOMS, Call
+from pullback.bind.tree import Tree
 from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.kernels.eager import lower
-
-TENSOR = object()
-"""Stands for a tensor in the template of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,7 @@ class Kernels:
         layouts: position and stride of each cotangent that the backward reads.
         places: positions of the gradients among those of the Function's arguments.
         dead: positions of the outputs that have no derivative.
-        template: the leaves of the result, `TENSOR` in place of each tensor.
-        spec: their structure; `None` for a lone tensor.
+        result: what comes out, its tensors taken out.
     """
 
     joint: Joint
@@ -49,15 +46,7 @@ class Kernels:
     layouts: tuple[tuple[int, tuple[int, ...]], ...]
     places: tuple[int, ...]
     dead: tuple[int, ...]
-    template: tuple[Any, ...]
-    spec: Any
-
-    def packed(self, tensors: Sequence[Tensor]) -> Any:
-        """Put the tensors of a result into its structure."""
-        if self.spec is None:
-            return tensors[0]
-        waiting = iter(tensors)
-        return _torch.tree_unflatten([next(waiting) if leaf is TENSOR else leaf for leaf in self.template], self.spec)
+    result: Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +72,8 @@ def make_plan(
 def _make_plan(
     call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
 ) -> Plan:
-    if any(type(t) not in (Tensor, torch.nn.Parameter) for t in call.tensors):
-        return Plan(None, call.obstacle)  # a nested tensor, for one, has no fake
+    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
+        return Plan(None, call.obstacle)  # not all have a fake
     structure: list[Any] = []
     flat_value = call.flat(value, structure)
     facts = facts_of(flat_value, call.tensors, name)
@@ -140,8 +129,7 @@ def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> K
         layouts=tuple((i, cotangent_stride(results[i])) for i in joint.connected),
         places=tuple(1 + i for i in joint.wanted),
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
-        template=tuple(TENSOR if isinstance(out, Tensor) else out for out in outputs),
-        spec=None if spec.is_leaf() else spec,
+        result=Tree.of_leaves(outputs, spec),
     )
 
 

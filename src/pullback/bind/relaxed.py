@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.tree import described
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -49,10 +51,14 @@ def _combined(
                 "torch.export."
             )
         with torch.no_grad():
-            values, spec = _torch.tree_leaves(hard(*args, **kwargs))
-        relaxations, soft_spec = _torch.tree_leaves(soft(*args, **kwargs))
+            value = hard(*args, **kwargs)
+        values, spec = _torch.tree_leaves(value)
+        relaxation = soft(*args, **kwargs)
+        relaxations, soft_spec = _torch.tree_leaves(relaxation)
         if spec != soft_spec:
-            raise FormulaError(f"{name} returns {spec} and its relaxation {soft_spec}: they must be alike.")
+            raise FormulaError(
+                f"{name} returns {described(value)} and its relaxation {described(relaxation)}: they must be alike."
+            )
         pairs = zip(values, relaxations, strict=True)
         return _torch.tree_unflatten([_value_of(h, s, i, name, combine) for i, (h, s) in enumerate(pairs)], spec)
 
@@ -62,13 +68,17 @@ def _combined(
 def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor, Tensor], Tensor]) -> Any:
     if not isinstance(hard, Tensor):
         return hard
+    if hard.is_nested and hard.layout is torch.strided:  # it has no shape to compare
+        raise FormulaError(f"{name} was given a nested tensor of strided layout: make it with layout=torch.jagged.")
     if not isinstance(soft, Tensor) or hard.shape != soft.shape or hard.dtype != soft.dtype:
         raise FormulaError(
             f"output {i} of {name} is {_shown(hard)}, that of its relaxation {_shown(soft)}: a relaxation returns what "
             "the function returns, with other derivatives."
         )
-    if not (hard.dtype.is_floating_point or hard.dtype.is_complex):
+    if not has_derivative(hard):
         return hard
+    if hard.is_nested:
+        return _torch.on_values(combine, hard, soft)
     if hard.is_complex():
         parts = (torch.view_as_real(t.resolve_conj()) for t in (hard, soft))
         return torch.view_as_complex(combine(*parts))

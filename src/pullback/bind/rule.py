@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,18 +10,26 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.tree import TENSOR, Tree
+from pullback.bind.gradients import checked, wrong_number
+from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError, OptionError
-
-_BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
-"""What lets a function read its parameters without naming them."""
+from pullback.errors import DerivativeError
 
 
 @dataclass(slots=True)
 class Record:
-    """What one call of a ruled op leaves for its rule, beside tensors. `kinds` are those of the input tensors."""
+    """What one call of a ruled op leaves for its rule, beside tensors.
+
+    Attributes:
+        args: the arguments.
+        kinds: shape and dtype of the input tensors.
+        out: the result.
+        residuals: what the formula returned beside it.
+        differentiable: which of the output tensors have a derivative.
+        autocast: whether autocast was on.
+        refusal: why the jvp may not be transposed, empty where it may; `None` where that was not asked.
+    """
 
     args: Tree
     kinds: list[tuple[torch.Size, torch.dtype]]
@@ -32,6 +37,7 @@ class Record:
     residuals: Tree | None = None
     differentiable: tuple[bool, ...] = ()
     autocast: bool = False
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -46,7 +52,8 @@ class Rule:
         jvp: `(tangents, out, [saved,] *inputs)` to the tangent of `out`.
         residuals: whether the formula returns `(out, saved)`.
         linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
-        proven: what has been proven, for each kind of call.
+        jvp_linear: whether the jvp is said to be linear in the tangents: yes, or to be proven when it matters.
+        proven: what has been proven of either, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
     """
@@ -58,6 +65,7 @@ class Rule:
     vjp: Callable[..., Any] | None = None
     jvp: Callable[..., Any] | None = None
     linear: bool | None = None
+    jvp_linear: bool | None = None
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
@@ -126,10 +134,7 @@ class Rule:
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
         if len(result) != len(args):
-            raise DerivativeError(
-                f"the vjp of {self.name} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
-                f"input{'s' * (len(args) != 1)} ({', '.join(self.parameters)}): one for each, None where there is none."
-            )
+            raise wrong_number(self.name, self.parameters, result, args)
         return self._gradients(record, result)
 
     def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
@@ -145,35 +150,23 @@ class Rule:
                 continue
             name = self._argument_name(i)
             if mark is TENSOR and isinstance(gradient, Tensor):
-                found.append(self._checked(record, name, next(kinds), gradient))
+                found.append(checked(self.name, name, next(kinds), gradient, record.autocast))
                 continue
             leaves, spec = _torch.tree_leaves(mark)
             gradients, given = _torch.tree_leaves(gradient)
             if gradient is None:
                 gradients = [None] * len(leaves)
             elif given != spec:
-                raise DerivativeError(f"the vjp of {self.name} returned {given} for `{name}`, which is {spec}.")
+                raise DerivativeError(
+                    f"the vjp of {self.name} returned {described(gradient)} for `{name}`, which is {described(mark)}: "
+                    "return gradients in the structure of the input."
+                )
             for leaf, g in zip(leaves, gradients, strict=True):
                 if leaf is TENSOR:
-                    found.append(self._checked(record, name, next(kinds), g))
+                    found.append(checked(self.name, name, next(kinds), g, record.autocast))
                 elif g is not None:
                     raise DerivativeError(f"the vjp of {self.name} returned a gradient for {leaf!r} in `{name}`.")
         return found
-
-    def _checked(self, record: Record, name: str, kind: tuple[torch.Size, torch.dtype], g: Any) -> Tensor | None:
-        if g is None:
-            return None
-        shape, dtype = kind
-        if not isinstance(g, Tensor):
-            raise DerivativeError(f"the vjp of {self.name} returned a {type(g).__name__} for `{name}`, not a tensor.")
-        if not (dtype.is_floating_point or dtype.is_complex):
-            raise DerivativeError(f"the vjp of {self.name} returned a gradient for `{name}`, which holds {dtype}.")
-        if g.shape != shape or (g.dtype != dtype and not record.autocast):
-            raise DerivativeError(
-                f"the vjp of {self.name} returned shape {tuple(g.shape)}, {g.dtype} for `{name}` of shape "
-                f"{tuple(shape)}, {dtype}: sum over what was broadcast, and cast back."
-            )
-        return g
 
     def push(
         self,
@@ -198,7 +191,11 @@ class Rule:
         self._refuse_none("jvp", pushed_out, "tangent", "zeros")
         result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
-            raise DerivativeError(f"the jvp of {self.name} returned {spec}, the op {record.out.spec}.")
+            raise DerivativeError(
+                f"the jvp of {self.name} returned {described(pushed_out)}, the op "
+                f"{described(record.out.filled([TENSOR] * len(outputs)))}: return the tangent in the structure of the "
+                "output."
+            )
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
         for tangent, out in zip(pushed, outputs, strict=True):
             if tangent is not None and tangent.shape != out.shape:
@@ -247,49 +244,3 @@ def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
         a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
         for a, b in zip(new, old, strict=True)
     )
-
-
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a keyword-only parameter of this name."""
-    parameter = inspect.signature(function).parameters.get(name)
-    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-
-
-def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> None:
-    """Raise an `OptionError` if a rule cannot be called as it will be.
-
-    Where the formula has a variable number of parameters, or the rule's own are not known, anything goes.
-    """
-    if not callable(function):
-        raise OptionError(f"the {what} of {rule.name} is {function!r}: it has to be a function.")
-    first = "g" if what == "vjp" else "tangents"
-    expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return
-    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in inspect.signature(rule.formula).parameters.values()):
-        return
-    options = {"needs": ()} if what == "vjp" and takes(function, "needs") else {}
-    try:
-        signature.bind(*expected, **options)
-    except TypeError as error:
-        raise OptionError(
-            f"the {what} of {rule.name} is called as ({', '.join(expected)}), and is defined as {signature}: {error}."
-        ) from None
-
-
-def unread(function: Callable[..., Any]) -> set[int]:
-    """Return the positions of the parameters that a Python function never reads: these need not be saved.
-
-    None where that cannot be said: a method, whose code counts `self`, or code that can read by name.
-    """
-    if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
-        return set()
-    code = function.__code__
-    read: set[str] = set(code.co_cellvars)
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("LOAD_FAST") or instruction.opname.startswith("STORE_FAST_LOAD_FAST"):
-            names = instruction.argval
-            read |= set(names) if isinstance(names, tuple) else {names}
-    return {i for i, name in enumerate(code.co_varnames[: code.co_argcount]) if name not in read}

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
+from pullback.bind.linear import objection
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import Record, Rule
 from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
@@ -74,6 +75,8 @@ class _Eager(torch.autograd.Function):
         # an output that is an input would be saved as the input, which does not depend on the rule
         outputs = [out.view_as(out) if any(out is x for x in tensors) else out for out in outputs]
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
+        if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
+            record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
         saved: list[Tensor | None] = [*tensors, *outputs, *kept]
         if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs
             _drop_idle(rule, record, saved)

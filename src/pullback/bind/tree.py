@@ -47,8 +47,12 @@ class Tree:
     @classmethod
     def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
         leaves, spec = _torch.tree_leaves(value)
-        template = [TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return cls(template, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return cls.of_leaves(leaves, spec), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    @classmethod
+    def of_leaves(cls, leaves: Sequence[Any], spec: Any) -> Tree:
+        """Take the tensors out of a structure that is flat already."""
+        return _LONE if spec == _LONE.spec else cls([TENSOR if isinstance(x, Tensor) else x for x in leaves], spec)
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """Put tensors, or what stands for them, back."""
@@ -71,3 +75,17 @@ _LONE = Tree([TENSOR], _torch.tree_leaves(None)[1])
 
 _FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
 """The structure of a tuple of n leaves."""
+
+
+class _Word(str):
+    """A string that shows as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def described(value: Any) -> str:
+    """Return a structure in words: `(tensor, {'a': tensor})`."""
+    leaves, spec = _torch.tree_leaves(value)
+    words = ["tensor" if leaf is TENSOR or isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
+    return repr(_torch.tree_unflatten([_Word("None" if w == "NoneType" else w) for w in words], spec))

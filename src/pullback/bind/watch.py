@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback import _torch
 
 _LEAVES_PYTORCH = frozenset(
     ["numpy", "__array__", "data_ptr", "tolist", "item", "__dlpack__", "__float__", "__int__", "__complex__"]
@@ -31,7 +32,7 @@ def _has_tensor(args: Any) -> bool:
     return any(isinstance(a, torch.Tensor) or (isinstance(a, list | tuple) and _has_tensor(a)) for a in args)
 
 
-class Draws(TorchDispatchMode):
+class Draws(_torch.DispatchMode):
     """Notes whether random numbers are drawn."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_flatten, tree_unflatten
+from pullback.dtypes import has_derivative
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def make_case(
 
 def is_differentiable(value: object) -> bool:
     """True for a floating or complex tensor."""
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return isinstance(value, Tensor) and has_derivative(value)
 
 
 def copy_tensor(t: Tensor) -> Tensor:

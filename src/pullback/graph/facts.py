@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback import _torch
 from pullback.errors import FormulaError
@@ -44,7 +43,7 @@ _VALUE_READERS = {
 _SHOWING = frozenset({"__repr__", "__format__"})
 _ASKING = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
 """Properties in which calls of one kind, and the tensors without values that stand for theirs, differ."""
-_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys()
+_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys() | {"register_hook"}
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
-        seen.inputs = _memory(fakes)
+        seen.inputs, readers.inputs = _memory(fakes), fakes
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
             with torch.enable_grad(), _torch.quiet_fake_tensors(), seen, readers:
@@ -124,7 +123,7 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 """Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
 
 
-class _Seen(TorchDispatchMode):
+class _Seen(_torch.DispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
     def __init__(self) -> None:
@@ -155,6 +154,7 @@ class _Readers(TorchFunctionMode):
         super().__init__()
         self.obstacle = ""
         self.refusal: FormulaError | None = None
+        self.inputs: Sequence[Tensor] = ()
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,7 +163,10 @@ class _Readers(TorchFunctionMode):
             called = getattr(func.__self__, "__name__", "")
         if called in _NOTED and args and _torch.is_fake(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
-            if called in _SHOWING:
+            if called == "register_hook":
+                if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor
+                    self.obstacle = self.obstacle or "it puts a hook on an input"
+            elif called in _SHOWING:
                 self.obstacle = self.obstacle or "it shows a tensor"
             elif called in _ASKING:
                 self.obstacle = self.obstacle or ("" if by_pytorch else f"it asks for `{called}` of a tensor")

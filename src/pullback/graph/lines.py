@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -10,16 +10,20 @@ from torch import fx
 from pullback import _torch
 
 
-def lines_of(graph: fx.Graph, inputs: Sequence[str]) -> list[str]:
+def lines_of(graph: fx.Graph, inputs: Sequence[str], around: Mapping[str, Any]) -> list[str]:
     """Return one line for each op, "name = op(arguments)", and a last one for what is returned.
 
-    `inputs` are the names of the first placeholders; the others are cotangents: g, or g0, g1, …
+    `inputs` are the names of the first placeholders; the others are cotangents: g, or g0, g1, …. `around` are the
+    tensors that the formula closes over, by name.
     """
     lines = []
     placeholders = graph.find_nodes(op="placeholder")
     rest = len(placeholders) - len(inputs)
     given = [*inputs, *(["g"] if rest == 1 else [f"g{i}" for i in range(rest)])]
     names = {node: node.name for node in graph.nodes} | dict(zip(placeholders, given, strict=True))
+    known = {id(value): name for name, value in around.items()}
+    for node in graph.find_nodes(op="get_attr"):
+        names[node] = known.get(id(getattr(graph.owning_module, str(node.target), None)), node.name)
     for node in graph.nodes:
         if node.op == "call_function":
             arguments = [_shown(a, names) for a in node.args] + [

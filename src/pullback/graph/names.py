@@ -1,4 +1,4 @@
-"""The names in a function's code: what it loads from around it, imports and assigns."""
+"""The names in a function's code: what it loads from around it, imports and assigns, asks of values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,35 @@ import types
 from collections.abc import Iterator
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_FROM_DICT_OR_DEREF"})
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+_SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_BINARY = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+}
+_METHODS = {symbol: (f"__{name}__", f"__r{name}__", f"__i{name}__") for symbol, name in _BINARY.items()} | {
+    "UNARY_NEGATIVE": ("__neg__",),
+    "UNARY_INVERT": ("__invert__",),
+    "COMPARE_OP": ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"),
+    "CONTAINS_OP": ("__contains__",),
+    "GET_ITER": ("__iter__",),
+    "BINARY_SUBSCR": ("__getitem__",),
+    "BINARY_SLICE": ("__getitem__",),
+    "[]": ("__getitem__",),
+}
+"""The methods behind an operator, by its symbol or instruction."""
 
 
 def names_in(code: types.CodeType) -> Iterator[list[str]]:
@@ -22,7 +49,7 @@ def names_in(code: types.CodeType) -> Iterator[list[str]]:
         if chain:
             yield chain
             chain = []
-        if instruction.opname == "LOAD_GLOBAL" or (instruction.opname in _LOADS and instruction.argval not in own):
+        if _loads(instruction, own):
             chain = [instruction.argval]
     if chain:
         yield chain
@@ -35,6 +62,53 @@ def names_in(code: types.CodeType) -> Iterator[list[str]]:
 def _globals_of(code: types.CodeType) -> set[str]:
     found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     return found.union(*map(_globals_of, _inner(code)))
+
+
+def _loads(instruction: dis.Instruction, own: set[str]) -> bool:
+    """Whether an instruction loads a name from around code whose own names are given."""
+    return instruction.opname == "LOAD_GLOBAL" or (instruction.opname in _LOADS and instruction.argval not in own)
+
+
+def attributes_in(code: types.CodeType, around: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield each attribute that code reads from a value that it was given or made."""
+    own = {*around, *code.co_varnames, *code.co_cellvars}
+    chained = False
+    for instruction in dis.get_instructions(code):
+        if instruction.opname not in _ATTRIBUTES:
+            chained = _loads(instruction, own)
+        elif not chained:
+            yield instruction.argval
+    for inner in _inner(code):
+        yield from attributes_in(inner, frozenset(own))
+
+
+def operators_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of the methods that the operators in code may call."""
+    for instruction in dis.get_instructions(code):
+        operator = instruction.argrepr.rstrip("=") if instruction.opname == "BINARY_OP" else instruction.opname
+        yield from _METHODS.get(operator, ())
+    for inner in _inner(code):
+        yield from operators_in(inner)
+
+
+def sets_in(code: types.CodeType) -> Iterator[str]:
+    """Yield each attribute that code sets or deletes."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _SETS:
+            yield instruction.argval
+    for inner in _inner(code):
+        yield from sets_in(inner)
+
+
+def matches(code: types.CodeType) -> bool:
+    """Whether code matches a value against a class, which may read attributes."""
+    return any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)) or any(map(matches, _inner(code)))
+
+
+def catches(code: types.CodeType) -> bool:
+    """Whether code handles exceptions; a `with` statement does by itself, and does not count."""
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    return names.count("PUSH_EXC_INFO") > names.count("WITH_EXCEPT_START") or any(map(catches, _inner(code)))
 
 
 def imports_in(code: types.CodeType) -> Iterator[str]:

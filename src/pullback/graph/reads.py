@@ -7,7 +7,7 @@ they were. Constants, functions and modules can be watched; an object with attri
 from __future__ import annotations
 
 import builtins
-import sys
+import operator
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,26 +16,20 @@ from typing import Any
 import torch
 
 from pullback import _torch
-from pullback.graph.names import imports_in, names_in, writes_in
+from pullback.graph.attributes import is_of_kind
+from pullback.graph.names import attributes_in, catches, imports_in, matches, names_in, operators_in, sets_in, writes_in
+from pullback.graph.trust import is_fixed, is_trusted_function, trusted
 
-_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout)
-_TRUSTED = frozenset(
-    {"torch", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing", "collections"}
-    | {"pullback"}
-)
-"""Packages whose functions and constants do not change under a program."""
 _DRAWING = frozenset({"numpy.random"})
 """Of these, modules whose functions return something else at each call."""
-_DYNAMIC = frozenset(
-    {"globals", "locals", "vars", "eval", "exec", "open", "input", "print", "__import__", "getattr", "setattr"}
-)
+_READING = "globals locals vars dir getattr hasattr type id hash"
+_DOING = "eval exec open input print __import__ setattr delattr"
+_DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
 """Built-in functions that read anything, or do what a graph does not."""
-_BUILT_IN = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-)
+_BY_NAME = (operator.attrgetter, operator.methodcaller)
+"""What reads an attribute by its name."""
+_METHODS = vars(torch.Tensor)
+"""A view of what is defined by the class of tensors itself, and not by its base in C++."""
 _OF_TENSORS = frozenset(
     {"is_tensor", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "get_default_dtype"}
 )
@@ -52,12 +46,14 @@ class Reads:
             closure's cell, with "" as the name.
         codes: functions with their code, defaults and keyword defaults: a notebook's autoreload replaces them in place.
         dtype: the default dtype: ops on integers depend on it.
+        n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
     codes: list[tuple[types.FunctionType, types.CodeType, Any, Any]] = field(default_factory=list)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    n_methods: int = field(default_factory=lambda: len(_METHODS))
     obstacle: str = ""
 
     def unchanged(self) -> bool:
@@ -70,7 +66,7 @@ class Reads:
                 return False
             if function.__kwdefaults__ != keywords:
                 return False
-        return torch.get_default_dtype() is self.dtype
+        return torch.get_default_dtype() is self.dtype and len(_METHODS) == self.n_methods
 
 
 def reads_of(*functions: Callable[..., Any] | None) -> Reads:
@@ -89,7 +85,7 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
         _follow_op(function, reads, seen)
         return
     if not isinstance(function, types.FunctionType):
-        if not _is_fixed(function):
+        if not is_fixed(function):
             _object(function, "", reads)
         return
     if id(function) in seen or reads.obstacle:
@@ -110,6 +106,12 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
             reads.obstacle = reads.obstacle or f"`{first}` {why}"
         else:
             reads.watched.append((function.__globals__, first, _MISSING))
+            reads.watched.append((vars(builtins), first, vars(builtins)[first]))
+            _see_method(f"__{first}__", reads, seen)  # of `abs(x)`
+            _see_attributes(attributes, reads, seen)
+    _see_attributes(attributes_in(code), reads, seen)
+    for name in operators_in(code):
+        _see_method(name, reads, seen)
 
 
 def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
@@ -124,13 +126,19 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
     for module in imports_in(function.__code__):
-        if not _trusted(module) or module.startswith("numpy"):
+        if not trusted(module) or module.startswith("numpy"):
             reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
+    for name in sets_in(function.__code__):
+        reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
+    if matches(function.__code__):
+        reads.obstacle = reads.obstacle or "it matches a value against a class"
+    if catches(function.__code__):
+        reads.obstacle = reads.obstacle or "it catches exceptions, which tensors without values may raise"
     defaults: Iterable[Any] = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     for value in defaults:
-        if not _is_fixed(value):
+        if not is_fixed(value):
             _object(value, "as a default", reads)
 
 
@@ -140,12 +148,52 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
     reads.watched.append((holder, key, value))
     if isinstance(value, types.ModuleType):
         _see_module(value, shown, attributes, reads, seen)
-    elif _is_op(value) or (isinstance(value, types.FunctionType) and not _is_trusted_function(value)):
+    elif _is_op(value) or (isinstance(value, types.FunctionType) and not is_trusted_function(value)):
         if attributes:
             reads.obstacle = reads.obstacle or f"it reads `{shown}.{attributes[0]}`, which may change between calls"
         _follow(value, reads, seen)
-    elif not _is_fixed(value):
+    else:
+        _see_value(value, shown, attributes, reads, seen)
+
+
+def _see_value(value: Any, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
+    """Object to a value that may change what it is or does, or whose use says more of a tensor than its kind."""
+    if not is_fixed(value):
         _object(value, f"`{shown}`", reads)
+    elif value in _BY_NAME:
+        reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with `{shown}`"
+    elif _is_private(value):
+        reads.obstacle = reads.obstacle or f"it uses `{shown}`, which is private"
+    elif isinstance(value, type) and issubclass(value, torch.Tensor) and value is not torch.Tensor:
+        reads.obstacle = reads.obstacle or f"it asks whether a tensor is a `{shown}`"
+    elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+        reads.obstacle = reads.obstacle or f"it makes a module, `{shown}`, to which hooks may be added"
+    _see_attributes(attributes, reads, seen)
+
+
+def _is_private(value: Any) -> bool:
+    """Whether a function has a name that says it is nobody's business; an ATen op may have one too."""
+    name = getattr(value, "__name__", "")
+    return name.startswith("_") and not name.startswith("__") and not _torch.is_dispatched_op(value)
+
+
+def _see_attributes(names: Iterable[str], reads: Reads, seen: set[int]) -> None:
+    """Object to attributes in which tensors of one kind may differ, and watch the others."""
+    for name in names:
+        if not _see_method(name, reads, seen) and not is_of_kind(name):
+            reads.obstacle = reads.obstacle or f"it reads the attribute `.{name}`, which one tensor may have"
+
+
+def _see_method(name: str, reads: Reads, seen: set[int]) -> bool:
+    """Watch what the class of tensors defines by a name; follow it, and return true, if it is the user's."""
+    if name not in _METHODS:
+        return False
+    method = _METHODS[name]
+    reads.watched.append((_METHODS, name, method))
+    users = isinstance(method, types.FunctionType) and not is_trusted_function(method)
+    if users:
+        _follow(method, reads, seen)
+    return users
 
 
 def _see_module(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
@@ -154,20 +202,22 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
     elif module.__name__.startswith("torch") and _is_setting(module.__name__, attributes):
         reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, `{'.'.join([shown, *attributes])}`"
     elif not attributes:
-        if not _trusted(module.__name__):
+        if not trusted(module.__name__):
             reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
-    elif not _trusted(module.__name__):
+    elif not trusted(module.__name__):
         _see(vars(module), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
-    else:  # what it is called does not change, so it is looked at once and not watched
-        value = getattr(module, attributes[0], None)
-        if isinstance(value, types.ModuleType):
-            _see_module(value, f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
-        elif (value is torch.Tensor or value is torch.nn.Parameter) and len(attributes) == 1:
-            reads.obstacle = reads.obstacle or f"it asks whether a tensor is a `{shown}.{attributes[0]}`"
-        elif _is_op(value):
-            _follow(value, reads, seen)
-        elif not _is_fixed(value):
-            _object(value, f"`{shown}.{attributes[0]}`", reads)
+    else:
+        _see_trusted(module, shown, attributes, reads, seen)
+
+
+def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
+    """Watch a function of a package that we trust: it does what it does until it is replaced."""
+    first, *rest = attributes
+    value, shown = getattr(module, first, None), f"{shown}.{first}"
+    if isinstance(value, types.ModuleType):
+        _see_module(value, shown, rest, reads, seen)
+    else:
+        _see(vars(module), first, shown, rest, reads, seen)
 
 
 def _is_setting(module: str, attributes: list[str]) -> bool:
@@ -196,37 +246,6 @@ def _now(holder: Any, name: str) -> Any:
         except ValueError:
             return _MISSING
     return holder.get(name, _MISSING)
-
-
-def _is_fixed(value: Any) -> bool:
-    """Whether a value cannot change what it is or does: a constant, or a function or class of a package we trust."""
-    if isinstance(value, _BUILT_IN):
-        owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
-        named = isinstance(owner, type | types.ModuleType)
-        return owner is None or (named and _trusted(getattr(owner, "__module__", None) or owner.__name__))
-    if _torch.is_dispatched_op(value):
-        return _torch.op_name(value).startswith(("aten::", "prims::"))
-    if isinstance(value, types.FunctionType):
-        return _is_trusted_function(value)
-    return _trusted(value.__module__ or "") if isinstance(value, type) else _is_constant(value)
-
-
-def _is_trusted_function(function: types.FunctionType) -> bool:
-    """Whether a function is one that a package we trust defines: neither a user's that calls itself so
-    (`functools.wraps`), nor one made by a package around a user's (`torch.vmap`).
-    """
-    found: Any = sys.modules.get(function.__module__ or "")
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return _trusted(function.__module__ or "") and found is function
-
-
-def _is_constant(value: Any) -> bool:
-    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(_is_constant, value)))
-
-
-def _trusted(module: str) -> bool:
-    return module.partition(".")[0] in _TRUSTED
 
 
 def _is_op(value: Any) -> bool:

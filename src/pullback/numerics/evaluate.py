@@ -11,19 +11,24 @@ from pullback.numerics.ops import OPS, VALUES
 from pullback.numerics.term import CONST, NAMED, POLY, VAR, Term, topological
 
 
-def evaluate(root: Term, inputs: Mapping[str, Tensor]) -> Tensor:
+def evaluate(root: Term, inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None) -> Tensor:
     """Return the value of a term on tensors of one dtype, by the names of its variables.
 
-    A constant is rounded to that dtype. A term without variables is as large as the first tensor.
+    A constant is rounded to that dtype. A term without variables is as large as the first tensor. `known` holds the
+    subterms that are computed already, and takes the others.
     """
-    return evaluate_all([root], inputs)[0]
+    return evaluate_all([root], inputs, known)[0]
 
 
-def evaluate_all(roots: Sequence[Term], inputs: Mapping[str, Tensor]) -> list[Tensor]:
+def evaluate_all(
+    roots: Sequence[Term], inputs: Mapping[str, Tensor], known: dict[Term, Tensor] | None = None
+) -> list[Tensor]:
     """Return the values of several terms, each subterm computed once."""
     like = next(iter(inputs.values()))
-    values: dict[Term, Tensor] = {}
+    values = {} if known is None else known
     for term in topological(roots):
+        if term in values:
+            continue
         if term.op == VAR:
             values[term] = inputs[term.value]
         elif term.op in (CONST, NAMED):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import Function
 
+import pullback
 from pullback.check.cases.probe import probe
 from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.find.discover import subject_of
@@ -484,3 +485,14 @@ def test_the_same_seed_finds_the_same_example():
     first, again, other = probed(target).case, probed(target).case, probed(target, seed=1).case
     assert all(torch.equal(a, b) for a, b in zip(first.tensors, again.tensors, strict=True))
     assert not torch.equal(first.tensors[0], other.tensors[0])
+
+
+def test_a_formula_that_is_refused_is_not_tried_at_length():
+    @pullback.function
+    def decided(x, scale=1.0):
+        return x * scale if x.sum() > 0 else x
+
+    found = probed(decided)
+    assert found.case is None
+    assert found.trials <= 20
+    assert "needs the value of a tensor" in found.reasons[0]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
+from pullback.dtypes import has_derivative
 
 
 def other_dtypes(case: Case) -> Iterator[Case]:
@@ -23,7 +24,7 @@ def other_dtypes(case: Case) -> Iterator[Case]:
         changed = {
             p: v.to(compl if v.is_complex() else real)
             for p, v in enumerate(case.values)
-            if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
+            if isinstance(v, Tensor) and has_derivative(v)
         }
         if any(changed[p].dtype != case.values[p].dtype for p in case.wrt):
             yield case.with_values(changed, str(real).removeprefix("torch."))
@@ -47,7 +48,7 @@ def widened(case: Case) -> Case:
     wide = {
         p: v.to(torch.complex128 if v.is_complex() else torch.float64)
         for p, v in enumerate(case.values)
-        if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
+        if isinstance(v, Tensor) and has_derivative(v)
     }
     return case.with_values({p: v for p, v in wide.items() if v.dtype != case.values[p].dtype})
 

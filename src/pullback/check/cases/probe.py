@@ -23,6 +23,7 @@ from pullback.check.cases.signature import argument_lists
 from pullback.check.events import Events
 from pullback.check.subject import Subject
 from pullback.check.trial import incidents
+from pullback.errors import FormulaError
 
 _MAX_TRIALS = 1500
 _MAX_SECONDS = 4.0
@@ -30,6 +31,8 @@ _AFTER_BROKEN = 100
 """Trials after a call whose backward seems to fail whatever it is given: perhaps the call was no valid one."""
 _AFTER_ENVIRONMENT = 20
 """Failures for want of a GPU, a process group or a package, after which no other call is tried."""
+_AFTER_REFUSED = 20
+"""Refusals of what an op's formula does, whatever it is given, after which no other call is tried."""
 
 
 @dataclass
@@ -67,11 +70,12 @@ class _Trials:
         self.deadline = time.monotonic() + _MAX_SECONDS
         self.reasons: Counter[str] = Counter()
         self.lacking: Counter[str] = Counter()
+        self.refused = 0
 
     @property
     def over(self) -> bool:
         """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
-        spent = self.count >= self.limit or time.monotonic() > self.deadline
+        spent = self.count >= self.limit or time.monotonic() > self.deadline or self.refused >= _AFTER_REFUSED
         return spent or self.score == Score.PERFECT or incidents() or self.lacking.total() >= _AFTER_ENVIRONMENT
 
     def make(self, case: Case) -> Attempt:
@@ -83,6 +87,7 @@ class _Trials:
             outcome = Attempt(Score.BROKEN, "backward returned a gradient of another shape than its input's")
         self.reasons[outcome.reason] += bool(outcome.reason)
         self.lacking[outcome.reason] += of_environment(outcome.reason)
+        self.refused += isinstance(outcome.error, FormulaError)
         if outcome.score > self.score and not self._hides_the_fault(case):
             self.score, self.case = outcome.score, case
             if outcome.score == Score.BROKEN:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.structure import is_permutation, is_structured
+from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
@@ -92,7 +93,7 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
         new = change.get(size, size)
         if new != size:
             t = t.index_select(dim, torch.arange(new) % size)
-    if not (t.is_floating_point() or t.is_complex()):
+    if not has_derivative(t):
         return _fit_indices(t, change)
     if not grown or not t.numel():
         return t

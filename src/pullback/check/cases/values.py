@@ -11,6 +11,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.callables import DISTANCES, SMOOTH
 from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_permutation, is_structured
+from pullback.dtypes import has_derivative
 
 _LARGE = 4.0
 _DENSE = 48
@@ -28,9 +29,7 @@ def other_values(case: Case) -> Iterator[Case]:
             zeroed = _half_zero(case.values[position])
             yield case.with_values({position: zeroed}, f"{case.names[position]} with exact zeros")
     integers = {
-        p: v
-        for p, v in enumerate(case.values)
-        if isinstance(v, Tensor) and not (v.is_floating_point() or v.is_complex()) and v.numel()
+        p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and not has_derivative(v) and v.numel()
     }
     if integers and not any(is_permutation(v) for v in integers.values()):
         same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pullback import _torch
 from pullback.check.case import Case
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
@@ -77,7 +77,7 @@ def _fresh_memory_is_nan() -> Iterator[None]:
             settings.fill_uninitialized_memory = fills
 
 
-class _FreshMemoryIsZero(TorchDispatchMode):
+class _FreshMemoryIsZero(_torch.DispatchMode):
     """Has new memory hold zeros: it may hold the NaN of the other run, which would be taken for a value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

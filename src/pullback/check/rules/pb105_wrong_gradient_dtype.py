@@ -51,6 +51,7 @@ from pullback.check.cases import dtypes
 from pullback.check.derivative.raw import returned_gradients
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
+from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _floats(t: torch.Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
+    return has_derivative(t)
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",))

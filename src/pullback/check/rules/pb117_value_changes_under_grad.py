@@ -50,6 +50,7 @@ from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, Run, forward
+from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -101,9 +102,7 @@ def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], Run]]:
 
 def _differs(first: Run, second: Run) -> Difference | None:
     floats = [
-        (a.detach(), b.detach())
-        for a, b in zip(first.outputs, second.outputs, strict=False)
-        if a.is_floating_point() or a.is_complex()
+        (a.detach(), b.detach()) for a, b in zip(first.outputs, second.outputs, strict=False) if has_derivative(a)
     ]
     with torch.no_grad():
         return difference([a for a, _ in floats], [b for _, b in floats], rounding=0.0)

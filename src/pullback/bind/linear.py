@@ -1,0 +1,189 @@
+"""Whether a rule is linear, which its transposition takes for granted: proven once for each kind of call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.bind.rule import Record, Rule
+from pullback.bind.tree import Tree
+from pullback.bind.watch import Draws
+from pullback.dtypes import has_derivative
+from pullback.errors import DerivativeError
+from pullback.graph.reads import Reads, reads_of
+
+_WORDS = {
+    "vjp": ("cotangent", "tangent", "forward mode", "jvp"),
+    "jvp": ("tangents", "gradient", "reverse mode", "vjp"),
+}
+"""What a rule is linear in, what follows from it by transposition, for which mode, and the rule that gives it."""
+
+Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether a rule is linear for one kind of call, and what it read when that was found."""
+
+    linear: bool
+    reads: Reads
+
+
+def objection(
+    rule: Rule,
+    what: str,
+    record: Record,
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> str:
+    """Return why the "vjp" or "jvp" of an op may not be transposed; empty where it is linear for certain.
+
+    `needs` says which inputs get a gradient: these move.
+    """
+    said = rule.linear if what == "vjp" else rule.jvp_linear
+    if said is True:
+        return ""
+    where, follows, mode, other = _WORDS[what]
+    remedy = f"For {mode}, give the {follows} with `@{rule.name}.{other}`"
+    if said is False:
+        return (
+            f"the {what} of {rule.name} is declared not linear in the {where}: no {follows} follows from it. {remedy}."
+        )
+    every = (*tensors, *outputs, *kept)
+    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), repr(record.args.template))
+    proof = rule.proven.get(key)
+    if proof is None or proof.reads.obstacle or not proof.reads.unchanged():
+        function = rule.vjp if what == "vjp" else rule.jvp
+        xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
+        prove = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
+        with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
+            proof = Proof(fresh.submit(prove).result(), reads_of(function))
+        rule.proven[key] = proof
+    if proof.linear:
+        return ""
+    return (
+        f"the {what} of {rule.name} cannot be shown to be linear in the {where}, and no {follows} follows from one "
+        f"that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
+    )
+
+
+def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
+    """Raise a `DerivativeError` if the jvp of an op may not be transposed.
+
+    `args` are those of a call, (shape, dtype, device) in place of each tensor.
+    """
+    tree, tensors = Tree.of(tuple(torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args))
+    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    with torch.no_grad():
+        outputs, kept = rule.evaluate(record, tensors)
+    refusal = objection(rule, "jvp", record, tensors, outputs, kept, [has_derivative(t) for t in tensors])
+    if refusal:
+        raise DerivativeError(refusal)
+
+
+def _like(t: Tensor) -> Callable[[], Tensor]:
+    """Return what makes a tensor of the kind of `t`: where it is made, no transform may see it."""
+    shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
+    return lambda: torch.full(shape, 0.5).to(device, dtype)
+
+
+Makers = Sequence[Callable[[], Tensor]]
+
+
+def _of_vjp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> bool:
+    xs, outs, rs = ([make() for make in group] for group in (tensors, outputs, kept))
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+
+    def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
+        return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
+
+    return _is_linear(pulled, [outs[i] for i in live], xs)
+
+
+def _of_jvp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> bool:
+    xs, outs, rs = ([make() for make in group] for group in (tensors, outputs, kept))
+    moved = [i for i, need in enumerate(needs) if need]
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+
+    def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
+        tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
+        return [tangents[i] for i in live]
+
+    return _is_linear(pushed, [xs[i] for i in moved], [outs[i] for i in live])
+
+
+def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tensor | None]:
+    """Put tensors in their places among n, `None` elsewhere."""
+    spread: list[Tensor | None] = [None] * n
+    for i, t in zip(places, given, strict=True):
+        spread[i] = t
+    return spread
+
+
+def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tensor]) -> bool:
+    """Whether a map is linear for certain: its transpose, as a graph, reads no argument, and it adds up.
+
+    A map whose derivative does not depend on where it is taken is affine. The derivative's graph shows it: the
+    argument is not read, not even to decide (a clamp compares it). What autograd does not see of a rule (a step, a
+    detach, a random draw) shows in numbers: at arguments small, usual and large, sums go to sums.
+    """
+
+    def transpose(*given: Tensor) -> list[Tensor | None]:
+        roots = [t.detach().requires_grad_() for t in given[: len(domain)]]
+        with torch.enable_grad():
+            images = image_of(roots)
+        pairs = [(image, t) for image, t in zip(images, given[len(domain) :], strict=True) if image is not None]
+        return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
+
+    draws = Draws()
+
+    def watched(arguments: Sequence[Tensor]) -> list[Tensor | None]:
+        with draws:
+            return image_of(arguments)
+
+    try:
+        with torch.autograd.set_detect_anomaly(False):  # it asks for values
+            graph = _torch.trace_ops(transpose, *domain, *codomain).graph
+        adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
+    except Exception:
+        return False
+    graph.eliminate_dead_code()
+    arguments = graph.find_nodes(op="placeholder")[: len(domain)]
+    return not any(node.users for node in arguments) and adds_up and not draws.seen
+
+
+def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
+    """Whether g + 2h goes to the image of g plus twice that of h, and 3g to thrice that of g, up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    g, h = (
+        [(scale * torch.randn(t.shape, generator=generator)).to(t.device, t.dtype) for t in domain] for _ in range(2)
+    )
+    image, other = image_of(g), image_of(h)
+    total = image_of([a + 2 * b for a, b in zip(g, h, strict=True)])
+    thrice = image_of([3 * a for a in g])
+    rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
+    for images in zip(image, other, total, thrice, strict=True):
+        if any(t is None for t in images):
+            if any(t is not None for t in images):
+                return False
+            continue
+        a, b, both, three = (_wide(t) for t in images)
+        size = rounding * float((a.abs() + b.abs()).sum())
+        same = functools.partial(torch.allclose, rtol=rounding, atol=size)
+        if not (same(both, a + 2 * b) and same(three, 3 * a)):
+            return False
+    return True
+
+
+def _wide(t: Tensor | None) -> Tensor:
+    assert t is not None
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)

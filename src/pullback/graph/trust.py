@@ -1,0 +1,72 @@
+"""Which values cannot change what they are or do: constants, and what PyTorch, NumPy and Python define."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import torch
+
+from pullback import _torch
+
+_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout)
+_TRUSTED = frozenset(
+    {"torch", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing", "collections"}
+    | {"pullback"}
+)
+"""Packages whose functions do what they do, and not what a program makes of them."""
+_DECORATING = frozenset({"contextlib", "typing_extensions", "warnings"})
+"""Modules in which a decorated function of such a package lives."""
+_BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a value cannot change what it is or does: a constant, or a function or class of a package we trust."""
+    if isinstance(value, _BUILT_IN):
+        owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
+        named = isinstance(owner, type | types.ModuleType)
+        return owner is None or (named and trusted(getattr(owner, "__module__", None) or owner.__name__))
+    if _torch.is_dispatched_op(value):
+        return _torch.op_name(value).startswith(("aten::", "prims::"))
+    if isinstance(value, types.FunctionType):
+        return is_trusted_function(value)
+    return trusted(value.__module__ or "") if isinstance(value, type) else is_constant(value)
+
+
+def is_trusted_function(function: types.FunctionType) -> bool:
+    """Whether a function is one that a package we trust defines: neither a user's that calls itself so
+    (`functools.wraps`), nor one made by a package around a user's (`torch.vmap`).
+    """
+    home = function.__globals__.get("__name__") or ""  # which `functools.wraps` leaves as it is
+    if not (trusted(home) or home in _DECORATING):
+        return False
+    found: Any = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if trusted(function.__module__ or "") and found is function:
+        return True
+    contents = [_content(cell) for cell in function.__closure__ or ()]
+    return trusted(home) and all(value is function or is_fixed(value) for value in contents)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return cell
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a number, a string, or another that does not change, or a tuple of such."""
+    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(is_constant, value)))
+
+
+def trusted(module: str) -> bool:
+    """Whether a module belongs to a package we trust."""
+    return module.partition(".")[0] in _TRUSTED

@@ -1,0 +1,109 @@
+"""Which implementation where: a cheapest path through the samples, with a price for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+CHANGE = 25.0
+"""The price of a branch, in the unit of `price`: about as much as 3 ulp beyond the goal at one sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive samples [start, stop) that one implementation computes."""
+
+    choice: int
+    start: int
+    stop: int
+
+
+def price(errors: np.ndarray, costs: np.ndarray, goal: float) -> np.ndarray:
+    """Return what each implementation costs at each sample.
+
+    What weighs most is how much worse than the best one it is, beyond the goal: where all are bad, none is preferred.
+    """
+    beyond = np.log2(1 + np.maximum(errors - goal, 0))
+    regret = beyond - beyond.min(0)
+    return 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
+
+
+def around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
+    """Return the worst error of each sample and its neighbours: luck at one sample shall not win it."""
+    worst = errors.copy()
+    for shift in range(1, reach + 1):
+        worst[:, shift:] = np.maximum(worst[:, shift:], errors[:, :-shift])
+        worst[:, :-shift] = np.maximum(worst[:, :-shift], errors[:, shift:])
+    return worst
+
+
+def few(prices: np.ndarray, most: int = 12) -> tuple[list[Run], float]:
+    """Return a cheap sequence of few runs and its price: where nothing is good, many changes would fit the noise."""
+    change = CHANGE
+    while True:
+        runs, total = cheapest(prices, change)
+        if len(runs) <= most:
+            return runs, total
+        change *= 4
+
+
+def cheapest(prices: np.ndarray, change: float = CHANGE) -> tuple[list[Run], float]:
+    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price."""
+    count, n = prices.shape
+    best = prices[:, 0].copy()
+    came = np.zeros((n, count), np.int32)
+    own = np.arange(count)
+    for j in range(1, n):
+        other = int(np.argmin(best))
+        switched = best[other] + change
+        stays = best <= switched
+        came[j] = np.where(stays, own, other)
+        best = np.where(stays, best, switched) + prices[:, j]
+    choice = int(np.argmin(best))
+    total = float(best[choice])
+    runs: list[Run] = []
+    stop = n
+    for j in range(n - 1, 0, -1):
+        before = int(came[j][choice])
+        if before != choice:
+            runs.append(Run(choice, j, stop))
+            stop, choice = j, before
+    runs.append(Run(choice, 0, stop))
+    return runs[::-1], total
+
+
+def threshold(
+    low: float, high: float, worst: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], dtype: type
+) -> float:
+    """Return where to change over between two neighbouring samples.
+
+    Args:
+        low, high: the last sample of the left implementation and the first of the right one.
+        worst: the errors of the left and of the right implementation at some points.
+        dtype: NumPy's type of the inputs, in which the threshold is exact.
+    """
+    for _ in range(4):
+        points = np.unique(np.linspace(low, high, 35).astype(dtype).astype(float))
+        if len(points) < 3:
+            break
+        left, right = worst(points)
+        # worst error if points up to k are computed by the left one
+        until = np.maximum.accumulate(left)[:-1]
+        after = np.maximum.accumulate(right[::-1])[::-1][1:]
+        both = np.maximum(until, after)
+        fine = np.flatnonzero(both <= both.min() + 0.25)
+        low, high = float(points[fine[0]]), float(points[min(fine[-1] + 1, len(points) - 1)])
+        if len(fine) > 4:
+            break
+    return _roundest(low, high, dtype)
+
+
+def _roundest(low: float, high: float, dtype: type) -> float:
+    """Return the number of fewest digits in [low, high), exact in the dtype."""
+    for digits in range(1, 18):
+        for candidate in (float(f"{(low + high) / 2:.{digits - 1}e}"), float(f"{high:.{digits - 1}e}")):
+            if low <= candidate < high and float(dtype(candidate)) < high and low <= float(dtype(candidate)):
+                return float(dtype(candidate))
+    return low

@@ -1,0 +1,84 @@
+"""The plans of one op: made once for each kind of call, dropped when what the formula reads has changed."""
+
+import threading
+
+import pytest
+import torch
+
+import pullback
+from pullback.bind import plans
+from pullback.bind.call import Call
+from pullback.bind.plans import MAX_PLANS, Plans
+
+SCALE = 2.0
+
+
+def scaled(x):
+    return x * SCALE
+
+
+def call(*shape):
+    return Call((torch.ones(shape, requires_grad=True),), {}, grad=True)
+
+
+@pytest.fixture
+def made():
+    return Plans("scaled", scaled, scaled, (scaled, None))
+
+
+def test_a_plan_is_made_once_for_each_kind_of_call(made):
+    first = made.of(call(2), True)
+    assert first.kernels is not None
+    assert made.of(call(2), True) is first
+    assert made.known(call(2).key) is first
+    assert made.known(call(3).key) is None
+    assert made.of(call(3), True) is not first
+
+
+def test_plans_are_dropped_when_a_global_has_changed(made, monkeypatch):
+    first = made.of(call(2), True)
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert made.known(call(2).key) is None
+    assert made.of(call(2), True) is not first
+    assert list(made.plans) == [call(2).key]
+
+
+def test_beyond_a_number_of_kinds_the_formula_runs_as_it_stands(made):
+    for n in range(MAX_PLANS):
+        assert made.of(call(n + 1), True).kernels is not None
+    plan = made.of(call(MAX_PLANS + 1), True)
+    assert plan.kernels is None
+    assert "more than 64 ways" in plan.why_inline
+    assert made.of(call(1), True).kernels is not None
+
+
+def test_concurrent_first_calls_trace_once(monkeypatch):
+    counted, gate = [], threading.Barrier(4)
+
+    def counting(*args):
+        counted.append(args)
+        return make_plan(*args)
+
+    make_plan = plans.make_plan
+    monkeypatch.setattr(plans, "make_plan", counting)
+    op, results = pullback.function(scaled), []
+
+    def first_call():
+        gate.wait()
+        results.append(op(torch.ones(2, requires_grad=True)))
+
+    threads = [threading.Thread(target=first_call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [out.tolist() for out in results] == [[2.0, 2.0]] * 4
+    assert len(counted) == 1
+
+
+def test_the_first_call_is_an_example_without_its_values(made):
+    assert made.example is None
+    made.of(Call((torch.full((2,), 7.0, requires_grad=True),), {}, grad=True), True)
+    (x,), kwargs = made.example()
+    assert x.tolist() == [1, 1]
+    assert kwargs == {}

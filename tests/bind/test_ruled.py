@@ -1,0 +1,84 @@
+"""One call of an op with a rule: which Function carries it, and what it saves."""
+
+import pytest
+import torch
+from torch.func import grad
+
+import pullback
+
+X = torch.tensor([0.5, -1.25], dtype=torch.float64)
+
+
+def leaf():
+    return X.clone().requires_grad_()
+
+
+@pullback.function
+def flipped(x, y):
+    return x * y, (x > y).to(torch.int64)
+
+
+@flipped.vjp
+def _(g, out, x, y):
+    return -3 * g[0], None
+
+
+def saved_by(function, *args):
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
+        function(*args)
+    return kept
+
+
+def test_plain_eager_mode_and_transforms_have_functions_of_their_own():
+    assert type(flipped(leaf(), X)[0].grad_fn).__name__ == "_EagerBackward"
+    names = []
+    grad(lambda x: names.append(type(flipped(x, X)[0].grad_fn).__name__) or flipped(x, X)[0].sum())(X)
+    assert "_Eager" not in names[0]
+    with torch.overrides.BaseTorchFunctionMode():
+        assert type(flipped(leaf(), X)[0].grad_fn).__name__ == "_TransformableBackward"
+
+
+def test_where_no_gradient_is_asked_for_there_is_no_node():
+    assert flipped(X, X)[0].grad_fn is None
+    with torch.no_grad():
+        assert flipped(leaf(), X)[0].grad_fn is None
+
+
+def test_an_output_that_is_an_input_has_the_rule_and_integers_have_none():
+    @pullback.function
+    def same(x):
+        return x, x.to(torch.int64)
+
+    @same.vjp
+    def _(g, out, x):
+        assert g[1] is None
+        return 5 * g[0]
+
+    x = leaf()
+    out, whole = same(x)
+    assert not whole.requires_grad
+    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [5, 5]
+
+
+def test_what_the_rule_never_reads_is_not_saved():
+    assert saved_by(flipped, leaf(), X) == []
+
+    @pullback.function
+    def reads(x, y):
+        return x * y
+
+    @reads.vjp
+    def _(g, out, x, y):
+        return g * y, None
+
+    assert saved_by(reads, leaf(), X) == [(2,)]
+
+
+def test_export_under_a_transform_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return grad(lambda t: flipped(t, X)[0].sum())(x)
+
+    with pytest.raises(Exception, match=r"would be lost: torch\.export records no rule"):
+        torch.export.export(Module(), (X,), strict=False)

@@ -1,0 +1,46 @@
+"""Modes that notice values leaving PyTorch, and random numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from pullback.bind.watch import Draws, Leaving
+
+X = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "call"),
+    [
+        (True, lambda x: x.numpy()),
+        (True, lambda x: np.asarray(x)),
+        (True, lambda x: x.tolist()),
+        (True, lambda x: float(x.sum())),
+        (True, lambda x: torch.tensor([x.sum(), 1.0])),
+        (True, lambda x: torch.utils.dlpack.from_dlpack(x)),
+        (False, lambda x: torch.tensor([1.0, 2.0]) * x),
+        (False, lambda x: x.sin().shape),
+        (False, lambda x: x.detach().clone()),
+    ],
+)
+def test_values_that_leave_pytorch_are_noticed(leaves, call):
+    with Leaving() as watch:
+        call(X)
+    assert watch.left is leaves
+
+
+@pytest.mark.parametrize(
+    ("draws", "call"),
+    [
+        (True, lambda x: torch.rand_like(x)),
+        (True, lambda x: torch.nn.functional.dropout(x)),
+        (True, lambda x: torch.randperm(3)),
+        (True, lambda x: x.clone().bernoulli_()),
+        (False, lambda x: x.exp().sum()),
+        (False, lambda x: torch.nn.functional.dropout(x, training=False)),
+    ],
+)
+def test_random_numbers_are_noticed(draws, call):
+    with Draws() as watch:
+        call(X)
+    assert watch.seen is draws

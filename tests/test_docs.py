@@ -87,6 +87,11 @@ def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
     assert module.clip_grad.kind == "ruled"
 
 
+def test_the_code_of_the_page_on_accuracy_runs(tmp_path, capsys):
+    module_of(ROOT / "docs" / "numerics.md", tmp_path)
+    assert "d/dx" in capsys.readouterr().out
+
+
 def test_the_code_of_the_readme_runs_and_finds_the_mistake(tmp_path):
     module = module_of(ROOT / "README.md", tmp_path)
     with pytest.raises(AssertionError, match="PB101 wrong-vjp"):

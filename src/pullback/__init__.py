@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pullback.errors import PullbackError as PullbackError
     from pullback.errors import RunnerError as RunnerError
     from pullback.errors import TargetError as TargetError
+    from pullback.numerics.accuracy import accuracy as accuracy
+    from pullback.numerics.result import Accuracy as Accuracy
     from pullback.op import Op as Op
     from pullback.op import function as function
     from pullback.report.model import Evidence as Evidence
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "accuracy": "pullback.numerics.accuracy",
+    "Accuracy": "pullback.numerics.result",
     "function": "pullback.op",
     "AutogradFunction": "pullback.autograd_function",
     "Op": "pullback.op",

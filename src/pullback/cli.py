@@ -130,10 +130,51 @@ def check(
     from pullback.check.runner.importer import run_targets
 
     options = make_options(select, ignore, seed, budget, deep)
-    with _progress() as on_progress:
+    with _progress("auditing") as on_progress:
         report = run_targets(targets, options, loader(inputs), on_progress=on_progress)
     _show(report, form)
     return _FOUND if fail_on != "never" and report.at_least(fail_on) else _CLEAN
+
+
+@program.command()
+@click.argument("target", metavar="TARGET:NAME")
+@click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Measure in this one; all four by default.")
+@click.option("--order", type=int, default=1, show_default=True, help="Of the derivatives, 0, 1 or 2.")
+@click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
+@click.option("--exhaustive", is_flag=True, help="Measure at every float32 number, which takes minutes.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes for that; by default one per core.")
+@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE", help="Keeps what of that is done.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sample.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def accuracy(
+    target: str,
+    dtypes: tuple[str, ...],
+    order: int,
+    domain: tuple[str, ...],
+    exhaustive: bool,
+    jobs: int | None,
+    resume: str | None,
+    seed: int,
+    form: Literal["text", "json"],
+) -> None:
+    """Measure a pointwise function and its derivatives against exact values, in ulp.
+
+    TARGET:NAME is a function of one to three tensors in a file or a module: ops.py:swish, torch.nn.functional:gelu.
+    It is imported and run.
+    """
+    from pullback.numerics.command import run
+    from pullback.report.accuracy import render, render_text
+
+    with _progress("measuring") as on_progress:
+        measured = run(target, dtypes, order, domain, exhaustive, jobs, resume, seed, on_progress)
+    if form == "json":
+        click.echo(measured.to_json())
+        return
+    console = _console()
+    if console.is_terminal:
+        render(measured, console)
+    else:
+        click.echo(render_text(measured))
 
 
 @program.command()
@@ -173,7 +214,7 @@ def _show(report: Report, form: Literal["text", "json"]) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error while it lasts, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -189,5 +230,5 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     with Progress(
         *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task("auditing", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None, refresh=True)

@@ -92,6 +92,8 @@ ONE = {
     "nan_to_num": (lambda x: torch.where(x.isnan(), 0.0, torch.nan_to_num(x)), LINE),
     "remainder": (lambda x: x % 0.7, [0.1, -3.3, 5.6]),
     "fmod": (lambda x: torch.fmod(x, 0.7), [0.1, -3.3, 5.6]),
+    "round": (torch.round, [-2.5, -1.5, -0.5, -0.2, 0.5, 0.7, 1.5, 2.5, 3.2]),
+    "a power of e": (lambda x: math.e**x, LINE),
     "trunc": (lambda x: torch.trunc(x) + torch.frac(x), [0.1, -3.3, 5.6]),
     "constants": (lambda x: x * torch.full_like(x, 3) + torch.ones_like(x) - torch.tensor(0.5), LINE),
     "digamma": (lambda x: torch.polygamma(0, x), POSITIVE),
@@ -219,3 +221,9 @@ def test_a_graph_of_terms_is_read_back():
 
 def test_a_constant_has_the_size_of_the_input():
     assert evaluate(const(2), {"x": torch.zeros(4)}).tolist() == [2.0] * 4
+
+
+def test_a_step_has_its_value_at_the_kink():
+    terms = Formula(lambda x: torch.heaviside(x, x + 0.5)).terms(torch.float64, 0)
+    x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+    assert evaluate(terms[Quantity(0, ())], {"x": x}).tolist() == [0.0, 0.5, 1.0]

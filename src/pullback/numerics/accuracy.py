@@ -2,88 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from pullback.errors import OptionError
+from pullback.numerics.chunk import Task, chunks_of
 from pullback.numerics.formats import DTYPES, format_of
-from pullback.numerics.formula import Formula
+from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.measure import measure, measure_sample
+from pullback.numerics.result import Accuracy, Coverage, Row
 from pullback.numerics.sampling import Domain, every
 from pullback.numerics.summary import Summary
+from pullback.numerics.sweep import sweep
+from pullback.numerics.term import Term
 
-Coverage = Literal["every input", "sample"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The errors of one quantity in one dtype.
-
-    Attributes:
-        dtype: as in "float32".
-        of: "value", or the derivative: "d/dx".
-        coverage: whether they are of every finite input of the dtype, or of a sample.
-        summary: the errors.
-        exact_by: how the exact values were had.
-    """
-
-    dtype: str
-    of: str
-    coverage: Coverage
-    summary: Summary
-    exact_by: str = "the oracle"
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """What was measured of a function.
-
-    Attributes:
-        name: of the function.
-        variables: the tensors that it takes.
-        domain: where they were taken from; all finite numbers of the dtype for a variable that is not in it.
-        rows: dtype by dtype, the value and then the derivatives.
-        missing: dtypes in which it does not run, and why.
-        torch: the version of PyTorch that ran it.
-    """
-
-    name: str
-    variables: tuple[str, ...]
-    domain: dict[str, tuple[float, float]]
-    rows: tuple[Row, ...]
-    missing: dict[str, str]
-    torch: str
-
-    def row(self, dtype: str, of: str = "value") -> Row:
-        """Return the row of a dtype and quantity.
-
-        Raises:
-            OptionError: if there is none.
-        """
-        for row in self.rows:
-            if (row.dtype, row.of) == (dtype, of):
-                return row
-        raise OptionError(f"{of!r} in {dtype} was not measured: {', '.join(f'{r.of} in {r.dtype}' for r in self.rows)}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `json` can write: infinities and NaN as text."""
-        written: dict[str, Any] = _finite(asdict(self))
-        return written
-
-    def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
-    def __repr__(self) -> str:
-        from pullback.report.accuracy import render_text
-
-        return render_text(self)
+Progress = Callable[[int, int], None]
+"""Takes how many steps are done and how many there are."""
 
 
 def accuracy(
@@ -97,7 +37,7 @@ def accuracy(
     executor: Executor | None = None,
     resume: Path | str | None = None,
     seed: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Accuracy:
     """Measure a pointwise function and its derivatives against their exact values, in ulp.
 
@@ -122,41 +62,121 @@ def accuracy(
         OptionError: if it does not take one to three tensors, or an option has a value that it cannot take.
         DerivativeError: if an op has no derivative to compare with.
     """
-    formula = Formula(function, args)
-    dtypes = _dtypes(dtype)
+    return accuracy_of(
+        functools.partial(_itself, function),
+        dtype=dtype,
+        order=order,
+        args=args,
+        domain=domain,
+        exhaustive=exhaustive,
+        executor=executor,
+        resume=resume,
+        seed=seed,
+        on_progress=on_progress,
+    )
+
+
+def accuracy_of(
+    load: Callable[[], Callable[..., Any]],
+    *,
+    dtype: torch.dtype | Iterable[torch.dtype] | None = None,
+    order: int = 1,
+    args: Mapping[str, Any] | None = None,
+    domain: Domain | None = None,
+    exhaustive: bool = False,
+    executor: Executor | None = None,
+    resume: Path | str | None = None,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Accuracy:
+    """Measure the function that `load` returns, here and in the processes of the executor; else as `accuracy`."""
+    formula, dtypes = Formula(load(), args), _dtypes(dtype)
     limits = _limits(formula, domain)
     if order not in (0, 1, 2):
         raise OptionError(f"order is 0, 1 or 2, not {order!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise OptionError(f"seed must be an integer from 0 on, not {seed!r}")
+    if exhaustive and len(formula.variables) > 1:
+        raise OptionError(f"{formula.name} takes {len(formula.variables)} tensors: exhaustive is for functions of one")
+    job = _Job(formula, load, dict(args or {}), limits, seed)
+    chunks = chunks_of(job.interval) if exhaustive and torch.float32 in dtypes else []
+    steps = _Steps(on_progress, len(dtypes) + len(chunks))
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    for done, chosen in enumerate(dtypes):
-        if on_progress is not None:
-            on_progress(done, len(dtypes))
+    for chosen in dtypes:
+        steps.report(0)
+        terms = formula.terms(chosen, order)
         if (why := _cannot_run(formula, chosen, order)) is not None:
             missing[format_of(chosen).name] = why
-            continue
-        rows += _rows(formula, chosen, order, limits, seed)
+        elif exhaustive and chosen == torch.float32:
+            rows += job.swept(terms, executor, None if resume is None else Path(resume), steps.report)
+            steps.done += len(chunks)
+        else:
+            rows += job.sampled(terms, chosen)
+        steps.done += 1
+    steps.report(0)
     return Accuracy(formula.name, formula.variables, limits, tuple(rows), missing, torch.__version__)
 
 
-def _rows(
-    formula: Formula, dtype: torch.dtype, order: int, domain: dict[str, tuple[float, float]], seed: int
-) -> list[Row]:
-    terms = formula.terms(dtype, order)
-    outputs = 1 + max(quantity.output for quantity in terms)
-    coverage: Coverage = "sample"
-    if len(formula.variables) == 1 and dtype.itemsize == 2:
-        (name,) = formula.variables
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+class _Steps:
+    """Progress over several measurements: each counts from 0, `done` is what stood before."""
+
+    def __init__(self, on_progress: Progress | None, total: int) -> None:
+        self.done, self._total, self._on_progress = 0, total, on_progress
+
+    def report(self, more: int, of: int = 0) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.done + more, self._total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is measured, whatever the dtype."""
+
+    formula: Formula
+    load: Callable[[], Callable[..., Any]]
+    args: dict[str, Any]
+    domain: dict[str, tuple[float, float]]
+    seed: int
+
+    def sampled(self, terms: dict[Quantity, Term], dtype: torch.dtype) -> list[Row]:
+        """Measure at every input of a 16-bit dtype if there is one variable, else on a sample."""
+        if len(self.formula.variables) > 1 or dtype.itemsize > 2:
+            found = measure_sample(self.formula, terms, dtype, self.seed, self.domain)
+            return _rows(dtype, terms, "sample", found)
+        low, high = self.interval
         x = every(dtype)
-        low, high = domain.get(name, (-torch.inf, torch.inf))
-        found = measure(formula, terms, dtype, {name: x[(x >= low) & (x <= high)]})
-        coverage = "every input"
-    else:
-        found = measure_sample(formula, terms, dtype, seed, domain)
+        found = measure(self.formula, terms, dtype, {self.formula.variables[0]: x[(x >= low) & (x <= high)]})
+        return _rows(dtype, terms, "every input", found)
+
+    def swept(
+        self, terms: dict[Quantity, Term], executor: Executor | None, resume: Path | None, on_progress: Progress
+    ) -> list[Row]:
+        """Measure at every float32 number."""
+        task = Task(self.load, self.args, terms, terms, self.interval)
+        part = sweep(task, executor=executor, resume=resume, on_progress=on_progress)
+        return _rows(torch.float32, terms, "every input", part.summaries, str(part.basis))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The domain of the first variable."""
+        return self.domain.get(self.formula.variables[0], (-torch.inf, torch.inf))
+
+
+def _rows(
+    dtype: torch.dtype,
+    terms: Mapping[Quantity, Term],
+    coverage: Coverage,
+    found: Sequence[Summary],
+    exact_by: str = "the oracle",
+) -> list[Row]:
+    outputs = 1 + max(quantity.output for quantity in terms)
     labels = [quantity.label(outputs) for quantity in terms]
-    return [Row(format_of(dtype).name, of, coverage, s) for of, s in zip(labels, found, strict=True)]
+    return [Row(format_of(dtype).name, of, coverage, s, exact_by) for of, s in zip(labels, found, strict=True)]
 
 
 def _cannot_run(formula: Formula, dtype: torch.dtype, order: int) -> str | None:
@@ -189,11 +209,3 @@ def _limits(formula: Formula, domain: Domain | None) -> dict[str, tuple[float, f
             raise OptionError(f"the domain of {name} is empty: {low} to {high}")
         limits[name] = (float(low), float(high))
     return limits
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value if not isinstance(value, float) or abs(value) < float("inf") else str(value)

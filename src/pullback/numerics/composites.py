@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pullback.numerics.ops import OPS
-from pullback.numerics.term import CONST, Term
+from pullback.numerics.term import CONST, NAMED, Term
 
 Given = Mapping[str, Any]
 """Arguments by the names of the schema: terms, and what else there is as it is (`None`, strings, lists)."""
@@ -32,14 +32,17 @@ def _pow(given: Given) -> str:
     exponent, base = given["exponent"], given["self"]
     if exponent.op == CONST and exponent.value in _EXPONENTS:
         return _EXPONENTS[exponent.value]
-    if base.op == CONST and base.value == 2:
-        return "exp2(exponent)"
+    if (base.op, base.value) in _BASES:
+        return f"{_BASES[base.op, base.value]}(exponent)"
     return "pow(self, exponent)"
 
 
 _EXPONENTS = {
     0: "1", 1: "self", 2: "self**2", 3: "self**3", 4: "self**4", -1: "1/self", 0.5: "sqrt(self)", -0.5: "rsqrt(self)",
 }  # fmt: skip
+
+
+_BASES = {(CONST, 2): "exp2", (NAMED, "E"): "exp"}
 
 
 def _div(given: Given) -> str | None:
@@ -49,6 +52,12 @@ def _div(given: Given) -> str | None:
 
 def _truncated(text: str) -> str:
     return f"where({text} < 0, ceil({text}), floor({text}))"
+
+
+def _round(given: Given) -> str | None:
+    """Return the nearest integer, of two the even one."""
+    tie = "where(self - floor(self) == 0.5, 2*floor(0.5*self + 0.5), floor(self + 0.5))"
+    return None if "decimals" in given else tie
 
 
 def _clamp(given: Given) -> str:
@@ -114,6 +123,7 @@ _ROWS: dict[str, str | Callable[[Given], str | None]] = {
     "remainder": "self - other*floor(self/other)",
     "fmod": f"self - other*{_truncated('self/other')}",
     "trunc": _truncated("self"),
+    "round": _round,
     "frac": f"self - {_truncated('self')}",
     "reciprocal": "1/self",
     "square": "self**2",
@@ -125,6 +135,7 @@ _ROWS: dict[str, str | Callable[[Given], str | None]] = {
     "deg2rad": "self*(PI/180)",
     "rad2deg": "self*(180/PI)",
     # choices
+    "heaviside": "where(self > 0, 1, where(self == 0, values, 0))",
     "masked_fill": "where(mask, value, self)",
     "clamp": _clamp,
     "clamp_min": "where(self < min, min, self)",

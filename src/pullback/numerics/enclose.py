@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pullback.errors import FormulaError
 from pullback.numerics import primitives
+from pullback.numerics.choices import CHOICES
 from pullback.numerics.intervals import (
     KERNEL,
     ROUNDING,
@@ -23,6 +24,7 @@ from pullback.numerics.intervals import (
     Rule,
     absolute,
     around,
+    blanked,
     centre,
     corners,
     either,
@@ -115,7 +117,7 @@ def _pow(a: Interval, b: Interval) -> Interval:
     flip = (a.high < 0) & whole & (torch.remainder(b.low, 2) == 1)
     undefined = either(size.undefined, (a.high < 0) & (b.low == b.high) & ~whole)
     low, high = torch.where(flip, -size.high, size.low), torch.where(flip, -size.low, size.high)
-    return _blanked(low, high, undefined)
+    return blanked(low, high, undefined)
 
 
 def _wave(run: Callable[[Tensor], Tensor]) -> Rule:
@@ -160,58 +162,6 @@ def _where_positive(rule: Rule) -> Rule:
     return positive
 
 
-def _where(c: Condition, a: Interval, b: Interval) -> Interval:
-    open_ = ~(c.true | c.false)
-    low = torch.where(c.true, a.low, torch.where(open_, torch.minimum(a.low, b.low), b.low))
-    high = torch.where(c.true, a.high, torch.where(open_, torch.maximum(a.high, b.high), b.high))
-    if a.undefined is None and b.undefined is None and c.undefined is None:
-        return Interval(low, high)
-    no = torch.zeros_like(c.true)
-    in_a, in_b, in_c = (no if m is None else m for m in (a.undefined, b.undefined, c.undefined))
-    undefined = torch.where(c.true, in_a, torch.where(open_, in_a & in_b, in_b)) | in_c
-    return _blanked(low, high, undefined)
-
-
-def _blanked(low: Tensor, high: Tensor, undefined: Tensor | None) -> Interval:
-    """Return an interval, the line where there is no value."""
-    if undefined is None:
-        return Interval(low, high)
-    return Interval(low.masked_fill(undefined, -torch.inf), high.masked_fill(undefined, torch.inf), undefined)
-
-
-def _compare(true: Callable[..., Tensor], false: Callable[..., Tensor]) -> Rule:
-    """Return the rule of a comparison, of tests for when two intervals settle it."""
-    return lambda a, b: Condition(true(a, b), false(a, b), either(a.undefined, b.undefined))
-
-
-def _above(a: Interval, b: Interval) -> Tensor:
-    return a.low > b.high
-
-
-def _not_below(a: Interval, b: Interval) -> Tensor:
-    return a.low >= b.high
-
-
-def _same(a: Interval, b: Interval) -> Tensor:
-    return (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
-
-
-def _apart(a: Interval, b: Interval) -> Tensor:
-    return (a.low > b.high) | (a.high < b.low)
-
-
-def _swapped(test: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda a, b: test(b, a)
-
-
-def _and(a: Condition, b: Condition) -> Condition:
-    return Condition(a.true & b.true, a.false | b.false, either(a.undefined, b.undefined))
-
-
-def _not(a: Condition) -> Condition:
-    return Condition(a.false, a.true, a.undefined)
-
-
 _TRIGAMMA = 2.0**-30
 """PyTorch's kernel is 5e-10 off at 1: its series ends early."""
 
@@ -253,15 +203,6 @@ RULES: dict[str, Rule] = {
     "ceil": exact_rule(torch.ceil),
     "maximum": exact_rule(torch.maximum),
     "minimum": exact_rule(torch.minimum),
-    "where": _where,
-    "gt": _compare(_above, _swapped(_not_below)),
-    "ge": _compare(_not_below, _swapped(_above)),
-    "lt": _compare(_swapped(_above), _not_below),
-    "le": _compare(_swapped(_not_below), _above),
-    "eq": _compare(_same, _apart),
-    "ne": _compare(_apart, _same),
-    "logical_and": _and,
-    "logical_or": lambda a, b: _not(_and(_not(a), _not(b))),
-    "logical_not": _not,
+    **CHOICES,
 }
 """A rule for each op of the table."""

@@ -74,6 +74,16 @@ class Formula:
                 self._differentiate(Quantity(i, ()), out, xs, order, found)
         return {quantity: out.detach() for quantity, out in found.items()}
 
+    def code(self, dtype: torch.dtype, order: int) -> str:
+        """Return the ATen ops that `run` runs, as text; empty if they cannot be recorded."""
+        example = [torch.ones(3, dtype=dtype) for _ in self.variables]
+        try:
+            with _torch.quiet_fake_tensors():
+                module = _torch.trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
+        except Exception:  # what runs in no tracer is measured all the same
+            return ""
+        return module.code
+
     def _differentiate(
         self, quantity: Quantity, out: Tensor, xs: Sequence[Tensor], order: int, found: dict[Quantity, Tensor]
     ) -> None:

@@ -64,9 +64,14 @@ def around(
     high = torch.nan_to_num(high, nan=torch.inf, posinf=torch.inf, neginf=-_LARGEST)
     low = low - (low.abs() * relative + (_TINY + absolute))
     high = high + (high.abs() * relative + (_TINY + absolute))
-    if undefined is not None:
-        low, high = low.masked_fill(undefined, -torch.inf), high.masked_fill(undefined, torch.inf)
-    return Interval(low, high, undefined)
+    return blanked(low, high, undefined)
+
+
+def blanked(low: Tensor, high: Tensor, undefined: Tensor | None) -> Interval:
+    """Return an interval, the line where there is no value."""
+    if undefined is None:
+        return Interval(low, high)
+    return Interval(low.masked_fill(undefined, -torch.inf), high.masked_fill(undefined, torch.inf), undefined)
 
 
 Rule = Callable[..., Any]

@@ -12,6 +12,7 @@ from torch import Tensor
 from pullback.numerics.formats import Floats
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.oracle import Truth, exact, root_between
+from pullback.numerics.reading import NEGLIGIBLE
 from pullback.numerics.sampling import Domain, close_to, points
 from pullback.numerics.summary import Point, Summary, summary
 from pullback.numerics.term import Term
@@ -27,7 +28,7 @@ Columns = Mapping[str, Floats]
 
 def measure(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[Summary]:
     """Return the errors of each quantity at some points of a dtype."""
-    truths = exact(list(terms.values()), at)
+    truths = exact(list(terms.values()), at, _negligible(dtype))
     return summarise(run(formula, terms, dtype, at), truths, at)
 
 
@@ -37,7 +38,7 @@ def measure_sample(
     """Return the errors of each quantity on a sample, with a closer look at where it is worst and at roots."""
     names = formula.variables
     at = points(names, dtype, seed, domain)
-    truths = exact(list(terms.values()), at)
+    truths = exact(list(terms.values()), at, _negligible(dtype))
     found = summarise(run(formula, terms, dtype, at), truths, at)
     near = [point for s in found for point in _places(s)]
     if len(names) == 1:
@@ -49,6 +50,11 @@ def measure_sample(
     if not len(closer[names[0]]):
         return found
     return [a + b for a, b in zip(found, measure(formula, terms, dtype, closer), strict=True)]
+
+
+def _negligible(dtype: torch.dtype) -> float:
+    """Return below what no digits are needed to tell errors in a dtype."""
+    return 2.0**-1074 if dtype == torch.float64 else NEGLIGIBLE
 
 
 def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[list[Tensor]]:
@@ -75,11 +81,12 @@ def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) ->
 
 
 def _worse(a: Tensor, b: Tensor, truth: Truth) -> Tensor:
-    differ = (a != b) & ~(a.isnan() & b.isnan())
-    if not bool(differ.any()):
-        return a
-    where = torch.from_numpy(_badness(errors(b, truth)) > _badness(errors(a, truth)))
-    return torch.where(where, b, a)
+    """Return, of two tensors of values, at each point the one that is further off."""
+    at = torch.nonzero((a != b) & ~(a.isnan() & b.isnan()))[:, 0]
+    here = at.numpy()
+    there = Truth(truth.high[here], truth.low[here], truth.undecided[here])
+    worse = _badness(errors(b[at], there)) > _badness(errors(a[at], there))
+    return a.index_copy(0, at[torch.from_numpy(worse)], b[at][torch.from_numpy(worse)])
 
 
 def _badness(found: Errors) -> Floats:
@@ -96,8 +103,9 @@ def _places(found: Summary) -> list[Point]:
 def _roots(term: Term, truth: Truth, at: Columns) -> list[Point]:
     """Return the roots nearest to 0 of a term of one variable, between points of opposite sign."""
     ((name, x),) = at.items()
+    sign = np.sign(truth.high)
     known = np.flatnonzero(np.isfinite(truth.high) & (np.abs(x) < _FAR))
-    brackets = [(i, j) for i, j in pairwise(known) if truth.high[i] * truth.high[j] < 0]
+    brackets = [(i, j) for i, j in pairwise(known) if sign[i] * sign[j] < 0]
     brackets.sort(key=lambda pair: abs(x[pair[0]]))
     found = []
     for i, j in brackets[:_ROOTS]:

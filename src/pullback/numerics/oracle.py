@@ -12,7 +12,7 @@ from pullback.numerics.limits import limit
 from pullback.numerics.precision import ball_type, working_precision
 from pullback.numerics.program import Column, Program
 from pullback.numerics.program import straight_line as straight_line
-from pullback.numerics.reading import read
+from pullback.numerics.reading import NEGLIGIBLE, read
 from pullback.numerics.roots import root_between as root_between
 from pullback.numerics.term import Term
 
@@ -31,7 +31,7 @@ class Truth:
         high: the exact value, rounded; ±inf where it is beyond float64's range; nan where the formula has no value
             (log of a negative number, a pole, 0/0 without a limit) and where it is undecided.
         low: the exact value less `high`: the two together have at least 70 relative bits. 0 where the value is
-            smaller than 2⁻⁴⁰⁰ or infinite.
+            negligible or infinite.
         undecided: where precision ran out.
     """
 
@@ -40,12 +40,13 @@ class Truth:
     undecided: np.ndarray
 
 
-def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray]) -> list[Truth]:
+def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: float = NEGLIGIBLE) -> list[Truth]:
     """Return the exact values of some terms.
 
     Args:
         roots: the terms; a condition has the values 1 and 0.
         points: of every variable its values, float64, all of one length. No term has a value at infinity or nan.
+        negligible: below it no digits of a value are needed. The default suits every format but float64.
 
     Returns:
         Of every term its values. Where a formula has a hole (0/0, 0·log(0)) it is given its limit, if there is one
@@ -55,7 +56,7 @@ def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray]) -> list[Truth
         FormulaError: for an op that is not in the table.
         RunnerError: if python-flint is not installed.
     """
-    answers = _Answers(roots, points)
+    answers = _Answers(roots, points, negligible)
     with working_precision() as set_precision:
         for bits in PRECISIONS:
             set_precision(bits)
@@ -73,8 +74,8 @@ class _Answers:
         holes: where a limit may give a value (row, column).
     """
 
-    def __init__(self, roots: Sequence[Term], points: Mapping[str, np.ndarray]) -> None:
-        self.program, self.points = Program(roots), points
+    def __init__(self, roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: float) -> None:
+        self.program, self.points, self._negligible = Program(roots), points, negligible
         count = len(next(iter(points.values())))
         self.balls: dict[str, Column] = {
             name: np.fromiter(map(ball_type(), values.tolist()), object, count) for name, values in points.items()
@@ -102,7 +103,7 @@ class _Answers:
 
     def _write(self, row: int, at: np.ndarray, balls: Column) -> np.ndarray:
         """Write down what is settled; return which of the rest are nan."""
-        reading = read(balls)
+        reading = read(balls, self._negligible)
         self.high[row, at[reading.settled]] = reading.high[reading.settled]
         self.low[row, at[reading.settled]] = reading.low[reading.settled]
         self.open[row, at[reading.settled]] = False

@@ -15,7 +15,7 @@ BITS = 70
 """Relative accuracy, in bits, that settles a value."""
 
 NEGLIGIBLE = 2.0**-400
-"""A value known to be smaller is settled: as 0 if its digits are not known."""
+"""A value known to be smaller is settled, unless more is asked for: as 0 if its digits are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Reading:
     Attributes:
         settled: which of them are tight enough.
         high: of those, the value rounded to float64, ±inf beyond its range; of the others 0.
-        low: of those, the value less `high`, where it has at least 2⁻⁴⁰⁰ and is finite; else 0.
+        low: of those, the value less `high`, where it is not negligible and is finite; else 0.
         nan: which say nothing.
     """
 
@@ -35,8 +35,13 @@ class Reading:
     nan: np.ndarray
 
 
-def read(balls: Column) -> Reading:
-    """Return what some balls say, at a working precision of at least 96 bits."""
+def read(balls: Column, negligible: float = NEGLIGIBLE) -> Reading:
+    """Return what some balls say, at a working precision of at least 96 bits.
+
+    Args:
+        balls: the balls.
+        negligible: a value known to be smaller is settled, as 0 if its digits are not known.
+    """
     count, ball = len(balls), ball_type()
     settled = np.fromiter(map(ball.rel_accuracy_bits, balls), np.int64, count) >= BITS
     settled &= np.fromiter(map(ball.is_finite, balls), bool, count)
@@ -45,19 +50,19 @@ def read(balls: Column) -> Reading:
     high[settled] = list(map(float, middles))
     rests = map(operator.sub, middles, map(ball, high[settled].tolist()))
     low[settled] = list(map(float, rests))
-    low[~(np.abs(high) >= NEGLIGIBLE) | np.isinf(high)] = 0.0
+    low[~(np.abs(high) >= negligible) | np.isinf(high)] = 0.0
     nan = np.zeros(count, bool)
     for i in np.flatnonzero(~settled):
-        high[i], settled[i] = _rough(balls[i])
+        high[i], settled[i] = _rough(balls[i], negligible)
         nan[i] = balls[i].is_nan()
     return Reading(settled, high, low, nan)
 
 
-def _rough(ball: Ball) -> tuple[float, bool]:
+def _rough(ball: Ball, negligible: float) -> tuple[float, bool]:
     """Return the value of a wide ball, and whether it is settled all the same: too small or too large to matter."""
     if not ball.is_finite():
         return 0.0, False
-    if ball.abs_upper() < NEGLIGIBLE:
+    if ball.abs_upper() < negligible:
         return 0.0, True
     beyond = math.isinf(float(ball.abs_lower()))
     return (math.copysign(math.inf, float(ball.mid())) if beyond else 0.0), beyond

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pullback.numerics.choices import Choice, patches, polynomials
+from pullback.numerics.candidates import Choice, patches, polynomials
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure

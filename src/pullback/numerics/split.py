@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pullback.numerics import regimes
-from pullback.numerics.choices import Choice, errors_of
+from pullback.numerics.candidates import Choice, errors_of
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import Floats
 from pullback.numerics.piecewise import Piece, Program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.text import Text
 from pullback.report.clean import clean_line
 
 if TYPE_CHECKING:
-    from pullback.numerics.accuracy import Accuracy, Row
+    from pullback.numerics.result import Accuracy, Row
     from pullback.numerics.summary import Point, Spurious, Summary
 
 _TEXT_WIDTH = 110
@@ -52,9 +53,20 @@ def render(measured: Accuracy, console: Console) -> None:
 
 
 def _heading(measured: Accuracy) -> str:
-    limits = [f"{low:g} <= {name} <= {high:g}" for name, (low, high) in measured.domain.items()]
+    limits = [limit for name, ends in measured.domain.items() for limit in _limits(name, *ends)]
     where = f" for {' and '.join(limits)}" if limits else ""
     return f"{clean_line(measured.name)}({', '.join(measured.variables)}){where}"
+
+
+def _limits(name: str, low: float, high: float) -> list[str]:
+    """Return the ends of an interval as comparisons; one that is next to a rounder number stands for that, open."""
+    found = []
+    for end, towards, sign in ((low, -math.inf, ">"), (high, math.inf, "<")):
+        if math.isfinite(end):
+            beyond = math.nextafter(end, towards)
+            is_open = len(repr(beyond)) < len(repr(end))
+            found.append(f"{name} {sign} {beyond:g}" if is_open else f"{name} {sign}= {end:g}")
+    return found
 
 
 def _cells(summary: Summary) -> tuple[Text | str, ...]:
@@ -74,7 +86,7 @@ def _cells(summary: Summary) -> tuple[Text | str, ...]:
 def _remarks(summary: Summary) -> Text:
     parts = [
         Text(_spurious(name, spurious, summary), style="bold red")
-        for name, spurious in (("NaN", summary.nan), ("inf", summary.inf), ("0", summary.zero))
+        for name, spurious in (("NaN", summary.nan), ("inf", summary.inf), ("zero", summary.zero))
         if spurious.count
     ]
     if summary.undecided:

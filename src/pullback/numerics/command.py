@@ -1,0 +1,133 @@
+"""`pullback accuracy`: from what is written on the command line to a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import multiprocessing
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+from pullback.check.find.importing import import_root
+from pullback.check.find.named import public_callables
+from pullback.check.find.target import parse_target, similar
+from pullback.check.runner.pool import usable_cores
+from pullback.errors import OptionError, TargetError
+from pullback.numerics.accuracy import Progress, accuracy_of
+from pullback.numerics.formats import DTYPES
+from pullback.numerics.result import Accuracy
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf"
+_COMPARED = re.compile(rf"\s*([^\W\d]\w*)\s*(>=|<=|>|<)\s*({_NUMBER})\s*")
+_BETWEEN = re.compile(rf"\s*([^\W\d]\w*)\s*=\s*({_NUMBER})\s*:\s*({_NUMBER})\s*")
+
+
+def run(
+    target: str,
+    dtypes: Iterable[str],
+    order: int,
+    domain: Iterable[str],
+    exhaustive: bool,
+    jobs: int | None,
+    resume: str | None,
+    seed: int,
+    on_progress: Progress,
+) -> Accuracy:
+    """Measure a function as the command line asks for it.
+
+    Raises:
+        PullbackError: for whatever cannot be measured as asked.
+    """
+    loader, chosen, limits = functools.partial(load, target), _dtypes(dtypes), _domain(domain)
+    with _pool(jobs if exhaustive else 1) as executor:
+        return accuracy_of(
+            loader,
+            dtype=chosen,
+            order=order,
+            domain=limits,
+            exhaustive=exhaustive,
+            executor=executor,
+            resume=resume,
+            seed=seed,
+            on_progress=on_progress,
+        )
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Import the function of a target "FILE:NAME" or "MODULE:NAME"; what it prints goes to standard error.
+
+    Raises:
+        TargetError: if there is no such function, or it cannot be imported.
+    """
+    parsed = parse_target(target)
+    with contextlib.redirect_stdout(sys.stderr):
+        root = import_root(parsed)
+    if root.module is None:
+        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
+    if not parsed.name:
+        names = similar("", public_callables(root.module))
+        raise TargetError(f"name a function of {parsed.where}, as in {parsed.where}:NAME{names}")
+    found: Any = root.module
+    for part in parsed.name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise TargetError(f"no {parsed.name!r} in {parsed.where}{similar(parsed.name, public_callables(root.module))}")
+    if not callable(found):
+        raise TargetError(f"{target} is of type {type(found).__name__}: accuracy is of functions")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _dtypes(names: Iterable[str]) -> list[torch.dtype] | None:
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    chosen = [name.strip() for names_ in names for name in names_.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise OptionError(f"there is no dtype {name!r} to measure in{similar(name, known)}")
+    return [known[name] for name in chosen] or None
+
+
+def _domain(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return the intervals of conditions such as "x>0" and "y=0:1"; those on one variable hold together."""
+    domain: dict[str, tuple[float, float]] = {}
+    for text in (part for texts_ in texts for part in texts_.split(",")):
+        name, low, high = _limits(text)
+        before = domain.get(name, (-math.inf, math.inf))
+        domain[name] = max(before[0], low), min(before[1], high)
+    return domain
+
+
+def _limits(text: str) -> tuple[str, float, float]:
+    if match := _BETWEEN.fullmatch(text):
+        return match[1], float(match[2]), float(match[3])
+    match = _COMPARED.fullmatch(text)
+    if match is None:
+        raise OptionError(f"a domain is written as 'x>0', 'x<=2' or 'x=0:1', not {text!r}")
+    name, sign, end = match[1], match[2], float(match[3])
+    if sign in (">", "<"):
+        end = math.nextafter(end, math.inf if sign == ">" else -math.inf)
+    return (name, end, math.inf) if sign[0] == ">" else (name, -math.inf, end)
+
+
+@contextlib.contextmanager
+def _pool(jobs: int | None) -> Iterator[Executor | None]:
+    """Provide processes, as many as there are cores by default; `None` where one is enough."""
+    jobs = jobs or usable_cores()
+    if jobs == 1:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
+    with ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as executor:
+        # Ctrl-C is for this process, which ends the others: they begin at the first submission, and ignore what this
+        # process ignores then.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        executor.submit(torch.get_num_threads)
+        signal.signal(signal.SIGINT, before)
+        yield executor

@@ -422,9 +422,16 @@ def _roots(target: Term, name: str, samples: Samples) -> list[tuple[float, float
     x, value = samples.points[name], samples.exact
     sign = np.sign(value)
     steps = np.flatnonzero((sign[:-1] * sign[1:] < 0) & (abs(x[:-1]) < 50) & np.isfinite(value[:-1] + value[1:]))
-    found = [root_between(target, name, float(x[i]), float(x[i + 1])) for i in steps[:12]]
+    found = [r for i in steps[:12] for r in _root(target, name, float(x[i]), float(x[i + 1]))]
     found += [(float(r), 0.0) for r in x[(value == 0) & (x != 0) & (abs(x) < 50)][:6]]
     return sorted((r for r in dict.fromkeys(found) if abs(r[0]) > 1e-6), key=lambda r: abs(r[0]))
+
+
+def _root(target: Term, name: str, low: float, high: float) -> list[tuple[float, float]]:
+    try:
+        return [root_between(target, name, low, high)]
+    except ValueError:  # the sign changes at a pole, a jump or a hole
+        return []
 
 
 def _near_thresholds(

@@ -32,11 +32,15 @@ def evaluate_all(
         if term.op == VAR:
             values[term] = inputs[term.value]
         elif term.op in (CONST, NAMED):
-            number = VALUES[term.value] if term.op == NAMED else float(term.value)
-            values[term] = torch.full((), number, dtype=like.dtype, device=like.device)
+            values[term] = torch.full((), number(term), dtype=like.dtype, device=like.device)
         elif term.op == POLY:
             values[term] = term.value.run(values[term.args[0]])
         else:
             values[term] = OPS[term.op].run(*(values[a] for a in term.args))
     # A result without variables has no size yet; times 1 it keeps its bits.
     return [values[root] if values[root].ndim else torch.ones_like(like) * values[root] for root in roots]
+
+
+def number(constant: Term) -> float:
+    """Return the value of a constant, rounded to float64."""
+    return VALUES[constant.value] if constant.op == NAMED else float(constant.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import working
-from pullback.numerics.term import Term, show
+from pullback.numerics.term import Term, parse, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,48 @@ class Program:
                 yield piece.body, piece.wide
 
     def lines(self, indent: str = "") -> list[str]:
-        """Return it as text, one line for each piece."""
+        """Return it as text that `read` reads, one line for each piece."""
         lines = []
         for piece in self.pieces:
-            until = (
-                "otherwise"
-                if piece.upper == float("inf")
-                else f"{show(self.branch)} <= {piece.upper!r}"
-                if self.branch
-                else ""
-            )
+            last = self.branch is None or piece.upper == float("inf")
+            until = "otherwise" if last else f"{show_branch(self.branch)} <= {piece.upper!r}"
             if isinstance(piece.body, Program):
                 lines += [f"{indent}{until}:", *piece.body.lines(indent + "    ")]
             else:
-                lines.append(f"{indent}{until}: {show(piece.body)}{'  [float64]' if piece.wide else ''}")
+                lines.append(f"{indent}{until}: {show(piece.body)}{_WIDE if piece.wide else ''}")
         return lines
+
+
+_WIDE = "  [float64]"
+
+
+def show_branch(branch: Term | None) -> str:
+    """Return the text of what is compared with thresholds."""
+    return "" if branch is None else show(branch)
+
+
+def read(lines: Sequence[str]) -> Program:
+    """Return the program that some lines say.
+
+    Raises:
+        ValueError: if they do not say one.
+    """
+    branch, pieces, rest = None, [], list(lines)
+    while rest:
+        line = rest.pop(0)
+        until, colon, form = line.partition(":")
+        if not colon or line[:1].isspace():
+            raise ValueError(f"not a piece of a program: {line!r}")
+        upper = float("inf")
+        if until != "otherwise":
+            compared, _, threshold = until.rpartition(" <= ")
+            branch, upper = parse(compared), float(threshold)
+        inner = []
+        while rest and rest[0].startswith("    "):
+            inner.append(rest.pop(0)[4:])
+        wide = form.endswith(_WIDE)
+        body = read(inner) if inner else parse(form.removesuffix(_WIDE).strip())
+        pieces.append(Piece(body, upper, wide))
+    if not pieces or pieces[-1].upper != float("inf"):
+        raise ValueError("a program ends with a piece `otherwise`")
+    return Program(branch, tuple(pieces))

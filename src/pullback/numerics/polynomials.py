@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pullback.numerics.oracle import exact
+from pullback.numerics.poly import Poly
 from pullback.numerics.term import POLY, Term, const, substitute, var
 
 _NODES = 49
 _DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _TOLERANCE = {torch.float32: 2.0**-26, torch.float64: 2.0**-32}
 """Relative error of the fit, by the type that computes: below a rounding of float32, or well below it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Poly:
-    """t^power · P(u) with t = (x − centre) − rest, and u = t² if the function is even or odd about the centre, else t.
-
-    The constant of P carries more digits than the type has: `tail` is what its rounding left.
-
-    Attributes:
-        coefficients: of P, from the constant up.
-        power: the order of the zero at the centre; negative for a pole.
-        even: whether u = t².
-        centre, rest: the centre as a sum of two floats.
-    """
-
-    coefficients: tuple[float, ...]
-    power: int
-    even: bool
-    centre: float = 0.0
-    rest: float = 0.0
-    tail: float = 0.0
-
-    def run(self, x: Tensor) -> Tensor:
-        """Evaluate by Horner's rule."""
-        t = x if self.centre == 0.0 and self.rest == 0.0 else (x - self.centre) - self.rest
-        u = t * t if self.even else t
-        value = torch.full_like(t, self.coefficients[-1])
-        for c in self.coefficients[-2:0:-1]:
-            value = value * u + c
-        if len(self.coefficients) > 1:
-            value = (value * u + self.tail) + self.coefficients[0]
-        for _ in range(self.power):
-            value = value * t
-        return value
-
-    @property
-    def cost(self) -> float:
-        """About how many additions it takes."""
-        return 2.0 * len(self.coefficients) + self.power + 2 * (self.centre != 0)
-
-    def __str__(self) -> str:
-        centre = self.centre if self.rest == 0.0 else f"{self.centre!r} + {self.rest!r}"
-        parity = "even" if self.even else "full"
-        return f"poly[{self.power}, {parity}, {centre}; {', '.join(map(repr, self.coefficients))} + {self.tail!r}]"
 
 
 def fits(

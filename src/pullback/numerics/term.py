@@ -12,6 +12,8 @@ from fractions import Fraction
 from typing import Any
 from weakref import WeakValueDictionary
 
+from pullback.numerics.poly import Poly
+
 VAR, CONST, NAMED, POLY = "var", "const", "named", "poly"
 LEAVES = frozenset({VAR, CONST, NAMED})
 
@@ -128,6 +130,8 @@ def _read(node: ast.expr, text: str) -> Term:
             return const(a.value / b.value) if fraction else Term(_BINARY[type(op)], (a, b))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
             return Term(_COMPARE[type(op)], (_read(left, text), _read(right, text)))
+        case ast.Call(func=ast.Name(id="poly"), args=[of, *numbers], keywords=[]):
+            return Term(POLY, (_read(of, text),), Poly.of_numbers(*map(ast.literal_eval, numbers)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return Term(name, tuple(_read(a, text) for a in args))
     raise ValueError(f"cannot read {ast.unparse(node)!r} in {text!r}")
@@ -147,13 +151,13 @@ def power(base: Term, exponent: Term) -> Term:
 
 
 def show(term: Term) -> str:
-    """Return a term as text that `parse` reads (but for polynomials)."""
+    """Return a term as text that `parse` reads."""
     if term.op in (VAR, NAMED):
         return str(term.value)
     if term.op == CONST:
         return _number(term.value)
     if term.op == POLY:
-        return f"{term.value}({show(term.args[0])})"
+        return f"poly({', '.join([show(term.args[0]), *map(repr, term.value.numbers)])})"
     if term.op == "neg" and term.args[0].op != CONST:
         return f"-{_operand(term.args[0])}"
     if term.op in _INFIX and not (term.op == "div" and all(map(_whole, term.args))):

@@ -179,6 +179,8 @@ def test_a_bound_method_is_one_of_its_object():
     assert "Scaled.clip" in repr(module.clip)
     assert str(inspect.signature(module.clip)) == "(x)"
     assert copy.copy(module.clip) == module.clip
+    assert isinstance(copy.deepcopy(module.clip).__self__, Scaled)
+    assert copy.deepcopy(module.clip).__self__ is not module
 
 
 def test_a_relaxation_is_a_function_of_the_same_arguments():

@@ -1,70 +1,95 @@
-"""Comparisons and choices on intervals: a condition is settled at some points and open at others."""
+"""Implementations that a search chooses among: terms in working or in double precision, and fitted polynomials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.numerics.intervals import Condition, Interval, Rule, blanked, either
+from pullback.numerics.evaluate import evaluate
+from pullback.numerics.extract import Measure
+from pullback.numerics.formats import Floats
+from pullback.numerics.ops import OPS
+from pullback.numerics.polynomials import fits
+from pullback.numerics.roots import root_between
+from pullback.numerics.samples import Samples
+from pullback.numerics.term import LEAVES, POLY, Term, topological
+
+_WIDE_COST = 12.0
+"""What float64 costs, in additions."""
+_RADII = (0.004, 0.015, 0.04, 0.1, 0.25, 0.5, 0.8)
+"""Of polynomials about a centre, relative to its distance from 0."""
+_NEAR = 50.0
+"""How far from 0 roots are looked for: periodic functions have infinitely many."""
 
 
-def _where(c: Condition, a: Interval, b: Interval) -> Interval:
-    open_ = ~(c.true | c.false)
-    low = torch.where(c.true, a.low, torch.where(open_, torch.minimum(a.low, b.low), b.low))
-    high = torch.where(c.true, a.high, torch.where(open_, torch.maximum(a.high, b.high), b.high))
-    if a.undefined is None and b.undefined is None and c.undefined is None:
-        return Interval(low, high)
-    no = torch.zeros_like(c.true)
-    in_a, in_b, in_c = (no if m is None else m for m in (a.undefined, b.undefined, c.undefined))
-    undefined = torch.where(c.true, in_a, torch.where(open_, in_a & in_b, in_b)) | in_c
-    return blanked(low, high, undefined)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A term and whether it is computed in float64."""
+
+    term: Term
+    wide: bool
+
+    @property
+    def cost(self) -> float:
+        """About how many additions it takes, shared parts counted once."""
+        order = topological([self.term])
+        ops = sum(t.value.cost if t.op == POLY else 0.05 if t.op in LEAVES else OPS[t.op].cost for t in order)
+        return ops + _WIDE_COST * self.wide
 
 
-def _compare(true: Callable[..., Tensor], false: Callable[..., Tensor]) -> Rule:
-    """Return the rule of a comparison, of tests for when two intervals settle it."""
-    return lambda a, b: Condition(true(a, b), false(a, b), either(a.undefined, b.undefined))
+def errors_of(choices: Sequence[Choice], samples: Samples, dtype: torch.dtype) -> Floats:
+    """Return the errors in ulp of each implementation, one row each."""
+    measure = Measure(samples.exact, dtype)
+    narrow = samples.tensors(dtype)
+    wide = {name: x.double() for name, x in narrow.items()}
+    known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
+    values = [evaluate(c.term, wide if c.wide else narrow, known[c.wide]).to(dtype) for c in choices]
+    return np.stack([measure.ulp(v).numpy() for v in values])
 
 
-def _above(a: Interval, b: Interval) -> Tensor:
-    return a.low > b.high
+def polynomials(
+    target: Term, name: str, samples: Samples, widths: Sequence[bool], dtype: torch.dtype
+) -> Iterator[Choice]:
+    """Yield polynomials about 0 and about the roots of a univariate target."""
+    x = samples.points[name]
+    centres = [(0.0, 0.0)] if x.min() <= 0 <= x.max() else []
+    centres += _roots(target, name, samples)[:6]
+    for centre in centres:
+        reach = abs(centre[0]) or 4.0
+        for wide in widths:
+            for term in fits(target, name, centre, [reach * r for r in _RADII], torch.float64 if wide else dtype):
+                yield Choice(term, wide)
 
 
-def _not_below(a: Interval, b: Interval) -> Tensor:
-    return a.low >= b.high
+def patches(target: Term, name: str, bad: Samples, widths: Sequence[bool], dtype: torch.dtype) -> Iterator[Choice]:
+    """Yield polynomials for the stretches where every other implementation fails."""
+    x = bad.points[name]
+    x = x[(abs(x) > 1e-3) & (abs(x) < 1e3)]
+    stretches = np.split(x, 1 + np.flatnonzero(np.diff(x) > 0.1 * (0.2 + abs(x[:-1]))))
+    for stretch in filter(len, stretches[:4]):
+        length = stretch[-1] - stretch[0]
+        count = min(4, int(np.ceil(length / (0.5 + 0.2 * abs(stretch[0]))))) or 1
+        for low, high in pairwise(np.linspace(stretch[0], stretch[-1], count + 1)):
+            centre = float(np.float32(f"{(low + high) / 2:.3g}"))
+            radius = max((high - low) / 2, 0.02 * abs(low)) * 1.1
+            for wide in widths:
+                for term in fits(target, name, (centre, 0.0), [radius], torch.float64 if wide else dtype):
+                    yield Choice(term, wide)
 
 
-def _same(a: Interval, b: Interval) -> Tensor:
-    return (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
-
-
-def _apart(a: Interval, b: Interval) -> Tensor:
-    return (a.low > b.high) | (a.high < b.low)
-
-
-def _swapped(test: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda a, b: test(b, a)
-
-
-def _and(a: Condition, b: Condition) -> Condition:
-    return Condition(a.true & b.true, a.false | b.false, either(a.undefined, b.undefined))
-
-
-def _not(a: Condition) -> Condition:
-    return Condition(a.false, a.true, a.undefined)
-
-
-CHOICES: dict[str, Rule] = {
-    "where": _where,
-    "gt": _compare(_above, _swapped(_not_below)),
-    "ge": _compare(_not_below, _swapped(_above)),
-    "lt": _compare(_swapped(_above), _not_below),
-    "le": _compare(_swapped(_not_below), _above),
-    "eq": _compare(_same, _apart),
-    "ne": _compare(_apart, _same),
-    "logical_and": _and,
-    "logical_or": lambda a, b: _not(_and(_not(a), _not(b))),
-    "logical_not": _not,
-}
-"""A rule for each op on conditions."""
+def _roots(target: Term, name: str, samples: Samples) -> list[tuple[float, float]]:
+    """Return where a univariate target changes sign, nearest to 0 first, as sums of two floats."""
+    x, value = samples.points[name], samples.exact
+    sign = np.sign(value)
+    near = (abs(x[:-1]) < _NEAR) & np.isfinite(value[:-1] + value[1:])
+    found = [(float(r), 0.0) for r in x[(value == 0) & (abs(x) < _NEAR)][:6]]
+    for i in np.flatnonzero((sign[:-1] * sign[1:] < 0) & near)[:12]:
+        with suppress(ValueError):  # a pole or a jump
+            found.append(root_between(target, name, float(x[i]), float(x[i + 1])))
+    return sorted((r for r in dict.fromkeys(found) if abs(r[0]) > 1e-6), key=lambda r: abs(r[0]))

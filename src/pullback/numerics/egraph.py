@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -267,7 +267,7 @@ class EGraph:
             operands = [self._values[self.find(c)] for c in node[1:]]
             if any(values is None for values in operands):  # the branches of a condition differ by place
                 return [arb("nan")] * self._n
-            return [OPS[op].ball(*at) for at in zip(*operands, strict=True)]  # type: ignore[arg-type]
+            return [OPS[op].ball(*at) for at in zip(*operands, strict=True)]
         finally:
             ctx.prec = before
 
@@ -287,7 +287,7 @@ def leaf_ball(op: str, value: Any) -> Any:
     return arb(fmpq(value.numerator, value.denominator)) if op == CONST else CONSTANTS[value](arb)
 
 
-_EXACT = {
+_EXACT: dict[str, Callable[..., Fraction]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -17,10 +17,9 @@ from torch import Tensor
 from pullback.numerics.classes import ClassTruths
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.ops import CONDITIONS, OPS
+from pullback.numerics.samples import REGION
 from pullback.numerics.term import LEAVES, VAR, Term, const
 
-REGION = 16
-"""Samples in a region; they are sorted so that a region is a place."""
 _WORST = 1e9  # ulp: an error beyond any meaning
 _MAX_COST = 120.0
 _ROUNDS = 10
@@ -91,7 +90,6 @@ class Extraction:
         self._truths = ClassTruths(graph, points)
         self._measures: dict[int, Measure] = {}
         self.kept: dict[int, Kept] = {}
-        self.evaluations = 0
         self._run()
 
     def of(self, root: int) -> Kept | None:
@@ -169,7 +167,6 @@ class Extraction:
             for i, k in enumerate(operands)
         ]
         batch = OPS[op].run(*grid).expand(*counts, self._n).reshape(-1, self._n)
-        self.evaluations += len(batch)
         costs = np.full(counts, OPS[op].cost)
         for i, k in enumerate(operands):
             costs = costs + k.costs.reshape([-1 if i == j else 1 for j in range(len(counts))])

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.numerics.evaluate import evaluate
-from pullback.numerics.ops import OPS
-from pullback.numerics.term import LEAVES, POLY, Term, show, topological
+from pullback.numerics.term import Term, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,11 @@ class Program:
 
     branch: Term | None
     pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, term: Term, wide: bool = False) -> Program:
+        """Return the program that computes one term everywhere."""
+        return cls(None, (Piece(term, wide=wide),))
 
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Compute it on tensors of one dtype; the result has that dtype."""
@@ -86,10 +90,3 @@ class Program:
             else:
                 lines.append(f"{indent}{until}: {show(piece.body)}{'  [float64]' if piece.wide else ''}")
         return lines
-
-
-def cost(term: Term) -> float:
-    """Return about how many additions a term takes, shared parts counted once."""
-    return sum(
-        t.value.cost if t.op == POLY else 0.05 if t.op in LEAVES else OPS[t.op].cost for t in topological([term])
-    )

@@ -63,18 +63,9 @@ class Poly:
         return f"poly[{self.power}, {parity}, {centre}; {', '.join(map(repr, self.coefficients))} + {self.tail!r}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A polynomial with the interval in which it is good."""
-
-    term: Term
-    low: float
-    high: float
-
-
 def fits(
     target: Term, name: str, centre: tuple[float, float], radii: Sequence[float], dtype: torch.dtype
-) -> Iterator[Fit]:
+) -> Iterator[Term]:
     """Yield polynomials that agree with a univariate term about a centre to a rounding of `dtype`, for each radius."""
     middle = const(Fraction(centre[0]) + Fraction(centre[1]))
     shifted = substitute(target, {var(name): Term("add", (middle, var("t")))})
@@ -93,7 +84,7 @@ def fits(
         if found is not None:
             tail, *coefficients = found
             poly = Poly(tuple(coefficients), power, even, *centre, tail)
-            yield Fit(Term(POLY, (var(name),), poly), centre[0] - radius, centre[0] + radius)
+            yield Term(POLY, (var(name),), poly)
 
 
 def _shape(shifted: Term) -> tuple[int, bool] | None:
@@ -113,7 +104,7 @@ def _shape(shifted: Term) -> tuple[int, bool] | None:
 def _fit(
     t: np.ndarray, value: np.ndarray, power: int, even: bool, radius: float, dtype: torch.dtype
 ) -> tuple[float, ...] | None:
-    """Return the tail and the coefficients of the lowest degree that is good enough, by least squares in relative error."""
+    """Return the tail and the coefficients of the lowest degree that is good enough: least squares, relative errors."""
     u = t * t if even else t
     unit = radius * radius if even else radius
     with np.errstate(all="ignore"):

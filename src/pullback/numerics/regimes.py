@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pullback.numerics.formats import Floats
+
 CHANGE = 25.0
 """The price of a branch, in the unit of `price`: about as much as 3 ulp beyond the goal at one sample."""
 
@@ -20,17 +22,18 @@ class Run:
     stop: int
 
 
-def price(errors: np.ndarray, costs: np.ndarray, goal: float) -> np.ndarray:
+def price(errors: Floats, costs: Floats, goal: float) -> Floats:
     """Return what each implementation costs at each sample.
 
     What weighs most is how much worse than the best one it is, beyond the goal: where all are bad, none is preferred.
     """
     beyond = np.log2(1 + np.maximum(errors - goal, 0))
     regret = beyond - beyond.min(0)
-    return 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
+    prices: Floats = 4 * regret**2 + 2e-3 * costs[:, None] + 1e-3 * np.minimum(errors, 10)
+    return prices
 
 
-def around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
+def around(errors: Floats, reach: int = 2) -> Floats:
     """Return the worst error of each sample and its neighbours: luck at one sample shall not win it."""
     worst = errors.copy()
     for shift in range(1, reach + 1):
@@ -39,7 +42,7 @@ def around(errors: np.ndarray, reach: int = 2) -> np.ndarray:
     return worst
 
 
-def few(prices: np.ndarray, most: int = 12) -> tuple[list[Run], float]:
+def few(prices: Floats, most: int = 12) -> tuple[list[Run], float]:
     """Return a cheap sequence of few runs and its price: where nothing is good, many changes would fit the noise."""
     change = CHANGE
     while True:
@@ -49,7 +52,7 @@ def few(prices: np.ndarray, most: int = 12) -> tuple[list[Run], float]:
         change *= 4
 
 
-def cheapest(prices: np.ndarray, change: float = CHANGE) -> tuple[list[Run], float]:
+def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Run], float]:
     """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price."""
     count, n = prices.shape
     best = prices[:, 0].copy()
@@ -74,36 +77,34 @@ def cheapest(prices: np.ndarray, change: float = CHANGE) -> tuple[list[Run], flo
     return runs[::-1], total
 
 
-def threshold(
-    low: float, high: float, worst: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], dtype: type
-) -> float:
-    """Return where to change over between two neighbouring samples.
+def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, Floats]]) -> float:
+    """Return where to change over between two neighbouring float32 samples.
 
     Args:
         low, high: the last sample of the left implementation and the first of the right one.
-        worst: the errors of the left and of the right implementation at some points.
-        dtype: NumPy's type of the inputs, in which the threshold is exact.
+        errors: of the left and of the right implementation at some points.
     """
     for _ in range(4):
-        points = np.unique(np.linspace(low, high, 35).astype(dtype).astype(float))
-        if len(points) < 3:
+        at = np.unique(np.linspace(low, high, 35).astype(np.float32).astype(float))
+        if len(at) < 3:
             break
-        left, right = worst(points)
-        # worst error if points up to k are computed by the left one
+        left, right = errors(at)
+        # the worst error if points up to one are computed by the left implementation and the rest by the right one
         until = np.maximum.accumulate(left)[:-1]
         after = np.maximum.accumulate(right[::-1])[::-1][1:]
         both = np.maximum(until, after)
         fine = np.flatnonzero(both <= both.min() + 0.25)
-        low, high = float(points[fine[0]]), float(points[min(fine[-1] + 1, len(points) - 1)])
+        low, high = float(at[fine[0]]), float(at[min(fine[-1] + 1, len(at) - 1)])
         if len(fine) > 4:
             break
-    return _roundest(low, high, dtype)
+    return roundest(low, high)
 
 
-def _roundest(low: float, high: float, dtype: type) -> float:
-    """Return the number of fewest digits in [low, high), exact in the dtype."""
+def roundest(low: float, high: float) -> float:
+    """Return the float32 of fewest decimal digits in [low, high)."""
     for digits in range(1, 18):
-        for candidate in (float(f"{(low + high) / 2:.{digits - 1}e}"), float(f"{high:.{digits - 1}e}")):
-            if low <= candidate < high and float(dtype(candidate)) < high and low <= float(dtype(candidate)):
-                return float(dtype(candidate))
+        for candidate in ((low + high) / 2, high):
+            rounded = float(np.float32(f"{candidate:.{digits - 1}e}"))
+            if low <= rounded < high:
+                return rounded
     return low

@@ -1,0 +1,88 @@
+"""Samples that a search works on: points with the exact value of its target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pullback.numerics.formats import Floats
+from pullback.numerics.oracle import exact
+from pullback.numerics.sampling import Domain, points
+from pullback.numerics.term import Term
+
+REGION = 16
+"""Samples in a region of those that implementations are told apart by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Points, sorted by the first variable, where a target has a value.
+
+    Attributes:
+        points: of each variable its values.
+        exact: of the target at these points, rounded to float64.
+    """
+
+    points: Mapping[str, Floats]
+    exact: Floats
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    def at(self, rows: np.ndarray) -> Samples:
+        """Return some of the samples, in the order of `rows`."""
+        return Samples({name: x[rows] for name, x in self.points.items()}, self.exact[rows])
+
+    def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the points as tensors."""
+        return {name: torch.from_numpy(x).to(dtype) for name, x in self.points.items()}
+
+    def and_(self, more: Samples) -> Samples:
+        """Return these and more, sorted."""
+        joined = self.followed_by(more)
+        return joined.at(np.argsort(next(iter(joined.points.values())), kind="stable"))
+
+    def followed_by(self, more: Samples) -> Samples:
+        """Return these, then more."""
+        both = {name: np.concatenate([x, more.points[name]]) for name, x in self.points.items()}
+        return Samples(both, np.concatenate([self.exact, more.exact]))
+
+    def thinned(self, count: int) -> Samples:
+        """Return about `count` of the samples, evenly taken."""
+        step = max(1, len(self) // count)
+        return self.at(np.arange(0, len(self), step))
+
+    def in_regions(self, count: int) -> Samples:
+        """Return about `count` of the samples in regions: neighbours are alike in every variable."""
+        count = max(1, min(count, len(self)) // REGION) * REGION
+        rows = np.sort(np.resize(np.unique(np.linspace(0, len(self) - 1, count).astype(int)), count))
+        axes = [x[rows] for x in self.points.values()]
+        bins = [(np.argsort(np.argsort(x, kind="stable")) * 6) // count for x in axes[:-1]]
+        return self.at(rows[np.lexsort((axes[-1], *bins[::-1]))])
+
+    def whole_regions(self) -> Samples:
+        """Return the samples, some of them twice if need be for whole regions."""
+        return self.at(np.sort(np.resize(np.arange(len(self)), -(-len(self) // REGION) * REGION)))
+
+
+def samples(target: Term, at: Mapping[str, Floats]) -> Samples:
+    """Return the points at which a target has a value."""
+    value = exact([target], at)[0].high
+    rows = np.flatnonzero(~np.isnan(value))
+    return Samples(at, value).at(rows[np.argsort(next(iter(at.values()))[rows], kind="stable")])
+
+
+def sampled(
+    target: Term,
+    names: Sequence[str],
+    dtype: torch.dtype,
+    seed: int,
+    domain: Domain,
+    near: Sequence[Mapping[str, float]] = (),
+) -> Samples:
+    """Return samples over the whole range, and closely around some points."""
+    return samples(target, points(names, dtype, seed, domain, near))

@@ -1,0 +1,98 @@
+"""Programs from implementations: which one where, and the thresholds between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from pullback.numerics import regimes
+from pullback.numerics.choices import Choice, errors_of
+from pullback.numerics.evaluate import evaluate
+from pullback.numerics.formats import Floats
+from pullback.numerics.piecewise import Piece, Program
+from pullback.numerics.samples import Samples, samples
+from pullback.numerics.term import Term, var
+
+_FEW = 64
+"""Samples below which a part is not split further."""
+_PARTS = 4
+"""Pieces into which several variables are split at once."""
+_DEPTH = 2
+
+
+def univariate(
+    target: Term, name: str, choices: Sequence[Choice], near: Samples, goal: float, dtype: torch.dtype
+) -> Program:
+    """Return a program that chooses by thresholds on the one variable, refined between the samples."""
+    prices = regimes.price(regimes.around(errors_of(choices, near, dtype)), _costs(choices), goal)
+    runs, _ = regimes.few(prices)
+    x = near.points[name]
+    pieces = []
+    for run, after in pairwise([*runs, None]):
+        assert run is not None, "the last is not followed"
+        upper = np.inf
+        if after is not None:
+            pair = [choices[run.choice], choices[after.choice]]
+
+            def errors(at: Floats, pair: list[Choice] = pair) -> tuple[Floats, Floats]:
+                left, right = errors_of(pair, samples(target, {name: at}), dtype)
+                return left, right
+
+            upper = regimes.threshold(float(x[after.start - 1]), float(x[after.start]), errors)
+        pieces.append(Piece(choices[run.choice].term, upper, choices[run.choice].wide))
+    return Program(var(name), tuple(pieces))
+
+
+def multivariate(
+    names: Sequence[str], choices: Sequence[Choice], near: Samples, goal: float, dtype: torch.dtype
+) -> Program:
+    """Return a program that chooses by thresholds on a variable, or a sum, difference, product or quotient of two."""
+    prices = regimes.price(errors_of(choices, near, dtype), _costs(choices), goal)
+    return _parted(names, choices, prices, near, np.arange(len(near)), _DEPTH)[0]
+
+
+def _costs(choices: Sequence[Choice]) -> Floats:
+    return np.array([c.cost for c in choices])
+
+
+def _parted(
+    names: Sequence[str], choices: Sequence[Choice], prices: Floats, near: Samples, rows: np.ndarray, depth: int
+) -> tuple[Program, float]:
+    """Return the cheapest program for some samples and its price: split by what pays most, then the parts by others."""
+    totals = prices[:, rows].sum(1)
+    lone = choices[int(np.argmin(totals))]
+    best = Program(None, (Piece(lone.term, wide=lone.wide),)), float(totals.min())
+    if depth == 0 or len(rows) < _FEW:
+        return best
+    inputs = near.at(rows).tensors(torch.float32)
+    for branch in _branches(names):
+        value = evaluate(branch, inputs).double().numpy()
+        order = np.argsort(value, kind="stable")
+        runs, total = regimes.few(prices[:, rows[order]], _PARTS)
+        if len(runs) == 1 or total >= best[1] - regimes.CHANGE:
+            continue
+        pieces, spent = [], regimes.CHANGE * (len(runs) - 1)
+        for run in runs:
+            body, price = _parted(names, choices, prices, near, rows[order[run.start : run.stop]], depth - 1)
+            spent += price
+            upper = np.inf if run.stop == len(order) else _between(value[order[run.stop - 1]], value[order[run.stop]])
+            only = body.pieces[0]
+            pieces.append(Piece(only.body, upper, only.wide) if len(body.pieces) == 1 else Piece(body, upper))
+        if spent < best[1]:
+            best = Program(branch, tuple(pieces)), spent
+    return best
+
+
+def _between(low: float, high: float) -> float:
+    return regimes.roundest(low, high) if low < high else float(low)
+
+
+def _branches(names: Sequence[str]) -> list[Term]:
+    terms = [var(n) for n in names]
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            terms += [Term(op, (var(a), var(b))) for op in ("sub", "add", "mul", "div")]
+    return terms

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pullback.errors import FormulaError
 from pullback.numerics import primitives
-from pullback.numerics.choices import CHOICES
+from pullback.numerics.conditions import CHOICES
 from pullback.numerics.intervals import (
     KERNEL,
     ROUNDING,

@@ -10,7 +10,8 @@ _ROOT = Path(pullback.__file__).parent
 _MAY_IMPORT = {
     "graph": {"graph"},
     "kernels": {"kernels", "graph"},
-    "bind": {"bind", "kernels", "graph"},
+    "bind": {"bind", "kernels", "graph", "numerics"},
+    "numerics": {"numerics", "graph", "check", "report"},
     "catalog": {"catalog", "op"},
     "check/find": {"check/find", "check", "report"},
     "check/cases": {"check/find", "check/cases", "check", "report"},

@@ -20,6 +20,8 @@ from torch._C import (
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
+from torch._C._functorch import TransformType as _TransformType
+from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._library import custom_ops as _custom_ops
@@ -190,6 +192,26 @@ def in_functorch() -> bool:
     Relies on `torch._C._functorch.peek_interpreter_stack`.
     """
     return _peek_interpreter_stack() is not None
+
+
+def differentiations() -> int:
+    """Return how many transforms of `torch.func` that differentiate are running, one inside the other.
+
+    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`.
+    """
+    stack = _get_interpreter_stack() or ()
+    return sum(level.key() in (_TransformType.Grad, _TransformType.Jvp) for level in stack)
+
+
+def is_plain_kind(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of PyTorch's own strided ones, or a fake of one: no subclass, nested nor sparse tensor.
+
+    Relies on `torch._subclasses.fake_tensor.FakeTensor`.
+    """
+    return type(tensor) in _PLAIN_KINDS and tensor.layout is torch.strided and not tensor.is_nested
+
+
+_PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 def is_grads_batch(tensor: torch.Tensor) -> bool:

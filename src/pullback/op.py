@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, fx
@@ -14,13 +14,19 @@ from pullback import _torch, introspect
 from pullback.bind import eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
+from pullback.bind.plan import Functions
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
+from pullback.bind.stable import Stable
 from pullback.errors import DerivativeError, OptionError
 from pullback.method import BoundOp, plain_method
+
+if TYPE_CHECKING:
+    from pullback.numerics.certificate import Certificate
+    from pullback.numerics.search import Wide
 
 
 class Op:
@@ -37,15 +43,16 @@ class Op:
         formula: Callable[..., Any],
         soft: Callable[..., Any] | None = None,
         residuals: bool = False,
+        stable: bool = True,
     ) -> None:
         functools.update_wrapper(self, formula)
         self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
         self._formula = formula
         self._soft = soft
+        self._stable = Stable(self, formula) if stable and soft is None and not residuals else None
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
-        derivative = formula if soft is None else differentiated(formula, soft, self.__name__)
-        self._plans = Plans(self.__name__, formula, derivative, (formula, soft))
+        self._plans = Plans(self.__name__, self._functions, (formula, soft))
         self._signature = _signature_of(formula)
         self._method: Any = plain_method(self)
         self._rule: Rule | None = None
@@ -71,11 +78,11 @@ class Op:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the formula."""
         if torch.compiler.is_compiling():
-            return self._native(*args, **kwargs) if self._rule is None else self._call_ruled(args, kwargs)
+            return self._inline(args, kwargs) if self._rule is None else self._call_ruled(args, kwargs)
         if self._rule is not None or self._residuals:
             return self._call_ruled(args, kwargs)
         if not _torch.is_plain_eager():
-            return self._native(*args, **kwargs)
+            return self._inline(args, kwargs)
         grad = torch.is_grad_enabled()
         key = None if kwargs else key_of(args, grad)
         plan = self._plans.known(key)
@@ -90,7 +97,32 @@ class Op:
             kernels = self._plans.of(call, grad).kernels
             if kernels is not None:
                 return eager.run(kernels, call.tensors)
-        return (self._native if grad else self._formula)(*args, **kwargs)
+        if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
+            return self._inline(args, kwargs)
+        return self._value(args, kwargs)
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the formula in native ops, which every transform differentiates."""
+        forms = self._stable.native_forms(args, kwargs) if self._stable is not None else None
+        if forms is None:
+            return self._native(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            self._formula(*args)  # for its guards on what the formula reads; what it computes is dropped
+        return forms.second(*args)
+
+    def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the formula where nothing is differentiated."""
+        forms = self._stable.forms(args, kwargs) if self._stable is not None else None
+        return self._formula(*args, **kwargs) if forms is None else forms.value(*args)
+
+    def _functions(self, call: Call) -> Functions:
+        forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
+        if forms is not None:
+            return Functions(forms.value, forms.first, forms.second)
+        if self._soft is None:
+            return Functions(self._formula, self._formula, self._formula)
+        derivative = differentiated(self._formula, self._soft, self.__name__)
+        return Functions(self._formula, derivative, derivative)
 
     @overload
     def vjp(self, rule: Callable[..., Any], /) -> Op: ...
@@ -156,6 +188,45 @@ class Op:
         if order < 0:
             raise OptionError(f"an order is 0 or more, not {order}.")
         return introspect.trace(self._formula if order == 0 else self._soft or self._formula, args, kwargs, order)
+
+    def stabilise(
+        self,
+        dtype: torch.dtype = torch.float32,
+        wide: Wide = "where-needed",
+        domain: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Certificate:
+        """Search for forms of the value, gradient and second derivatives that are accurate over the whole range.
+
+        They are used from then on, and kept in the user's cache. It takes seconds to a minute.
+
+        Args:
+            dtype: of the inputs: float32, bfloat16 or float16.
+            wide: whether a form may compute in float64: "never", "where-needed" or "always".
+            domain: bounds of inputs by name; all finite numbers where the formula has a value, without.
+
+        Returns:
+            The certificate: the forms, and their measured errors.
+
+        Raises:
+            FormulaError: if the formula is not pointwise, or of ops that are not known.
+            OptionError: if the op is not derived, or was made with `stable=False`.
+            RunnerError: if python-flint is not installed.
+        """
+        from pullback.numerics.stabilise import certify  # it needs python-flint, an extra
+
+        if self._stable is None or self.kind != "derived":
+            why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
+            raise OptionError(f"{self.__name__} has no stable forms: {why}.")
+        found = certify(self, dtype, wide, domain)
+        self._stable.use(found)
+        self._stable.keep(found)
+        self._plans.forget()
+        return found
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """The certificates in use, one for each dtype that has one."""
+        return [] if self._stable is None else self._stable.certificates()
 
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
         """Return what a call keeps for its backward, and which of it the caller holds anyway."""
@@ -250,6 +321,11 @@ def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
     return next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
 
 
+def _require_grad(leaves: Sequence[Any]) -> bool:
+    """Whether a tensor among some arguments requires grad; containers may hold one."""
+    return any(a.requires_grad if isinstance(a, Tensor) else isinstance(a, list | tuple | dict) for a in leaves)
+
+
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
     return [a for a in args if isinstance(a, Tensor)]
 
@@ -260,7 +336,7 @@ def function(formula: Callable[..., Any], /) -> Op: ...
 
 @overload
 def function(
-    *, derivative_of: Callable[..., Any] | None = None, residuals: bool = False
+    *, derivative_of: Callable[..., Any] | None = None, residuals: bool = False, stable: bool = True
 ) -> Callable[[Callable[..., Any]], Op]: ...
 
 
@@ -270,6 +346,7 @@ def function(
     *,
     derivative_of: Callable[..., Any] | None = None,
     residuals: bool = False,
+    stable: bool = True,
 ) -> Any:
     """Make a differentiable op of a formula in torch ops.
 
@@ -279,6 +356,8 @@ def function(
         derivative_of: a relaxation: the op has the value of `formula` and every derivative of this function,
             which takes the same arguments and returns the same structure, shapes and dtypes.
         residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
+        stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`); `False` gives the
+            formula as written, bit for bit.
 
     Returns:
         An `Op`, called like the formula.
@@ -301,6 +380,6 @@ def function(
             )
         if derivative_of is not None:
             require_same_arguments(target, derivative_of)
-        return Op(target, derivative_of, residuals)
+        return Op(target, derivative_of, residuals, stable)
 
     return make if formula is None else make(formula)

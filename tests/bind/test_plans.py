@@ -8,6 +8,7 @@ import torch
 import pullback
 from pullback.bind import plans
 from pullback.bind.call import Call
+from pullback.bind.plan import Functions
 from pullback.bind.plans import MAX_PLANS, Plans
 
 SCALE = 2.0
@@ -23,7 +24,7 @@ def call(*shape):
 
 @pytest.fixture
 def made():
-    return Plans("scaled", scaled, scaled, (scaled, None))
+    return Plans("scaled", lambda call: Functions(scaled, scaled, scaled), (scaled, None))
 
 
 def test_a_plan_is_made_once_for_each_kind_of_call(made):

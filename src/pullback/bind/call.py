@@ -90,6 +90,10 @@ class Call:
             return "an argument has a method of its own in place of PyTorch's"
         return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
 
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what the op was called with."""
+        return self._filler()(self.tensors)
+
     def requiring_grad(self) -> Call:
         """Return the same call on tensors that require grad, where they can."""
         live = [x.detach().requires_grad_() if has_derivative(x) else x for x in self.tensors]

@@ -57,31 +57,42 @@ class Plan:
     why_inline: str = ""
 
 
-def make_plan(
-    call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
-) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What an op computes for one kind of call.
+
+    Attributes:
+        value: gives its value.
+        derivative: gives the same, and its first derivative is the op's.
+        native: gives the same, and its derivatives of higher order are the op's.
+    """
+
+    value: Callable[..., Any]
+    derivative: Callable[..., Any]
+    native: Callable[..., Any]
+
+
+def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool) -> Plan:
     """Trace a call and decide how calls like it are carried out; `reads` is what the formulas read.
 
     Raises:
         FormulaError: if the formula does what has no derivative, or returns no tensor.
     """
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False):  # it asks for values
-        return _make_plan(call, name, value, derivative, reads, grad)
+        return _make_plan(call, name, functions, reads, grad)
 
 
-def _make_plan(
-    call: Call, name: str, value: Callable[..., Any], derivative: Callable[..., Any], reads: Reads, grad: bool
-) -> Plan:
+def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
     structure: list[Any] = []
-    flat_value = call.flat(value, structure)
+    flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
         raise FormulaError(f"{name} returns {type(facts.outputs[0]).__name__}: a formula returns tensors.")
     flat = flat_value
-    if derivative is not value and not facts.obstacle:
-        flat = call.flat(derivative)
+    if functions.derivative is not functions.value and not facts.obstacle:
+        flat = call.flat(functions.derivative)
         facts = facts_of(flat, call.tensors, name)
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
@@ -97,7 +108,8 @@ def _make_plan(
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not joint.connected:
         return Plan(None, "no output depends on an input that requires grad")
-    return Plan(_kernels(joint, _while_current(flat, reads, name), facts.outputs, structure[0]))
+    native = flat if functions.native is functions.derivative else call.flat(functions.native)
+    return Plan(_kernels(joint, _while_current(native, reads, name), facts.outputs, structure[0]))
 
 
 def _while_current(flat: Flat, reads: Reads, name: str) -> Flat:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.bind.call import Call
-from pullback.bind.plan import Plan, make_plan
+from pullback.bind.plan import Functions, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
 
 MAX_PLANS = 64
@@ -21,19 +21,17 @@ class Plans:
 
     Args:
         name: of the op.
-        value: gives its value.
-        derivative: gives what is differentiated.
+        functions: what it computes for a call.
         sources: the functions that the user wrote, whose reads are watched.
     """
 
     def __init__(
         self,
         name: str,
-        value: Callable[..., Any],
-        derivative: Callable[..., Any],
+        functions: Callable[[Call], Functions],
         sources: tuple[Callable[..., Any] | None, ...],
     ) -> None:
-        self._name, self._value, self._derivative, self._sources = name, value, derivative, sources
+        self._name, self._functions, self._sources = name, functions, sources
         self._reads: Reads | None = None
         self._lock = threading.Lock()
         self.plans: dict[Any, Plan] = {}
@@ -43,6 +41,11 @@ class Plans:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
         return plan if plan is not None and reads is not None and reads.unchanged() else None
+
+    def forget(self) -> None:
+        """Drop all plans: what the op computes has changed."""
+        with self._lock:
+            self._reads = None
 
     def of(self, call: Call, grad: bool) -> Plan:
         """Return how a call is carried out; concurrent first calls trace once.
@@ -59,7 +62,7 @@ class Plans:
             if plan is None and len(self.plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self._name, self._value, self._derivative, self._reads, grad)
+                plan = make_plan(call, self._name, self._functions(call), self._reads, grad)
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan

@@ -1,0 +1,74 @@
+"""Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
+
+With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the quantity `s = d (f₁(a) + d f₂(a) / 2)` is 0, its
+derivative is f₁ and its second derivative f₂. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
+for bit, and these derivatives, in every transform. The third derivative, which is not carried, is ±∞ and not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.bind.relaxed import cut
+
+Function = Callable[..., Tensor]
+_BEYOND = 2.5
+"""d^2.5 is 0 at 0 with two derivatives, and has no third."""
+
+
+def first_order(value: Function, slopes: Sequence[Function]) -> Function:
+    """Return a function for graphs of a first derivative in plain eager mode; it has no other."""
+
+    def function(*given: Tensor) -> Tensor:
+        xs = torch.broadcast_tensors(*given)
+        at = [x.detach() for x in xs]
+        s = _total([(x - a) * slope(*at) for x, a, slope in zip(xs, at, slopes, strict=True)])
+        return value(*at) - (s.detach() - s)
+
+    return function
+
+
+def second_order(
+    value: Function, slopes: Sequence[Function], curvatures: Mapping[tuple[int, int], Function]
+) -> Function:
+    """Return the native form; where an input is not finite its derivatives are 0."""
+
+    def function(*given: Tensor) -> Tensor:
+        xs = torch.broadcast_tensors(*given)
+        at = [cut(x) for x in xs]
+        steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
+        s = _total(steps).pow(_BEYOND)
+        for i, step in enumerate(steps):
+            slope = slopes[i](*at)
+            for j, other in enumerate(steps):
+                curvature = curvatures[min(i, j), max(i, j)](*at)
+                slope = slope + _times(other * 0.5, curvature)
+            s = s + _times(step, slope)
+        return value(*at) - (cut(s) - s)
+
+    return function
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _step(x: Tensor, a: Tensor) -> Tensor:
+    """Return 0 with derivative 1; with derivative 0 where x is not finite."""
+    d = x - a
+    return torch.where(torch.isnan(d), 0.0, d)
+
+
+def _times(d: Tensor, slope: Tensor) -> Tensor:
+    """Return d · slope for d = 0: 0, also where the slope is infinite, and its derivative is infinite then."""
+    steep = ~torch.isfinite(slope)
+    plain = d * torch.where(steep, 0.0, slope)
+    sign = torch.where(slope < 0, -1.0, 1.0).to(d.dtype)
+    # √d has an infinite slope at 0; where it is not wanted it is taken at 1, so that no 0 · ∞ arises
+    return plain + torch.where(steep, sign * torch.sqrt(torch.where(steep, d, 1.0)), 0.0)

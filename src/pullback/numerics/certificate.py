@@ -1,0 +1,151 @@
+"""Certificates: what a search found for a formula, and how good it was measured to be, as a text to read and keep.
+
+A file of certificates is TOML. It lies beside a module, under version control, or in the user's cache. What it says
+is read, never run, and believed only if it computes its formula.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pullback.numerics.piecewise import Program, read
+
+SUFFIX = ".stable.toml"
+"""Of the file beside a module: `ops.py` has `ops.stable.toml`."""
+_HEADER = (
+    "# Written by `pullback stabilise`: stable forms of formulas and of their derivatives, with measured errors.\n"
+)
+
+By = tuple[str, ...]
+"""Variables that a formula is differentiated by, in turn; none for its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a formula or one of its derivatives is computed.
+
+    Attributes:
+        program: what computes it.
+        measured: the errors of it and of the formula as written, in words.
+    """
+
+    program: Program
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The stable forms of one formula for one dtype.
+
+    Attributes:
+        name: of the op.
+        formula: as text of a term.
+        variables: its inputs, in order.
+        dtype: of the inputs, as in "float32".
+        wide: whether float64 was allowed: "never", "where-needed" or "always".
+        device: on whose kernels it was measured.
+        made: by which versions.
+        forms: of the value and of derivatives, by the variables that these are by.
+    """
+
+    name: str
+    formula: str
+    variables: tuple[str, ...]
+    dtype: str
+    wide: str
+    device: str
+    made: str
+    forms: Mapping[By, Form]
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str, str]:
+        """What it is looked up by."""
+        return (self.formula, self.variables, self.dtype, self.device)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def label(by: By) -> str:
+    """Return what a derivative is called: "value", "d/dx", "d²/dx dy"."""
+    if not by:
+        return "value"
+    return f"d{'' if len(by) == 1 else '²' if len(by) == 2 else len(by)}/{' '.join(f'd{name}' for name in by)}"
+
+
+def load(path: Path) -> list[Certificate]:
+    """Return the certificates of a file; none if there is no such file.
+
+    Raises:
+        ValueError: if it is not a file of certificates.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    try:
+        return [_of_table(table) for table in tomllib.loads(text).get("certificate", [])]
+    except (KeyError, TypeError, SyntaxError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def save(path: Path, certificates: Iterable[Certificate]) -> None:
+    """Write a file of certificates, whole or not at all."""
+    text = "\n".join([_HEADER, *("\n".join([*_lines(c), ""]) for c in certificates)])
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
+    ) as part:
+        part.write(text)
+    written = Path(part.name)
+    written.chmod(0o644)
+    written.replace(path)
+
+
+def beside(source: str) -> Path:
+    """Return the file of certificates of a module's file."""
+    return Path(source).with_suffix(SUFFIX)
+
+
+def cache() -> Path:
+    """Return the folder of certificates in the user's cache."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "pullback" / "certificates"
+
+
+def cached(key: tuple[Any, ...]) -> Path:
+    """Return the file in the user's cache for one key."""
+    return cache() / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{SUFFIX}"
+
+
+def _of_table(table: dict[str, Any]) -> Certificate:
+    forms = {
+        tuple(form["by"]): Form(read(form["program"].strip("\n").splitlines()), form["measured"])
+        for form in table["form"]
+    }
+    texts = [table[name] for name in ("name", "formula", "dtype", "wide", "device", "made")]
+    name, formula, dtype, wide, device, made = map(str, texts)
+    return Certificate(name, formula, tuple(table["variables"]), dtype, wide, device, made, forms)
+
+
+def _lines(c: Certificate) -> list[str]:
+    lines = ["[[certificate]]"]
+    lines += [f"{k} = {_text(getattr(c, k))}" for k in ("name", "formula")]
+    lines.append(f"variables = [{', '.join(map(_text, c.variables))}]")
+    lines += [f"{k} = {_text(getattr(c, k))}" for k in ("dtype", "wide", "device", "made")]
+    for by, form in c.forms.items():
+        lines += ["", f"[[certificate.form]]  # {label(by)}", f"by = [{', '.join(map(_text, by))}]"]
+        lines += [f"measured = {_text(form.measured)}", "program = '''", *form.program.lines(), "'''"]
+    return lines
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)  # a basic string of TOML

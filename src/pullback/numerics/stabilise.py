@@ -1,0 +1,98 @@
+"""From a formula to its certificate: searches for the value and the derivatives, each measured against the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+import torch
+
+from pullback.errors import FormulaError, OptionError
+from pullback.numerics.certificate import By, Certificate, Form, label
+from pullback.numerics.formats import DTYPES, Floats
+from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.oracle import exact
+from pullback.numerics.piecewise import Program
+from pullback.numerics.samples import sampled
+from pullback.numerics.sampling import Domain
+from pullback.numerics.search import Search, Wide
+from pullback.numerics.ulp import Errors, errors
+
+_FRESH = 1_000_003
+"""The seed of the points that a form is judged by, which no search uses."""
+_BETTER = 0.05  # ulp by which a form has to be better
+
+Progress = Callable[[int, int, str], None]
+"""How many of how many quantities are done, and which is next."""
+
+
+def certify(
+    op: Callable[..., Any],
+    dtype: torch.dtype = torch.float32,
+    wide: Wide = "where-needed",
+    domain: Domain | None = None,
+    on_progress: Progress | None = None,
+) -> Certificate:
+    """Search for stable forms of a pointwise formula, its first and its second derivatives.
+
+    A form is taken only if at fresh points it is better than the formula as written, differentiated by autograd.
+
+    Raises:
+        FormulaError: if it is not a pointwise formula of known ops.
+        OptionError: for a dtype or a `wide` that there is not.
+        RunnerError: if python-flint is not installed.
+    """
+    if dtype not in DTYPES or dtype == torch.float64:
+        raise OptionError(f"forms are searched for float32, bfloat16 and float16, not for {dtype}.")
+    if wide not in ("never", "where-needed", "always"):
+        raise OptionError(f'wide is "never", "where-needed" or "always", not {wide!r}.')
+    formula = Formula(op)
+    terms = formula.terms(dtype, 0)
+    if len(terms) != 1:
+        raise FormulaError(f"{formula.name} returns several tensors: forms are searched for one.")
+    term, names = terms[Quantity(0, ())], formula.variables
+    search = Search(term, domain or {}, wide, dtype)
+    wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
+    forms = {}
+    for done, by in enumerate(wanted):
+        if on_progress:
+            on_progress(done, len(wanted), label(by))
+        forms[by] = _judged(formula, search, by, names)
+    if on_progress:
+        on_progress(len(wanted), len(wanted), "")
+    made = f"pullback {version('pullback')}, torch {torch.__version__}"
+    return Certificate(formula.name, str(term), names, str(dtype).removeprefix("torch."), wide, "cpu", made, forms)
+
+
+def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> Form:
+    """Return what computes a quantity best, as measured at fresh points."""
+    found = search.find(*by)
+    fresh = sampled(found.target, names, search.dtype, search.seed + _FRESH, search.domain)
+    if not len(fresh):
+        return Form(Program.of(found.target), "no point of the domain has a value")
+    truth = exact([found.target], fresh.points)[0]
+    inputs = fresh.tensors(search.dtype)
+    before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)
+    plain = Program.of(found.target)
+    tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, plain)]
+    program, after = min(
+        tried, key=lambda pair: (int(pair[1].spurious.sum()), float(pair[1].ulp.max()) > _limit(tried))
+    )
+    points = fresh.points
+    how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
+    said = f"{_worst(after, points)}; as written {_worst(before, points)}; {how}"
+    return Form(program, said)
+
+
+def _worst(found: Errors, points: Mapping[str, Floats]) -> str:
+    i = int(np.argmax(found.ulp))
+    at = ", ".join(f"{name} = {float(x[i]):.6g}" for name, x in points.items())
+    bad = ", ".join(
+        f"{int(mask.sum())} {what}"
+        for mask, what in ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
+        if mask.any()
+    )
+    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f" and wrong: {bad}" if bad else "")

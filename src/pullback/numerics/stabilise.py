@@ -78,9 +78,8 @@ def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> F
     before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)
     plain = Program.of(found.target)
     tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, plain)]
-    program, after = min(
-        tried, key=lambda pair: (int(pair[1].spurious.sum()), float(pair[1].ulp.max()) > _limit(tried))
-    )
+    limit = min(float(e.ulp.max()) for _, e in tried) + _BETTER
+    program, after = min(tried, key=lambda pair: (int(pair[1].spurious.sum()), float(pair[1].ulp.max()) > limit))
     points = fresh.points
     how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
     said = f"{_worst(after, points)}; as written {_worst(before, points)}; {how}"

@@ -75,10 +75,12 @@ class Certificate:
 
 
 def label(by: By) -> str:
-    """Return what a derivative is called: "value", "d/dx", "d²/dx dy"."""
+    """Return what a derivative is called: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
     if not by:
         return "value"
-    return f"d{'' if len(by) == 1 else '²' if len(by) == 2 else len(by)}/{' '.join(f'd{name}' for name in by)}"
+    powers = {1: "", 2: "²", 3: "³"}
+    names = [f"d{name}{powers[by.count(name)]}" for name in dict.fromkeys(by)]
+    return f"d{powers[len(by)]}/{' '.join(names)}"
 
 
 def load(path: Path) -> list[Certificate]:

@@ -27,6 +27,7 @@ from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
 from pullback.numerics.split import multivariate, univariate
 from pullback.numerics.term import CONST, Term, variables
+from pullback.numerics.tidy import tidy
 
 Wide = Literal["never", "where-needed", "always"]
 """Whether a program for float32 may compute in float64."""
@@ -103,7 +104,7 @@ class Search:
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
         for attempt in range(_ATTEMPTS):
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
-            terms = [*(kept.terms if kept else ()), target]
+            terms = [*map(tidy, kept.terms if kept else ()), target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
             program, worst, bad = self._program(target, names, choices, known)
             if not len(bad) or attempt == _ATTEMPTS - 1:

@@ -89,9 +89,6 @@ def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> F
 def _worst(found: Errors, points: Mapping[str, Floats]) -> str:
     i = int(np.argmax(found.ulp))
     at = ", ".join(f"{name} = {float(x[i]):.6g}" for name, x in points.items())
-    bad = ", ".join(
-        f"{int(mask.sum())} {what}"
-        for mask, what in ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
-        if mask.any()
-    )
-    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f" and wrong: {bad}" if bad else "")
+    kinds = ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
+    bad = ", ".join(f"{int(mask.sum())} {what}" for mask, what in kinds if mask.any())
+    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f", spurious {bad}" if bad else "")

@@ -7,8 +7,8 @@ values; `activations.stable.toml` says how good each is. Each form runs in PyTor
 than one built-in kernel.
 
 Elementwise, of any shape, in float32, bfloat16 and float16 on the CPU; elsewhere they are PyTorch's functions as they
-are. Smooth, but for `softsign`, which has a continuous derivative. Derivatives beyond the second are PyTorch's in
-plain eager mode, and infinite under transforms (`docs/numerics.md`).
+are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of derivatives are carried; the third
+is infinite, never a wrong number (`docs/numerics.md`).
 """
 
 from __future__ import annotations
@@ -86,16 +86,19 @@ def logit(x: Tensor) -> Tensor:
 @function
 def sinc(x: Tensor) -> Tensor:
     """sin(πx) / (πx), 1 at 0."""
-    return torch.special.sinc(x)
+    y: Tensor = torch.special.sinc(x)
+    return y
 
 
 @function
 def log_ndtr(x: Tensor) -> Tensor:
     """log Φ(x), of the normal distribution; derivative φ(x) / Φ(x), about −x far to the left."""
-    return torch.special.log_ndtr(x)
+    y: Tensor = torch.special.log_ndtr(x)
+    return y
 
 
 @function
 def erfcx(x: Tensor) -> Tensor:
     """e^(x²) erfc(x), the scaled complementary error function; derivative 2x erfcx(x) − 2/√π."""
-    return torch.special.erfcx(x)
+    y: Tensor = torch.special.erfcx(x)
+    return y

@@ -2,8 +2,8 @@
 
 Searches programs for the formulas of `accuracy_formulas.py` and their derivatives and measures them, with PyTorch's
 kernels on the CPU, against exact values. A target is *good* if it is within some ulp wherever the exact value is a
-normal number, and *clean*: no NaN, infinity or 0 where there is none. One-variable formulas in bfloat16 and float16 are
-measured at every finite number; float32 at fresh points (`accuracy_points.py`), a sample, so a maximum is a lower bound.
+normal number, and *clean*: no NaN, infinity or 0 where there is none. bfloat16 and float16 are measured at every finite
+number; float32 at fresh points (`accuracy_points.py`), a sample, so a maximum is a lower bound.
 
 Beside each figure, at the same points: the formula as written under PyTorch's autograd; the same in a wider dtype all
 the way, rounded at the end (float64 for float32, float32 for 16 bits); and what PyTorch has for it, where it has.
@@ -231,7 +231,7 @@ def main() -> int:
                 options.json.write_text(json.dumps([asdict(r) for r in results], indent=1), encoding="utf-8")
     order = {(row, case.name): i for i, (row, case) in enumerate((r, c) for r in ROWS for c in ROWS[r].cases)}
     results.sort(key=lambda r: order[r.row, r.formula])
-    print_tables(results, Console())
+    print_tables(results, Console(width=None if sys.stdout.isatty() else 160))
     if options.write:
         renew(options.write, markdown(results))
     return 0

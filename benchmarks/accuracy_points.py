@@ -36,8 +36,9 @@ def fresh(names: Sequence[str], domain: Intervals, count: int, seed: int) -> dic
 def _line(rng: np.random.Generator, count: int, low: float, high: float) -> Floats:
     patterns = np.empty(0)
     while len(patterns) < 0.4 * count:
-        more = rng.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32).astype(np.float64)
-        patterns = np.concatenate([patterns, more[np.isfinite(more) & (more >= low) & (more <= high)]])
+        drawn = rng.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        more = drawn[np.isfinite(drawn)].astype(np.float64)
+        patterns = np.concatenate([patterns, more[(more >= low) & (more <= high)]])
     parts = [patterns[: int(0.4 * count)]]
     for half, share in ((120.0, 0.3), (10.0, 0.2)):
         parts.append(rng.uniform(max(low, -half), min(high, half), int(share * count)))

@@ -126,8 +126,6 @@ def _print(console: Console, title: str, heads: Sequence[str], rows: Iterable[Se
         table.add_column(head, justify="left" if i < 2 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    if not console.is_terminal:  # a pipe has no width
-        console.width = max(console.width, console.measure(table).maximum)
     console.print(table)
     console.print()
 

@@ -31,9 +31,7 @@ class ClassTruths:
         constants: values of the classes that hold no variable.
     """
 
-    def __init__(
-        self, graph: EGraph, points: Mapping[str, np.ndarray], classes: Collection[int] | None = None
-    ) -> None:
+    def __init__(self, graph: EGraph, points: Mapping[str, np.ndarray], classes: Collection[int] | None = None) -> None:
         self._graph = graph
         self._classes = {owner: graph.nodes[owner] for owner in (graph.nodes if classes is None else classes)}
         self._points = points

@@ -211,7 +211,9 @@ def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, floa
     while changed:
         changed = False
         for owner, made_of in nodes.items():
-            costs = [cost + sum(low[c] for c in operands) for cost, operands in made_of if all(c in low for c in operands)]
+            costs = [
+                cost + sum(low[c] for c in operands) for cost, operands in made_of if all(c in low for c in operands)
+            ]
             if costs and min(costs) < low.get(owner, np.inf):
                 low[owner], changed = min(costs), True
     rest = {owner: 0.0 for owner in roots if low.get(owner, np.inf) <= most}

@@ -56,7 +56,7 @@ class EGraph:
         self._by_value: dict[Any, int] = {}
         self._kinked: set[int] = set()
         self._stale = False
-        self.nodes: dict[int, set[Node]] = {}
+        self.nodes: dict[int, dict[Node, None]] = {}  # sets in the order of insertion, so that runs are alike
         self.constant: dict[int, Fraction] = {}
         self.refused: set[str] = set()
 
@@ -82,7 +82,7 @@ class EGraph:
         made = len(self._parent)
         self._parent.append(made)
         self._ids[node] = made
-        self.nodes[made] = {node}
+        self.nodes[made] = {node: None}
         value = self._value(node)
         self._values[made] = value
         if (folded := self._folded(node)) is not None:
@@ -137,9 +137,9 @@ class EGraph:
                 other = self._ids.setdefault(canonical, owner)
                 if self.find(other) != self.find(owner):
                     self.union(other, owner)
-        self.nodes = defaultdict(set)
+        self.nodes = defaultdict(dict)
         for node, owner in self._ids.items():
-            self.nodes[self.find(owner)].add(node)
+            self.nodes[self.find(owner)][node] = None
         self._keep_constants()
 
     def saturate(self, rules: Sequence[Rule], iterations: int, limit: int, seconds: float = 20.0) -> None:
@@ -250,7 +250,7 @@ class EGraph:
                 for node in self.nodes[owner]:
                     del self._ids[node]
                 self._ids[(CONST, value)] = owner
-                self.nodes[owner] = {(CONST, value)}
+                self.nodes[owner] = {(CONST, value): None}
 
     def _value(self, node: Node) -> list[Any] | None:
         """Return the balls of a node at the points; `None` for a truth value."""

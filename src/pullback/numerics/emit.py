@@ -72,11 +72,8 @@ class _Writer:
 
     def finished(self, program: Program, result: str) -> str:
         """Return the result in its dtype; NaN where an input is, though the last piece may not read it."""
-        inputs = {n: torch.full((2,), float("nan"), dtype=self._dtype) for n in self._names}
-        for name in self._names:
-            one = {n: x if n == name else torch.ones(2, dtype=self._dtype) for n, x in inputs.items()}
-            if not bool(program.run(one).isnan().all()):
-                result = f"torch.where({name} != {name}, {name}, {result})"
+        for name in sorted(set(self._names) - program.shown()):
+            result = f"torch.where({name} != {name}, {name}, {result})"
         return f"{result}.to({self._dtype})" if result in self._names or self._is_mixed() else result
 
     def _is_mixed(self) -> bool:

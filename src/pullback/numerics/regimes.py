@@ -48,12 +48,15 @@ def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
     return prices
 
 
-def around(errors: Floats, reach: int = 2) -> Floats:
-    """Return the worst error of each sample and its neighbours: luck at one sample shall not win it."""
-    worst = errors.copy()
+def around(errors: Floats, reach: int = 8, most: float = 10.0) -> Floats:
+    """Return the worst error of each sample and its neighbours: luck at some samples shall not win them.
+
+    Of what the neighbours have no more than `most` counts, so that an implementation can be good right up to its end.
+    """
+    worst, seen = errors.copy(), np.minimum(errors, most)
     for shift in range(1, reach + 1):
-        worst[:, shift:] = np.maximum(worst[:, shift:], errors[:, :-shift])
-        worst[:, :-shift] = np.maximum(worst[:, :-shift], errors[:, shift:])
+        np.maximum(worst[:, shift:], seen[:, :-shift], out=worst[:, shift:])
+        np.maximum(worst[:, :-shift], seen[:, shift:], out=worst[:, :-shift])
     return worst
 
 

@@ -37,8 +37,9 @@ _GOALS = {"never": Goal(1.8, 3.5), "where-needed": Goal(0.7, 1.0), "always": Goa
 _GOAL_16 = Goal(0.503, 0.51, 200.0)
 """For 16-bit formats, which are computed in wider ones."""
 _SAMPLES, _INNER = 7000, 512
-_NODES = 3000
-_ATTEMPTS, _ROUNDS = 2, 3
+_EFFORTS = ((4, 1000), (3, 3000), (2, 6000))
+"""How often rules are applied and to how many nodes: more if every implementation so far fails somewhere."""
+_ROUNDS = 3
 _VARIANTS = 6
 """Stable forms that are differentiated."""
 _WORST = 64
@@ -95,24 +96,23 @@ class Search:
         start = time.perf_counter()
         names = variables(self.formula)
         target, graph, root = self._graph(by, names)
-        graph.saturate(rules(), 6, _NODES)
         known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES)
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
         inner = known.in_regions(_INNER * min(len(names), 2))
         widths = _WIDTHS[self.wide]
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
-        for attempt in range(_ATTEMPTS):
+        for attempt, (times, nodes) in enumerate(_EFFORTS):
+            graph.saturate(rules(), times, nodes)
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
             terms = [*map(tidy, kept.terms if kept else ()), target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
             program, worst, bad = self._program(target, names, choices, known)
-            if not len(bad) or attempt == _ATTEMPTS - 1:
+            if not len(bad) or attempt == len(_EFFORTS) - 1:
                 break
             # every implementation fails at these: look for others there, with more forms
             inner, known = inner.followed_by(bad.whole_regions()), known.and_(bad)
-            graph.saturate(rules(), 2, 2 * _NODES)
-            if len(names) == 1:
+            if len(names) == 1 and attempt > 0:
                 choices += patches(target, names[0], bad, widths, self.dtype)
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
         return Found(target, program, variants, worst, time.perf_counter() - start, graph.size)

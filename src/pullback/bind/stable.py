@@ -156,7 +156,7 @@ class Stable:
                     self.use(found)
                     return True
         except (OSError, ValueError) as error:
-            warnings.warn(f"{path} is not used: {error}. Renew it with `pullback stabilise`.", stacklevel=2)
+            warnings.warn(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.", stacklevel=2)
         return False
 
 

@@ -96,7 +96,7 @@ def load(path: Path) -> list[Certificate]:
     try:
         return [_of_table(table) for table in tomllib.loads(text).get("certificate", [])]
     except (KeyError, TypeError, SyntaxError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path} is not a file of certificates: {error}") from error
 
 
 def save(path: Path, certificates: Iterable[Certificate]) -> None:

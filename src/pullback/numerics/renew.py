@@ -90,7 +90,7 @@ def _ops(target: str) -> tuple[str, dict[str, Any]]:
         name: value
         for name, value in vars(module).items()
         if getattr(type(value), "_is_pullback_op", False) and value.kind == "derived"
-        if value.__module__ == module.__name__
+        if value.__module__ == module.__name__ and value.is_stable
     }
     if not parsed.name:
         if not ops:

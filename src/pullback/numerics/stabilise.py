@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pullback.errors import FormulaError, OptionError
+from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
@@ -49,7 +50,7 @@ def certify(
         raise OptionError(f"forms are searched for float32, bfloat16 and float16, not for {dtype}.")
     if wide not in ("never", "where-needed", "always"):
         raise OptionError(f'wide is "never", "where-needed" or "always", not {wide!r}.')
-    formula = Formula(op)
+    formula = Formula(Callee(op).formula)  # as written: an op may have stable forms already
     terms = formula.terms(dtype, 0)
     if len(terms) != 1:
         raise FormulaError(f"{formula.name} returns several tensors: forms are searched for one.")

@@ -303,15 +303,18 @@ def _better(p: list[Any] | None, q: list[Any] | None) -> list[Any] | None:
 
 
 def _key_of(ball: Any) -> Any:
-    """Return the leading bits of a ball; `None` where it has not that many, 0 for one that is 0 to all its bits."""
+    """Return the leading bits of a ball, rounded; `None` where it has not that many, 0 for one that is 0 to all its bits."""
     if not ball.is_finite():
         return None
     if ball.rel_accuracy_bits() < _KEY_BITS + 20:
         return 0 if abs(ball) < arb(2) ** (40 - _BITS) else None
     mantissa, exponent = ball.mid().man_exp()
-    excess = int(mantissa).bit_length() - _KEY_BITS
-    return (
-        (int(mantissa) >> excess, int(exponent) + excess)
-        if excess > 0
-        else (int(mantissa) << -excess, int(exponent) + excess)
-    )
+    # rounded, not cut off: a short number and one that is less by its error alone have one key
+    key, excess = int(mantissa), int(mantissa).bit_length() - _KEY_BITS
+    if excess > 0:
+        key = (key + (1 << (excess - 1))) >> excess
+    else:
+        key <<= -excess
+    if key.bit_length() > _KEY_BITS:
+        key, excess = key >> 1, excess + 1
+    return key, int(exponent) + excess

@@ -120,7 +120,7 @@ class Extraction:
             elif owner in self._truths.constants:
                 exact = self._truths.constants[owner]
                 term = Term(leaf[0], (), leaf[1]) if leaf else const(exact)
-                values = torch.full((1, self._n), exact, dtype=self._dtype)
+                values = torch.full((1, self._n), exact, dtype=torch.float64).to(self._dtype)  # perhaps ±inf
             else:
                 continue
             self.kept[owner] = Kept([term], values, np.zeros((1, self._n // REGION)), np.array([0.05]))

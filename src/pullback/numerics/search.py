@@ -159,7 +159,12 @@ class Search:
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:
-    """Return a few generic points of an interval, of few bits, others for each variable."""
+    """Return a few generic points of an interval, of few bits, others for each variable.
+
+    They are as near to 0 as the interval lets them: at 700 exp(x) - 1 and exp(x) are the same to all bits.
+    """
+    near = max(low, -3.0), min(high, 3.0)
+    low, high = near if np.isfinite([low, high]).any() and near[1] - near[0] >= 0.5 else (low, high)
     base = np.roll([0.37109375, 1.28125, 2.71875, 0.640625, 1.59375, 0.2109375], shift)
     if np.isfinite(low) and np.isfinite(high):
         at = low + (high - low) * base / 3

@@ -303,7 +303,7 @@ def _better(p: list[Any] | None, q: list[Any] | None) -> list[Any] | None:
 
 
 def _key_of(ball: Any) -> Any:
-    """Return the leading bits of a ball, rounded; `None` where it has not that many, 0 for one that is 0 to all its bits."""
+    """Return the leading bits of a ball; `None` where it has not that many, 0 for one that is 0 to all its bits."""
     if not ball.is_finite():
         return None
     if ball.rel_accuracy_bits() < _KEY_BITS + 20:

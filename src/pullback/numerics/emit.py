@@ -28,7 +28,7 @@ _INFIX = {
 }
 _SCALAR = frozenset({"add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne"})
 """Infix ops that a Python number may take part in: PyTorch rounds it to the tensor's dtype first."""
-_PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma"})
+_PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma", "sinpi", "cospi"})
 _NAMES = {"erfcx": "torch.special.erfcx"}
 
 

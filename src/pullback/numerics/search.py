@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from pullback.numerics.candidates import Choice, patches, polynomials
+from pullback.numerics.choices import settled
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
@@ -26,7 +27,7 @@ from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
 from pullback.numerics.split import multivariate, univariate
-from pullback.numerics.term import CONST, Term, variables
+from pullback.numerics.term import CONST, Term, const, variables
 from pullback.numerics.tidy import tidy
 
 Wide = Literal["never", "where-needed", "always"]
@@ -99,9 +100,13 @@ class Search:
         known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES)
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
+        graph.union(graph.add_term(settled(target, known.points)), root)
+        graph.rebuild()
         inner = known.in_regions(_INNER * min(len(names), 2))
         widths = _WIDTHS[self.wide]
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
+        if (abs(known.exact) < torch.finfo(self.dtype).smallest_normal).any():
+            choices.append(Choice(const(0), False))  # where the target vanishes and nothing shows it without a nan
         for attempt, (times, nodes) in enumerate(_EFFORTS):
             graph.saturate(rules(), times, nodes)
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)

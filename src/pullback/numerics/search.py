@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pullback.numerics.candidates import Choice, patches, polynomials
+from pullback.numerics.candidates import Choice, extremes, patches, polynomials
 from pullback.numerics.choices import settled
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
@@ -27,7 +27,7 @@ from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
 from pullback.numerics.split import multivariate, univariate
-from pullback.numerics.term import CONST, Term, const, variables
+from pullback.numerics.term import CONST, Term, variables
 from pullback.numerics.tidy import tidy
 
 Wide = Literal["never", "where-needed", "always"]
@@ -105,8 +105,6 @@ class Search:
         inner = known.in_regions(_INNER * min(len(names), 2))
         widths = _WIDTHS[self.wide]
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
-        if (abs(known.exact) < torch.finfo(self.dtype).smallest_normal).any():
-            choices.append(Choice(const(0), False))  # where the target vanishes and nothing shows it without a nan
         for attempt, (times, nodes) in enumerate(_EFFORTS):
             graph.saturate(rules(), times, nodes)
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
@@ -117,6 +115,7 @@ class Search:
                 break
             # every implementation fails at these: look for others there, with more forms
             inner, known = inner.followed_by(bad.whole_regions()), known.and_(bad)
+            choices += extremes(bad, self.dtype)
             if len(names) == 1 and attempt > 0:
                 choices += patches(target, names[0], bad, widths, self.dtype)
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pullback.numerics.classes import ClassTruths
 from pullback.numerics.egraph import EGraph
-from pullback.numerics.ops import CONDITIONS, OPS
+from pullback.numerics.ops import CONDITIONS, OPS, VALUES
 from pullback.numerics.samples import REGION
-from pullback.numerics.term import LEAVES, VAR, Term, const
+from pullback.numerics.term import LEAVES, VAR, Term, const, named
 
 _WORST = 1e9  # ulp: an error beyond any meaning
 _MAX_COST = 120.0
@@ -119,7 +119,7 @@ class Extraction:
                 term, values = Term(VAR, (), leaf[1]), self._inputs[leaf[1]]
             elif owner in self._truths.constants:
                 exact = self._truths.constants[owner]
-                term = Term(leaf[0], (), leaf[1]) if leaf else const(exact)
+                term = Term(leaf[0], (), leaf[1]) if leaf else _constant(exact)
                 values = torch.full((1, self._n), exact, dtype=torch.float64).to(self._dtype)  # perhaps ±inf
             else:
                 continue
@@ -231,6 +231,11 @@ def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, floa
                     rest[c] = whole - low[c]
                     heapq.heappush(waiting, (rest[c], c))
     return {owner: rest[owner] for owner in sorted(rest, key=low.__getitem__)}
+
+
+def _constant(value: float) -> Term:
+    name = next((n for n, v in VALUES.items() if v == value), None)
+    return const(value) if name is None else named(name)
 
 
 def _term(op: str, kept: Sequence[Kept], place: int) -> Term:

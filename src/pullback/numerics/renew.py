@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,9 @@ def run(
     """
     source, ops = _ops(target)
     limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
+    path = beside(source)
+    with _readable():
+        before = load(path)
     made: list[Certificate] = []
     left: list[tuple[str, str]] = []
     jobs = [(name, op, dtype) for name, op in ops.items() for dtype in wanted]
@@ -61,9 +64,7 @@ def run(
     on_progress(len(jobs), len(jobs))
     if not made:
         return Renewal(None, (), tuple(dict.fromkeys(left)))
-    path = beside(source)
-    with _readable(path):
-        kept = {c.key: c for c in (*load(path), *made)}
+    kept = {c.key: c for c in (*before, *made)}
     try:
         save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
     except OSError as error:
@@ -72,7 +73,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Any:
+def _readable() -> Iterator[None]:
     try:
         yield
     except ValueError as error:

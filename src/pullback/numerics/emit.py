@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.numerics import primitives
 from pullback.numerics.evaluate import number
 from pullback.numerics.formats import working
+from pullback.numerics.ops import CONDITIONS
 from pullback.numerics.piecewise import Program
 from pullback.numerics.term import LEAVES, POLY, VAR, Term, topological
 
@@ -28,6 +29,8 @@ _INFIX = {
 }
 _SCALAR = frozenset({"add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne"})
 """Infix ops that a Python number may take part in: PyTorch rounds it to the tensor's dtype first."""
+_LOSES_NAN = CONDITIONS | {"sgn", "pow", "hypot"}
+"""Ops that may give a number for NaN: sgn gives 0, pow(NaN, 0) is 1, hypot(inf, NaN) infinite."""
 _PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma"})
 _NAMES = {"erfcx": "torch.special.erfcx"}
 
@@ -35,18 +38,24 @@ _NAMES = {"erfcx": "torch.special.erfcx"}
 def emit(program: Program, names: Sequence[str], dtype: torch.dtype, name: str) -> Callable[..., Tensor]:
     """Return a function of tensors of a dtype, in the order of `names`, that computes a program.
 
-    Its source is in its attribute `source`.
+    Its source is in its attribute `source`. What is executed is of our making: `name` is no part of it, ops are those
+    of the table.
     """
     writer = _Writer(names, dtype)
     result = writer.program(program)
-    lines = [f"def {name}({', '.join(names)}):", *(f"    {line}" for line in writer.lines)]
+    lines = [f"def form({', '.join(map(_parameter, names))}):", *(f"    {line}" for line in writer.lines)]
     lines.append(f"    return {writer.finished(program, result)}")
     source = "\n".join(lines)
     scope: dict[str, Any] = {"torch": torch, "primitives": primitives}
     exec(compile(source, f"<{name}>", "exec"), scope)
-    made: Any = scope[name]
+    made: Any = scope["form"]
     made.source = source
     return made  # type: ignore[no-any-return]
+
+
+def _parameter(name: str) -> str:
+    """Return what an input is called, so that it hides nothing: a formula may call it `torch`, or `v0`."""
+    return f"{name}_in"
 
 
 class _Writer:
@@ -71,13 +80,14 @@ class _Writer:
         return value
 
     def finished(self, program: Program, result: str) -> str:
-        """Return the result in its dtype; NaN where an input is, though the last piece may not read it."""
-        inputs = {n: torch.full((2,), float("nan"), dtype=self._dtype) for n in self._names}
+        """Return the result in its dtype, a new tensor; NaN where an input is, though no piece may read it there."""
         for name in self._names:
-            one = {n: x if n == name else torch.ones(2, dtype=self._dtype) for n, x in inputs.items()}
-            if not bool(program.run(one).isnan().all()):
-                result = f"torch.where({name} != {name}, {name}, {result})"
-        return f"{result}.to({self._dtype})" if result in self._names or self._is_mixed() else result
+            if not _carries_nan(program, name):
+                x = _parameter(name)
+                result = f"torch.where({x} != {x}, {x}, {result})"
+        if result in map(_parameter, self._names):
+            return f"{result}.clone()"
+        return f"{result}.to({self._dtype})" if self._is_mixed() else result
 
     def _is_mixed(self) -> bool:
         return working(self._dtype) != self._dtype or any(wide for _, wide in self._known)
@@ -112,15 +122,15 @@ class _Writer:
     def _variable(self, name: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)
         if dtype == self._dtype:
-            return name
+            return _parameter(name)
         key = (Term(VAR, (), name), wide)
         if key not in self._known:
-            self._known[key] = self._line(f"{name}.to({dtype})")
+            self._known[key] = self._line(f"{_parameter(name)}.to({dtype})")
         return self._known[key]
 
     def _constant(self, text: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)
-        return f"torch.full((), {text}, dtype={dtype}, device={self._names[0]}.device)"
+        return f"torch.full((), {text}, dtype={dtype}, device={_parameter(self._names[0])}.device)"
 
     def _horner(self, term: Term, wide: bool) -> str:
         poly, x = term.value, self._known[term.args[0], wide]
@@ -140,3 +150,25 @@ class _Writer:
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
         return name
+
+
+def _carries_nan(program: Program | Term, name: str) -> bool:
+    """Whether a result is certainly NaN where an input is."""
+    if isinstance(program, Term):
+        return _is_nan(program, name)
+    last = program.branch is not None and _is_nan(program.branch, name)  # no comparison with NaN holds
+    return all(_carries_nan(piece.body, name) for piece in (program.pieces[-1:] if last else program.pieces))
+
+
+def _is_nan(root: Term, name: str) -> bool:
+    found: dict[Term, bool] = {}
+    for term in topological([root]):
+        if term.op == VAR:
+            found[term] = term.value == name
+        elif term.op == "where":
+            found[term] = found[term.args[1]] and found[term.args[2]]
+        elif term.op == POLY:
+            found[term] = found[term.args[0]] and bool(term.value.power or len(term.value.coefficients) > 1)
+        else:
+            found[term] = term.op not in _LOSES_NAN and any(found[a] for a in term.args)
+    return found[root]

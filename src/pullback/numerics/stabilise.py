@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import FormulaError, OptionError
+from pullback.errors import OptionError
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.meant import meaning_of
 from pullback.numerics.oracle import exact
 from pullback.numerics.piecewise import Program
 from pullback.numerics.samples import sampled
@@ -30,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def certify(
-    op: Callable[..., Any],
+    function: Callable[..., Any],
     dtype: torch.dtype = torch.float32,
     wide: Wide = "where-needed",
     domain: Domain | None = None,
@@ -49,11 +50,8 @@ def certify(
         raise OptionError(f"forms are searched for float32, bfloat16 and float16, not for {dtype}.")
     if wide not in ("never", "where-needed", "always"):
         raise OptionError(f'wide is "never", "where-needed" or "always", not {wide!r}.')
-    formula = Formula(op)
-    terms = formula.terms(dtype, 0)
-    if len(terms) != 1:
-        raise FormulaError(f"{formula.name} returns several tensors: forms are searched for one.")
-    term, names = terms[Quantity(0, ())], formula.variables
+    meaning, formula = meaning_of(function, dtype), Formula(function)
+    term, names = meaning.term, meaning.variables
     search = Search(term, domain or {}, wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
     forms = {}

@@ -83,13 +83,13 @@ class Row:
 
 def points_of(target: Term, low: float, high: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return float32 numbers in an interval, as the head of this file says."""
-    near, far = max(low, -100.0), min(high, 100.0)
-    window = (max(low, -10.0), min(high, 10.0))
+    windows = [(max(low, -size), min(high, size)) for size in (LARGEST, 100.0, 10.0)]
+    near, nearer = ((a, b) if a < b else windows[0] for a, b in windows[1:])
     parts = [
         rng.choice([-1, 1], count) * 2.0 ** rng.uniform(-126, 128, count),
         rng.choice([-1, 1], count // 2) * 2.0 ** rng.uniform(-30, 10, count // 2),
-        rng.uniform(*(near, far) if near < far else (low, high), count),
-        rng.uniform(*window, count // 2) if window[0] < window[1] else [],
+        rng.uniform(*near, count),
+        rng.uniform(*nearer, count // 2),
         *(_around(end, count // 8, rng) for end in {low, high, 0.0, 1.0, -1.0} if np.isfinite(end)),
     ]
     x = _kept(np.concatenate(parts), low, high)
@@ -202,7 +202,7 @@ def line(row: Row) -> str:
     mark = "  " if row.good("found") else "no" if row.points else "--"
     detail = f"{row.points:6} {row.seconds:6.1f}s {row.nodes:5}"
     undecided = f"  undecided {row.undecided}" if row.undecided else ""
-    error = "  " + row.error.strip().splitlines()[-1] if row.error else ""
+    error = "  " + row.error.strip().splitlines()[-1][:90] if row.error else ""
     wide = " ".join(f"{cell[:16]:>16}" for cell in cells)
     return f"{mark} {row.name[:38]:38} {row.target:8} {wide} {detail}{undecided}{error}"
 

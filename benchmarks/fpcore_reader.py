@@ -1,9 +1,10 @@
 """FPCore files (https://fpbench.org) read as terms: the cores of one variable, with the interval of their precondition.
 
 Decimals are exact rationals, as the standard says, and constants such as PI exact. What the search has no words for
-(loops, tensors, cores that call cores, most of C's remainders and roundings) is refused with `Unreadable`.
+(loops, tensors, cores that call cores, most of C's remainders and roundings) is refused with `UnreadableError`.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ NAMES = {
     **{n: n for n in ("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt")},
     **{n: n for n in ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh")},
     **{n: n for n in ("atanh", "erf", "erfc", "lgamma", "floor", "ceil", "hypot")},
-    **{"fabs": "abs", "fmax": "maximum", "fmin": "minimum", "not": "logical_not"},
+    "fabs": "abs",
+    "fmax": "maximum",
+    "fmin": "minimum",
+    "not": "logical_not",
 }
 FOLDED = {"+": "add", "*": "mul", "and": "logical_and", "or": "logical_or"}
 COMPARED = {"<": "lt", ">": "gt", "<=": "le", ">=": "ge", "==": "eq", "!=": "ne"}
@@ -36,13 +40,18 @@ WRITTEN = {
 }
 CONSTANTS = {
     **{n: named(n) for n in ("E", "LN2", "LN10", "PI", "SQRT2", "SQRT1_2")},
-    **{"LOG2E": parse("1 / LN2"), "LOG10E": parse("1 / LN10"), "PI_2": parse("PI / 2"), "PI_4": parse("PI / 4")},
-    **{"M_1_PI": parse("1 / PI"), "M_2_PI": parse("2 / PI"), "M_2_SQRTPI": named("TWO_OVER_SQRTPI")},
+    "LOG2E": parse("1 / LN2"),
+    "LOG10E": parse("1 / LN10"),
+    "PI_2": parse("PI / 2"),
+    "PI_4": parse("PI / 4"),
+    "M_1_PI": parse("1 / PI"),
+    "M_2_PI": parse("2 / PI"),
+    "M_2_SQRTPI": named("TWO_OVER_SQRTPI"),
 }
 MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A core that is not of the kind that is wanted here."""
 
 
@@ -65,7 +74,7 @@ def cores(folders: list[Path]) -> tuple[list[Core], dict[str, int]]:
         for number, expression in enumerate(expressions(file.read_text()), 1):
             try:
                 core = read(expression, f"{file.stem} {number}", f"{file.parent.name}/{file.stem}")
-            except (Unreadable, RecursionError, KeyError, ValueError) as error:
+            except (UnreadableError, RecursionError, KeyError, ValueError) as error:
                 left_out[str(error)] = left_out.get(str(error), 0) + 1
                 continue
             if (core.formula, core.domain) in found:
@@ -94,23 +103,23 @@ def expressions(text: str) -> Iterator[list]:
 def read(core: list, fallback: str, file: str) -> Core:
     """Read one core."""
     if core[0] != "FPCore":
-        raise Unreadable("no FPCore")
+        raise UnreadableError("no FPCore")
     rest = core[1:] if isinstance(core[1], list) else core[2:]
     arguments, rest = rest[0], rest[1:]
     if len(arguments) != 1:
-        raise Unreadable("not of one variable")
+        raise UnreadableError("not of one variable")
     argument = arguments[0] if isinstance(arguments[0], str) else arguments[0][-1]
     if not isinstance(argument, str):
-        raise Unreadable("a tensor")
+        raise UnreadableError("a tensor")
     properties = {}
     while len(rest) > 1:
         properties[rest[0]], rest = rest[1], rest[2:]
     scope = {argument: var("x")}
     formula = term(rest[0], scope)
     if variables(formula) != ["x"]:
-        raise Unreadable("without a variable")
+        raise UnreadableError("without a variable")
     if formula is var("x"):
-        raise Unreadable("the variable itself")
+        raise UnreadableError("the variable itself")
     domain = interval(properties.get(":pre", []), argument)
     return Core(properties.get(":name", f'"{fallback}"').strip('"'), file, formula, domain)
 
@@ -121,7 +130,7 @@ def term(expression: list | str, scope: dict[str, Term]) -> Term:
         return _atom(expression, scope)
     head, *operands = expression
     if not isinstance(head, str):
-        raise Unreadable("an expression without an operator")
+        raise UnreadableError("an expression without an operator")
     if head in ("let", "let*"):
         inner = dict(scope)
         for name, value in operands[0]:
@@ -141,13 +150,13 @@ def term(expression: list | str, scope: dict[str, Term]) -> Term:
     if head in FOLDED:
         return _folded(FOLDED[head], args)
     if head in COMPARED:
-        pairs = [Term(COMPARED[head], (a, b)) for a, b in zip(args, args[1:], strict=False)]
+        pairs = [Term(COMPARED[head], (a, b)) for a, b in itertools.pairwise(args)]
         return _folded("logical_and", pairs)
     if head in WRITTEN:
         return substitute(WRITTEN[head], dict(zip(map(var, "abc"), args, strict=False)))
     if head in NAMES:
         return Term(NAMES[head], tuple(args))
-    raise Unreadable(f"the operator {head}")
+    raise UnreadableError(f"the operator {head}")
 
 
 def _atom(text: str, scope: dict[str, Term]) -> Term:
@@ -159,7 +168,7 @@ def _atom(text: str, scope: dict[str, Term]) -> Term:
         return const(Fraction(float.fromhex(text)))
     if text in CONSTANTS:
         return CONSTANTS[text]
-    raise Unreadable(f"the constant {text}")
+    raise UnreadableError(f"the constant {text}")
 
 
 def _minus(a: Term, b: Term | None = None) -> Term:
@@ -208,14 +217,14 @@ def _comparisons(condition: list | str) -> Iterator[tuple[str, list | str, list 
         for operand in operands:
             yield from _comparisons(operand)
     elif head in MIRRORED:
-        for left, right in zip(operands, operands[1:], strict=False):
+        for left, right in itertools.pairwise(operands):
             yield head, left, right
 
 
 def _number(expression: list | str) -> float | None:
     try:
         value = term(expression, {})
-    except Unreadable:
+    except UnreadableError:
         return None
     if any(t.op == "var" for t in topological([value])):
         return None

@@ -11,7 +11,7 @@ _MAY_IMPORT = {
     "graph": {"graph"},
     "kernels": {"kernels", "graph"},
     "bind": {"bind", "kernels", "graph", "numerics"},
-    "numerics": {"numerics", "graph", "check/find", "check/runner"},
+    "numerics": {"numerics", "graph", "check/find", "check/runner", "report"},
     "catalog": {"catalog", "op"},
     "check/find": {"check/find", "check", "report"},
     "check/cases": {"check/find", "check/cases", "check", "report"},

@@ -178,6 +178,36 @@ def accuracy(
 
 
 @program.command()
+@click.argument("target", metavar="TARGET[:NAME]")
+@click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Of the inputs; float32 by default.")
+@click.option(
+    "--wide",
+    type=click.Choice(["never", "where-needed", "always"]),
+    default="where-needed",
+    show_default=True,
+    help="Whether forms for float32 may compute in float64.",
+)
+@click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
+def stabilise(
+    target: str,
+    dtypes: tuple[str, ...],
+    wide: Literal["never", "where-needed", "always"],
+    domain: tuple[str, ...],
+) -> None:
+    """Search for accurate forms of the ops that a module derives, and write them beside it.
+
+    TARGET is a file or a module, with the name of an op or without: ops.py, package.ops:swish. It is imported and
+    run. What is found goes to ops.stable.toml, which belongs under version control and is used without a search.
+    """
+    from pullback.numerics.renew import run
+    from pullback.report.stable import render
+
+    with _progress("searching") as on_progress:
+        renewal = run(target, dtypes, wide, domain, on_progress)
+    render(renewal, _console())
+
+
+@program.command()
 @click.argument("rule", required=False)
 def rules(rule: str | None) -> None:
     """List the rules, or show the page of one, by id or name."""

@@ -214,7 +214,7 @@ class Op:
         """
         from pullback.numerics.stabilise import certify  # it needs python-flint, an extra
 
-        if self._stable is None or self.kind != "derived":
+        if self._stable is None or not self.is_stable:
             why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
             raise OptionError(f"{self.__name__} has no stable forms: {why}.")
         found = certify(self._formula, dtype, wide, domain)
@@ -222,6 +222,11 @@ class Op:
         self._stable.keep(found)
         self._plans.forget()
         return found
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether it uses stable forms where its formula has a certificate."""
+        return self._stable is not None and self.kind == "derived"
 
     @property
     def certificates(self) -> list[Certificate]:
@@ -237,7 +242,7 @@ class Op:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
         args, kwargs = self._example(args, kwargs)
         how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
-        forms = self._stable.forms(args, kwargs) if self._stable is not None and self.kind == "derived" else None
+        forms = self._stable.forms(args, kwargs) if self._stable is not None else None
         return introspect.page(self, args, kwargs, how, None if forms is None else forms.certificate)
 
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -37,6 +37,8 @@ FUNCTIONS = {
     "sin": mp.sin,
     "cos": mp.cos,
     "tan": mp.tan,
+    "sinpi": mp.sinpi,
+    "cospi": mp.cospi,
     "asin": mp.asin,
     "acos": mp.acos,
     "atan": mp.atan,

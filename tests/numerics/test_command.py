@@ -14,7 +14,7 @@ import time
 import pytest
 
 from pullback.cli import main
-from pullback.numerics.command import _domain, load
+from pullback.numerics.command import domain_of, load
 
 OPS = """
     import torch
@@ -79,7 +79,7 @@ def test_a_function_of_a_file(call):
     assert err == "import noise\n"
 
 
-def test_a_function_of_torch_on_a_domain(call):
+def test_a_function_of_torch_on_adomain_of(call):
     status, out, err = call("torch.nn.functional:gelu", "--dtype", "float32", "--domain", "x>0,x<=2")
     assert (status, err) == (0, "")
     assert out.startswith("gelu(x) for x > 0 and x <= 2\n")
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_one_line(call, case):
     ],
 )
 def test_domains(texts, expected):
-    assert _domain(texts) == expected
+    assert domain_of(texts) == expected
 
 
 def test_a_method_and_a_module_are_loaded_by_their_path(folder, monkeypatch):

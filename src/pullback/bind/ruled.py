@@ -73,7 +73,9 @@ class _Eager(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
         # an output that is an input would be saved as the input, which does not depend on the rule
-        outputs = [out.view_as(out) if any(out is x for x in tensors) else out for out in outputs]
+        given = set(map(id, tensors))
+        if not given.isdisjoint(map(id, outputs)):
+            outputs = [out.view_as(out) if id(out) in given else out for out in outputs]
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
@@ -134,8 +136,11 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     rule: Rule = ctx.rule
     record: Record = ctx.record
     tensors, outputs, kept = _saved(ctx)
-    live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
-    if (torch.is_grad_enabled() or _torch.in_dual_level()) and not torch.compiler.is_compiling():
+    live: Sequence[Tensor | None] = cotangents
+    if not all(record.differentiable):
+        live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
+    recording = torch.is_grad_enabled()
+    if (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling():
         kept = _followed(rule, record, tensors, kept)
 
     def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -144,7 +149,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         found = rule.pull(record, gs, tensors, outputs, kept, needs)
         return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
-    if torch.is_grad_enabled() and _torch.is_plain_eager() and not torch.compiler.is_compiling():
+    if recording and _torch.is_plain_eager() and not torch.compiler.is_compiling():
         sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
         return guarded_against_twice(rule.name, pull, live, sources)
     return pull(live)

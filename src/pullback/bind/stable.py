@@ -164,7 +164,7 @@ class Stable:
                     if found.key == key:
                         return _forms_of(found)
             except Exception as error:  # the file may be anybody's, the formula is there without it
-                complaints.append(f"{path} is not used: {error}. Renew it with `pullback stabilise`.")
+                complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
         return None
 
 

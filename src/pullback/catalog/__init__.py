@@ -1,8 +1,22 @@
 """Ready-made ops, one family per file: each a formula, a formula and its relaxation, or a formula and a rule."""
 
+from pullback.catalog.activations import erfcx as erfcx
+from pullback.catalog.activations import expm1 as expm1
+from pullback.catalog.activations import gelu as gelu
+from pullback.catalog.activations import log_ndtr as log_ndtr
+from pullback.catalog.activations import logit as logit
+from pullback.catalog.activations import mish as mish
+from pullback.catalog.activations import sigmoid as sigmoid
+from pullback.catalog.activations import silu as silu
+from pullback.catalog.activations import sinc as sinc
+from pullback.catalog.activations import softsign as softsign
+from pullback.catalog.activations import tanh as tanh
+from pullback.catalog.activations import tanhshrink as tanhshrink
 from pullback.catalog.logs import log1mexp as log1mexp
 from pullback.catalog.logs import log_sigmoid as log_sigmoid
 from pullback.catalog.logs import softplus as softplus
+from pullback.catalog.losses import bce_with_logits as bce_with_logits
+from pullback.catalog.losses import cross_entropy as cross_entropy
 from pullback.catalog.modifiers import clip_grad as clip_grad
 from pullback.catalog.modifiers import reverse_grad as reverse_grad
 from pullback.catalog.modifiers import scale_grad as scale_grad

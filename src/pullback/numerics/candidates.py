@@ -18,12 +18,14 @@ from pullback.numerics.ops import OPS
 from pullback.numerics.polynomials import fits
 from pullback.numerics.roots import root_between
 from pullback.numerics.samples import Samples
-from pullback.numerics.term import LEAVES, POLY, Term, topological
+from pullback.numerics.term import LEAVES, POLY, Term, const, parse, topological
 
 _WIDE_COST = 12.0
 """What float64 costs, in additions."""
 _RADII = (0.004, 0.015, 0.04, 0.1, 0.25, 0.5, 0.8)
 """Of polynomials about a centre, relative to its distance from 0."""
+_OVERFLOW = parse("exp(1000)")
+"""Infinity, in every type."""
 _NEAR = 50.0
 """How far from 0 roots are looked for: periodic functions have infinitely many."""
 
@@ -83,6 +85,16 @@ def patches(target: Term, name: str, bad: Samples, widths: Sequence[bool], dtype
             for wide in widths:
                 for term in fits(target, name, (centre, 0.0), [radius], torch.float64 if wide else working(dtype)):
                     yield Choice(term, wide)
+
+
+def extremes(bad: Samples, dtype: torch.dtype) -> Iterator[Choice]:
+    """Yield 0 and infinity for places where a target vanishes or overflows and every implementation is a nan."""
+    limits = torch.finfo(dtype)
+    if (abs(bad.exact) < limits.smallest_normal).any():
+        yield Choice(const(0), False)
+    for sign, beyond in ((1, bad.exact > limits.max), (-1, bad.exact < -limits.max)):
+        if beyond.any():
+            yield Choice(_OVERFLOW if sign == 1 else Term("neg", (_OVERFLOW,)), False)
 
 
 def _roots(target: Term, name: str, samples: Samples) -> list[tuple[float, float]]:

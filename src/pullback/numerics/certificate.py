@@ -82,10 +82,12 @@ class Certificate:
 
 
 def label(by: By) -> str:
-    """Return what a derivative is called: "value", "d/dx", "d²/dx dy"."""
+    """Return what a derivative is called: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
     if not by:
         return "value"
-    return f"d{'' if len(by) == 1 else '²' if len(by) == 2 else len(by)}/{' '.join(f'd{name}' for name in by)}"
+    powers = {1: "", 2: "²", 3: "³"}
+    names = [f"d{name}{powers[by.count(name)]}" for name in dict.fromkeys(by)]
+    return f"d{powers[len(by)]}/{' '.join(names)}"
 
 
 def load(path: Path) -> list[Certificate]:
@@ -101,9 +103,9 @@ def load(path: Path) -> list[Certificate]:
     try:
         return [_of_table(table) for table in tomllib.loads(text).get("certificate", [])]
     except KeyError as error:
-        raise ValueError(f"a certificate has no {error}") from error
+        raise ValueError(f"{path} is not a file of certificates: one has no {error}") from error
     except (ValueError, TypeError, AttributeError, SyntaxError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"it is not a file of certificates ({error})") from error
+        raise ValueError(f"{path} is not a file of certificates: {error}") from error
 
 
 def save(path: Path, certificates: Iterable[Certificate]) -> None:

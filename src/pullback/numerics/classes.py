@@ -7,7 +7,7 @@ tightest is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ class ClassTruths:
         constants: values of the classes that hold no variable.
     """
 
-    def __init__(self, graph: EGraph, points: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, graph: EGraph, points: Mapping[str, np.ndarray], classes: Collection[int] | None = None) -> None:
         self._graph = graph
+        self._classes = {owner: graph.nodes[owner] for owner in (graph.nodes if classes is None else classes)}
         self._points = points
         self._n = len(next(iter(points.values())))
         self._balls: dict[int, list[Any]] = {}
@@ -52,15 +53,17 @@ class ClassTruths:
         progress = True
         while progress:
             progress = False
-            for owner, nodes in self._graph.nodes.items():
+            for owner, nodes in self._classes.items():
                 if owner in self._bits and self._bits[owner].min() >= _ENOUGH:
                     continue
                 done = tried.setdefault(owner, set())
-                for node in nodes - done:
+                for node in nodes:
                     if len(done) >= _TRIES:
                         break
-                    children = () if node[0] in LEAVES else tuple(map(self._graph.find, node[1:]))
-                    if not children or not all(c in self._balls for c in children):
+                    if node in done or node[0] in LEAVES:
+                        continue
+                    children = tuple(map(self._graph.find, node[1:]))
+                    if not all(c in self._balls for c in children):
                         continue
                     done.add(node)
                     self._note(owner, node, children, all(c in free for c in children))
@@ -74,7 +77,7 @@ class ClassTruths:
 
     def _leaves(self) -> set[int]:
         free = set()
-        for owner, nodes in self._graph.nodes.items():
+        for owner, nodes in self._classes.items():
             for op, *value in nodes:
                 if op == VAR:
                     self._balls[owner] = [arb(float(x)) for x in self._points[value[0]]]
@@ -97,7 +100,7 @@ class ClassTruths:
         if node[0] in CONDITIONS:
             self._balls[owner], self._bits[owner] = made, np.full(self._n, _BITS)
             return
-        bits = np.array([min(b.rel_accuracy_bits(), _BITS) if b.is_finite() else -999 for b in made])
+        bits = _known_bits(made)
         if owner not in self._balls:
             self._balls[owner], self._bits[owner] = made, bits
             return
@@ -108,11 +111,19 @@ class ClassTruths:
             self._bits[owner] = np.maximum(bits, self._bits[owner])
 
 
+def _known_bits(balls: list[Any]) -> np.ndarray:
+    bits = np.fromiter(map(arb.rel_accuracy_bits, balls), np.int64, len(balls)).clip(-999, _BITS)
+    for i in np.flatnonzero(bits == _BITS):
+        if not balls[i].is_finite():
+            bits[i] = -999
+    return bits
+
+
 def _rounded(balls: list[Any], bits: np.ndarray) -> np.ndarray:
-    exact = np.full(len(balls), math.nan)
-    for i, (ball, known) in enumerate(zip(balls, bits, strict=True)):
-        if isinstance(ball, bool) or ball is None:
-            continue
-        if known >= _ENOUGH or (ball.is_finite() and abs(ball) < _TINY):
-            exact[i] = float(ball.mid())
+    if isinstance(balls[0], bool) or balls[0] is None:
+        return np.full(len(balls), math.nan)
+    exact = np.fromiter(map(float, balls), np.float64, len(balls))
+    for i in np.flatnonzero(bits < _ENOUGH):
+        if not (balls[i].is_finite() and abs(balls[i]) < _TINY):
+            exact[i] = math.nan
     return exact

@@ -45,7 +45,7 @@ def run(
     Raises:
         PullbackError: for whatever cannot be measured as asked.
     """
-    loader, chosen, limits = functools.partial(load, target), _dtypes(dtypes), _domain(domain)
+    loader, chosen, limits = functools.partial(load, target), dtypes_of(dtypes), domain_of(domain)
     with _pool(jobs if exhaustive else 1) as executor:
         return accuracy_of(
             loader,
@@ -85,7 +85,8 @@ def load(target: str) -> Callable[..., Any]:
     return function
 
 
-def _dtypes(names: Iterable[str]) -> list[torch.dtype] | None:
+def dtypes_of(names: Iterable[str]) -> list[torch.dtype] | None:
+    """Return the dtypes of these names; `None` for none."""
     known = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
     chosen = [name.strip() for names_ in names for name in names_.split(",")]
     for name in chosen:
@@ -94,7 +95,7 @@ def _dtypes(names: Iterable[str]) -> list[torch.dtype] | None:
     return [known[name] for name in chosen] or None
 
 
-def _domain(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
+def domain_of(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Return the intervals of conditions such as "x>0" and "y=0:1"; those on one variable hold together."""
     domain: dict[str, tuple[float, float]] = {}
     for text in (part for texts_ in texts for part in texts_.split(",")):

@@ -1,7 +1,8 @@
-"""Distances from 1 that vanish faster than any precision shows, written without the difference.
+"""Distances from 1 that vanish faster than any precision shows, and zeros of sin(πx), written so that they are exact.
 
-1 − sigmoid(x) is e⁻ˣ for large x: at x = 6000 a ball of 8192 bits holds 0, and its logarithm nothing. The identities
-hold for all real numbers, so that a term keeps its values and its holes.
+1 − sigmoid(x) is e⁻ˣ for large x: at x = 6000 a ball of 8192 bits holds 0, and its logarithm nothing. At an integer
+no precision tells that sin(πx) is 0. The identities hold for all real numbers, so that a term keeps its values and
+its holes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ IDENTITIES = {
         "1 - erf(a)": "erfc(a)",
         "1 + erf(a)": "erfc(-a)",
         "erf(a) + 1": "erfc(-a)",
+        "sin(PI*a)": "sinpi(a)",
+        "sin(a*PI)": "sinpi(a)",
+        "cos(PI*a)": "cospi(a)",
+        "cos(a*PI)": "cospi(a)",
     }.items()
 }
 """Of terms in a, the same function without cancellation."""

@@ -56,7 +56,7 @@ class EGraph:
         self._by_value: dict[Any, int] = {}
         self._kinked: set[int] = set()
         self._stale = False
-        self.nodes: dict[int, set[Node]] = {}
+        self.nodes: dict[int, dict[Node, None]] = {}  # sets in the order of insertion, so that runs are alike
         self.constant: dict[int, Fraction] = {}
         self.refused: set[str] = set()
 
@@ -82,7 +82,7 @@ class EGraph:
         made = len(self._parent)
         self._parent.append(made)
         self._ids[node] = made
-        self.nodes[made] = {node}
+        self.nodes[made] = {node: None}
         value = self._value(node)
         self._values[made] = value
         if (folded := self._folded(node)) is not None:
@@ -137,9 +137,9 @@ class EGraph:
                 other = self._ids.setdefault(canonical, owner)
                 if self.find(other) != self.find(owner):
                     self.union(other, owner)
-        self.nodes = defaultdict(set)
+        self.nodes = defaultdict(dict)
         for node, owner in self._ids.items():
-            self.nodes[self.find(owner)].add(node)
+            self.nodes[self.find(owner)][node] = None
         self._keep_constants()
 
     def saturate(self, rules: Sequence[Rule], iterations: int, limit: int, seconds: float = 20.0) -> None:
@@ -250,7 +250,7 @@ class EGraph:
                 for node in self.nodes[owner]:
                     del self._ids[node]
                 self._ids[(CONST, value)] = owner
-                self.nodes[owner] = {(CONST, value)}
+                self.nodes[owner] = {(CONST, value): None}
 
     def _value(self, node: Node) -> list[Any] | None:
         """Return the balls of a node at the points; `None` for a truth value."""
@@ -309,9 +309,12 @@ def _key_of(ball: Any) -> Any:
     if ball.rel_accuracy_bits() < _KEY_BITS + 20:
         return 0 if abs(ball) < arb(2) ** (40 - _BITS) else None
     mantissa, exponent = ball.mid().man_exp()
-    excess = int(mantissa).bit_length() - _KEY_BITS
-    return (
-        (int(mantissa) >> excess, int(exponent) + excess)
-        if excess > 0
-        else (int(mantissa) << -excess, int(exponent) + excess)
-    )
+    # rounded, not cut off: a short number and one that is less by its error alone have one key
+    key, excess = int(mantissa), int(mantissa).bit_length() - _KEY_BITS
+    if excess > 0:
+        key = (key + (1 << (excess - 1))) >> excess
+    else:
+        key <<= -excess
+    if key.bit_length() > _KEY_BITS:
+        key, excess = key >> 1, excess + 1
+    return key, int(exponent) + excess

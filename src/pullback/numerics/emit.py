@@ -11,7 +11,6 @@ from torch import Tensor
 from pullback.numerics import primitives
 from pullback.numerics.evaluate import number
 from pullback.numerics.formats import working
-from pullback.numerics.ops import CONDITIONS
 from pullback.numerics.piecewise import Program
 from pullback.numerics.term import LEAVES, POLY, VAR, Term, topological
 
@@ -29,9 +28,7 @@ _INFIX = {
 }
 _SCALAR = frozenset({"add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne"})
 """Infix ops that a Python number may take part in: PyTorch rounds it to the tensor's dtype first."""
-_LOSES_NAN = CONDITIONS | {"sgn", "pow", "hypot"}
-"""Ops that may give a number for NaN: sgn gives 0, pow(NaN, 0) is 1, hypot(inf, NaN) infinite."""
-_PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma"})
+_PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma", "sinpi", "cospi"})
 _NAMES = {"erfcx": "torch.special.erfcx"}
 
 
@@ -81,10 +78,8 @@ class _Writer:
 
     def finished(self, program: Program, result: str) -> str:
         """Return the result in its dtype, a new tensor; NaN where an input is, though no piece may read it there."""
-        for name in self._names:
-            if not _carries_nan(program, name):
-                x = _parameter(name)
-                result = f"torch.where({x} != {x}, {x}, {result})"
+        for x in map(_parameter, sorted(set(self._names) - program.shown())):
+            result = f"torch.where({x} != {x}, {x}, {result})"
         if result in map(_parameter, self._names):
             return f"{result}.clone()"
         return f"{result}.to({self._dtype})" if self._is_mixed() else result
@@ -150,25 +145,3 @@ class _Writer:
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
         return name
-
-
-def _carries_nan(program: Program | Term, name: str) -> bool:
-    """Whether a result is certainly NaN where an input is."""
-    if isinstance(program, Term):
-        return _is_nan(program, name)
-    last = program.branch is not None and _is_nan(program.branch, name)  # no comparison with NaN holds
-    return all(_carries_nan(piece.body, name) for piece in (program.pieces[-1:] if last else program.pieces))
-
-
-def _is_nan(root: Term, name: str) -> bool:
-    found: dict[Term, bool] = {}
-    for term in topological([root]):
-        if term.op == VAR:
-            found[term] = term.value == name
-        elif term.op == "where":
-            found[term] = found[term.args[1]] and found[term.args[2]]
-        elif term.op == POLY:
-            found[term] = found[term.args[0]] and bool(term.value.power or len(term.value.coefficients) > 1)
-        else:
-            found[term] = term.op not in _LOSES_NAN and any(found[a] for a in term.args)
-    return found[root]

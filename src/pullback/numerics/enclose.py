@@ -120,13 +120,13 @@ def _pow(a: Interval, b: Interval) -> Interval:
     return blanked(low, high, undefined)
 
 
-def _wave(run: Callable[[Tensor], Tensor]) -> Rule:
-    """Return the rule of sin or cos: the slope is at most 1."""
+def _wave(run: Callable[[Tensor], Tensor], slope: float = 1.0) -> Rule:
+    """Return the rule of sin or cos: the slope is at most 1, or `slope`."""
 
     def rule(a: Interval) -> Interval:
         middle, radius = centre(a)
         value = run(middle)
-        off = radius + value.abs() * KERNEL
+        off = slope * radius + value.abs() * KERNEL
         low, high = torch.nan_to_num(value - off, nan=-1.0), torch.nan_to_num(value + off, nan=1.0)
         return around(low.clamp(-1, 1), high.clamp(-1, 1), ROUNDING, 0.0, a.undefined)
 
@@ -180,6 +180,8 @@ RULES: dict[str, Rule] = {
     "sin": _wave(torch.sin),
     "cos": _wave(torch.cos),
     "tan": _tan,
+    "sinpi": _wave(primitives.sinpi, 3.15),
+    "cospi": _wave(primitives.cospi, 3.15),
     **{name: monotone(getattr(torch, name)) for name in _GROWING},
     "softplus": monotone(primitives.softplus),
     "erfc": monotone(torch.erfc, -1),

@@ -32,7 +32,8 @@ def evaluate_all(
         if term.op == VAR:
             values[term] = inputs[term.value]
         elif term.op in (CONST, NAMED):
-            values[term] = torch.full((), number(term), dtype=like.dtype, device=like.device)
+            exact = torch.full((), number(term), dtype=torch.float64, device=like.device)
+            values[term] = exact.to(like.dtype)  # perhaps ±inf
         elif term.op == POLY:
             values[term] = term.value.run(values[term.args[0]])
         else:

@@ -7,7 +7,8 @@ an operation is run on the values that its operands were computed to have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from pullback.numerics.classes import ClassTruths
 from pullback.numerics.egraph import EGraph
-from pullback.numerics.ops import CONDITIONS, OPS
+from pullback.numerics.ops import CONDITIONS, OPS, VALUES
 from pullback.numerics.samples import REGION
-from pullback.numerics.term import LEAVES, VAR, Term, const
+from pullback.numerics.term import LEAVES, VAR, Term, const, named
 
 _WORST = 1e9  # ulp: an error beyond any meaning
 _MAX_COST = 120.0
@@ -72,6 +73,7 @@ class Extraction:
 
     Args:
         graph: saturated.
+        roots: the classes that are wanted; others are looked at as far as these can be made of them.
         points: of each variable its samples, in an order in which neighbours are alike; their number is a multiple of
             `REGION`.
         dtype: that the implementations compute in.
@@ -87,8 +89,10 @@ class Extraction:
         self._width = width
         self._inputs = {name: torch.from_numpy(x).to(dtype)[None] for name, x in points.items()}
         self._n = len(next(iter(points.values())))
-        self._truths = ClassTruths(graph, points)
+        self._useful = useful(graph, self._roots, _MAX_COST)
+        self._truths = ClassTruths(graph, points, self._useful)
         self._measures: dict[int, Measure] = {}
+        self._seen: dict[int, dict[int, float]] = {}
         self.kept: dict[int, Kept] = {}
         self._run()
 
@@ -98,98 +102,87 @@ class Extraction:
 
     def _run(self) -> None:
         changed = self._leaves()
+        nodes = {o: self._nodes(o) for o in self._useful if o not in self.kept and o in self._truths.exact}
         for _ in range(_ROUNDS):
-            fresh: set[int] = set()
-            for owner, nodes in self._graph.nodes.items():
-                if owner in self._fixed or owner not in self._truths.exact:
-                    continue
-                if self._improve(owner, nodes, changed | fresh):
-                    fresh.add(owner)
-            changed = fresh
+            stirred, changed = changed, set()
+            for owner, made_of in nodes.items():
+                if self._improve(owner, made_of, stirred):
+                    stirred.add(owner)
+                    changed.add(owner)
             if not changed:
                 return
 
     def _leaves(self) -> set[int]:
-        graph = self._graph
-        self._fixed = set()
-        for owner, nodes in graph.nodes.items():
-            leaf = next((n for n in nodes if n[0] in LEAVES), None)
+        for owner in self._useful:
+            leaf = next((n for n in self._graph.nodes[owner] if n[0] in LEAVES), None)
             if leaf is not None and leaf[0] == VAR:
                 term, values = Term(VAR, (), leaf[1]), self._inputs[leaf[1]]
             elif owner in self._truths.constants:
                 exact = self._truths.constants[owner]
-                term = Term(leaf[0], (), leaf[1]) if leaf else const(exact)
-                values = torch.full((1, self._n), exact, dtype=self._dtype)
+                term = Term(leaf[0], (), leaf[1]) if leaf else _constant(exact)
+                values = torch.full((1, self._n), exact, dtype=torch.float64).to(self._dtype)  # perhaps ±inf
             else:
                 continue
-            self._fixed.add(owner)
             self.kept[owner] = Kept([term], values, np.zeros((1, self._n // REGION)), np.array([0.05]))
-        return set(self._fixed)
+        return set(self.kept)
 
-    def _improve(self, owner: int, nodes: set[tuple[object, ...]], changed: set[int]) -> bool:
+    def _nodes(self, owner: int) -> list[tuple[str, tuple[int, ...]]]:
+        """Return what a class can be made of: ops and the classes of their operands."""
+        nodes = [(n[0], tuple(map(self._graph.find, n[1:]))) for n in self._graph.nodes[owner] if n[0] not in LEAVES]
+        return [(op, operands) for op, operands in nodes if owner not in operands]
+
+    def _improve(self, owner: int, nodes: Sequence[tuple[str, tuple[int, ...]]], stirred: set[int]) -> bool:
         """Try what an op's class can be made of, now that some operands have new implementations."""
-        known = self.kept.get(owner)
-        terms, costs, values = ([], [], []) if known is None else (known.terms, list(known.costs), [known.values])
-        seen = {row.numpy().tobytes(): cost for row, cost in zip(known.values, costs, strict=True)} if known else {}
-        batches = [self._candidates(n) for n in nodes if self._is_ready(n, changed)]
-        terms, made = list(terms), False
-        for batch_terms, batch, batch_costs in filter(None, batches):
-            keep = []
-            for i, (row, cost) in enumerate(zip(batch.numpy(), batch_costs, strict=True)):
-                key = row.tobytes()
-                if cost <= _MAX_COST and cost < seen.get(key, np.inf):
+        seen = self._seen.setdefault(owner, {})
+        most = _MAX_COST - self._useful[owner]
+        values, costs, makers = [], [], []
+        for op, operands in nodes:
+            if not all(c in self.kept for c in operands) or stirred.isdisjoint(operands):
+                continue
+            kept = [self.kept[c] for c in operands]
+            batch, batch_costs = self._candidates(op, kept)
+            fresh = []
+            for i, (row, cost) in enumerate(zip(batch.numpy(), batch_costs.tolist(), strict=True)):
+                if cost <= most and cost < seen.get(key := hash(row.tobytes()), np.inf):
                     seen[key] = cost
-                    keep.append(i)
-            if keep:
-                made = True
-                terms += [batch_terms(i) for i in keep]
-                costs += [batch_costs[i] for i in keep]
-                values.append(batch[keep])
-        if not made:
+                    fresh.append(i)
+            if fresh:
+                values.append(batch[fresh])
+                costs.append(batch_costs[fresh])
+                makers += [(op, kept, i) for i in fresh]
+        if not makers:
             return False
-        before = known.terms if known else []
-        self.kept[owner] = self._pruned(owner, terms, torch.cat(values), np.array(costs))
-        return self.kept[owner].terms != before
+        return self._keep(owner, torch.cat(values), np.concatenate(costs), makers)
 
-    def _is_ready(self, node: tuple[object, ...], changed: set[int]) -> bool:
-        if node[0] in LEAVES:
-            return False
-        children = [self._graph.find(c) for c in node[1:]]  # type: ignore[arg-type]
-        return all(c in self.kept for c in children) and any(c in changed for c in children)
-
-    def _candidates(self, node: tuple[object, ...]):  # type: ignore[no-untyped-def]
+    def _candidates(self, op: str, kept: Sequence[Kept]) -> tuple[Tensor, np.ndarray]:
         """Run an op on every combination of its operands' implementations, in one call."""
-        op = str(node[0])
-        operands = [self.kept[self._graph.find(c)] for c in node[1:]]  # type: ignore[arg-type]
-        counts = [len(k.terms) for k in operands]
-        grid = [
-            k.values.reshape([-1 if i == j else 1 for j in range(len(counts))] + [self._n])
-            for i, k in enumerate(operands)
-        ]
+        shapes = [[-1 if i == j else 1 for j in range(len(kept))] for i in range(len(kept))]
+        grid = [k.values.reshape([*shape, self._n]) for k, shape in zip(kept, shapes, strict=True)]
+        counts = [len(k.terms) for k in kept]
         batch = OPS[op].run(*grid).expand(*counts, self._n).reshape(-1, self._n)
         costs = np.full(counts, OPS[op].cost)
-        for i, k in enumerate(operands):
-            costs = costs + k.costs.reshape([-1 if i == j else 1 for j in range(len(counts))])
+        for k, shape in zip(kept, shapes, strict=True):
+            costs = costs + k.costs.reshape(shape)
+        return batch, costs.ravel()
 
-        def term(i: int) -> Term:
-            places = np.unravel_index(i, counts)
-            return Term(op, tuple(k.terms[p] for k, p in zip(operands, places, strict=True)))
-
-        return term, batch, costs.ravel()
-
-    def _pruned(self, owner: int, terms: list[Term], values: Tensor, costs: np.ndarray) -> Kept:
-        cheapest: dict[bytes, int] = {}
-        for i in np.argsort(costs, kind="stable")[::-1]:
-            cheapest[values[i].numpy().tobytes()] = int(i)
-        rows = sorted(cheapest.values())
-        values, costs, terms = values[rows], costs[rows], [terms[i] for i in rows]
-        errors = self._errors(owner, values)
-        width = self._width * 3 if owner in self._roots else self._width
-        chosen = _cover(errors, costs, width)
+    def _keep(
+        self, owner: int, values: Tensor, costs: np.ndarray, makers: Sequence[tuple[str, Sequence[Kept], int]]
+    ) -> bool:
+        """Keep the best of what a class has and of new implementations; whether there is one of these among them."""
+        errors, known = self._errors(owner, values), self.kept.get(owner)
+        before = 0 if known is None else len(known.terms)
+        if known is not None:
+            values, errors = torch.cat([known.values, values]), np.concatenate([known.errors, errors])
+            costs = np.concatenate([known.costs, costs])
+        chosen = _cover(errors, costs, self._width * 3 if owner in self._roots else self._width)
         if owner in self._roots:
             chosen += [i for level in _LEVELS for i in _cheap(errors, costs, level)]
-        chosen = list(dict.fromkeys(chosen))
-        return Kept([terms[i] for i in chosen], values[chosen], errors[chosen], costs[chosen])
+            chosen = list(dict.fromkeys(chosen))
+        if known is not None and chosen == list(range(before)):
+            return False
+        terms = [known.terms[i] if known and i < before else _term(*makers[i - before]) for i in chosen]
+        self.kept[owner] = Kept(terms, values[chosen], errors[chosen], costs[chosen])
+        return any(i >= before for i in chosen)
 
     def _errors(self, owner: int, values: Tensor) -> np.ndarray:
         if any(n[0] in CONDITIONS for n in self._graph.nodes[owner]):
@@ -199,6 +192,56 @@ class Extraction:
             measure = self._measures[owner] = Measure(self._truths.exact[owner], self._dtype)
         worst = measure.ulp(values).reshape(len(values), -1, REGION).amax(-1)
         return torch.log2(1 + (worst - 0.5).clamp_min_(0)).numpy()
+
+
+def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, float]:
+    """Return the classes that some term of a root has in it, cheap ones first, with the least cost of the rest of it.
+
+    Args:
+        graph: the e-graph.
+        roots: the classes of the terms.
+        most: that a term may cost.
+    """
+    nodes = {
+        owner: [(OPS[n[0]].cost, tuple(map(graph.find, n[1:]))) for n in made_of if n[0] not in LEAVES]
+        for owner, made_of in graph.nodes.items()
+    }
+    low = {owner: 0.05 for owner, made_of in graph.nodes.items() if any(n[0] in LEAVES for n in made_of)}
+    changed = True
+    while changed:
+        changed = False
+        for owner, made_of in nodes.items():
+            costs = [
+                cost + sum(low[c] for c in operands) for cost, operands in made_of if all(c in low for c in operands)
+            ]
+            if costs and min(costs) < low.get(owner, np.inf):
+                low[owner], changed = min(costs), True
+    rest = {owner: 0.0 for owner in roots if low.get(owner, np.inf) <= most}
+    waiting = [(0.0, owner) for owner in rest]
+    while waiting:
+        outside, owner = heapq.heappop(waiting)
+        if outside > rest[owner]:
+            continue
+        for cost, operands in nodes[owner]:
+            if not all(c in low for c in operands):
+                continue
+            whole = outside + cost + sum(low[c] for c in operands)
+            for c in operands:
+                if whole <= most and whole - low[c] < rest.get(c, np.inf):
+                    rest[c] = whole - low[c]
+                    heapq.heappush(waiting, (rest[c], c))
+    return {owner: rest[owner] for owner in sorted(rest, key=low.__getitem__)}
+
+
+def _constant(value: float) -> Term:
+    name = next((n for n, v in VALUES.items() if v == value), None)
+    return const(value) if name is None else named(name)
+
+
+def _term(op: str, kept: Sequence[Kept], place: int) -> Term:
+    """Return the term of one combination of operands."""
+    places = np.unravel_index(place, [len(k.terms) for k in kept])
+    return Term(op, tuple(k.terms[p] for k, p in zip(kept, places, strict=True)))
 
 
 def _cover(errors: np.ndarray, costs: np.ndarray, most: int) -> list[int]:

@@ -21,7 +21,7 @@ from pullback.numerics.ops import VALUES
 from pullback.numerics.term import Term
 from pullback.numerics.written import as_written
 
-_SHAPES = ((3,), (5,), (2, 3), ())
+_SHAPES = ((3,), (2, 5), ())
 """What a formula might tell apart without asking: a flattened vector is itself."""
 _ASKING = frozenset({"is_floating_point", "is_complex", "_set_grad_enabled"})
 """Functions that give no tensor, and the same for all tensors that forms are used for."""
@@ -52,7 +52,7 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
         raise FormulaError(f"{formula.name} has a parameter {taken[0]}, the name of a constant: rename it.")
     for shape in _SHAPES:
         _look_at(formula, [torch.ones(shape, dtype=dtype, device="cpu").requires_grad_() for _ in formula.variables])
-    term = formula.terms(dtype, 1, _SHAPES)[Quantity(0, ())]
+    term = formula.terms(dtype, 1, _SHAPES[:2])[Quantity(0, ())]
     return Meaning(formula.name, term, formula.variables)
 
 

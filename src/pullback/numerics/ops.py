@@ -95,6 +95,8 @@ OPS: dict[str, Op] = {
     "sin": _op(torch.sin, "sin", 6, "cos(a)"),
     "cos": _op(torch.cos, "cos", 6, "-sin(a)"),
     "tan": _op(torch.tan, balls.tan, 7, "1 + tan(a)*tan(a)"),
+    "sinpi": _op(primitives.sinpi, "sin_pi", 9, "PI*cospi(a)"),
+    "cospi": _op(primitives.cospi, "cos_pi", 9, "-(PI*sinpi(a))"),
     "asin": _op(torch.asin, "asin", 6, "1/sqrt((1 - a)*(1 + a))"),
     "acos": _op(torch.acos, "acos", 6, "-(1/sqrt((1 - a)*(1 + a)))"),
     "atan": _op(torch.atan, "atan", 6, "1/(1 + a*a)"),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import working
+from pullback.numerics.nans import shown
 from pullback.numerics.term import Term, parse, show
 
 
@@ -42,11 +43,17 @@ class Program:
         return cls(None, (Piece(term, wide=wide),))
 
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute it on tensors of one dtype; the result has that dtype. Inputs of 16 bits are computed in float32."""
+        """Compute it on tensors of one dtype; the result has that dtype, and is NaN where an input is.
+
+        Inputs of 16 bits are computed in float32.
+        """
         dtype = next(iter(inputs.values())).dtype
         narrow = {name: x.to(working(dtype)) for name, x in inputs.items()}
         wide = {name: x.double() for name, x in inputs.items()}
-        return self._run(narrow, wide, ({}, {})).to(dtype)
+        value = self._run(narrow, wide, ({}, {})).to(dtype)
+        for name in sorted(inputs.keys() - self.shown()):
+            value = torch.where(inputs[name].isnan(), inputs[name], value)
+        return value
 
     def _run(
         self,
@@ -75,6 +82,13 @@ class Program:
         for piece in self.pieces:
             if isinstance(piece.body, Program):
                 yield from piece.body.branches()
+
+    def shown(self) -> frozenset[str]:
+        """Return the variables of which a NaN shows by itself, in whatever piece it ends up."""
+        in_pieces = [p.body.shown() if isinstance(p.body, Program) else shown(p.body) for p in self.pieces]
+        # a NaN is not below any threshold
+        decided = shown(self.branch) if self.branch is not None else frozenset()
+        return frozenset.intersection(*in_pieces) | (in_pieces[-1] & decided)
 
     def terms(self) -> Iterator[tuple[Term, bool]]:
         """Yield its terms and whether each is computed in float64."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,20 @@ def gauss(a: Tensor) -> Tensor:
 def qgauss(a: Tensor) -> Tensor:
     """Return e^(−a²/4), within 2 ulp."""
     return _exp_of_square(a, -0.25)
+
+
+def sinpi(a: Tensor) -> Tensor:
+    """Return sin(πa): a is reduced exactly, so that the zeros at the integers are exact and large numbers no matter."""
+    whole = torch.round(a)
+    value = torch.sin((a - whole) * math.pi)
+    return torch.where(torch.remainder(whole, 2) == 1, -value, value)
+
+
+def cospi(a: Tensor) -> Tensor:
+    """Return cos(πa), as accurate as `sinpi`."""
+    whole = torch.round(a)
+    value = torch.sin((0.5 - torch.abs(a - whole)) * math.pi)
+    return torch.where(torch.remainder(whole, 2) == 1, -value, value)
 
 
 def trigamma(a: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from pullback.numerics.formats import Floats
+from pullback.numerics.formats import Floats, format_of
 
 CHANGE = 25.0
 """The price of a branch, in the unit of `price`: about as much as 3 ulp beyond the goal at one sample."""
@@ -48,12 +49,15 @@ def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
     return prices
 
 
-def around(errors: Floats, reach: int = 2) -> Floats:
-    """Return the worst error of each sample and its neighbours: luck at one sample shall not win it."""
-    worst = errors.copy()
+def around(errors: Floats, reach: int = 8, most: float = 10.0) -> Floats:
+    """Return the worst error of each sample and its neighbours: luck at some samples shall not win them.
+
+    Of what the neighbours have no more than `most` counts, so that an implementation can be good right up to its end.
+    """
+    worst, seen = errors.copy(), np.minimum(errors, most)
     for shift in range(1, reach + 1):
-        worst[:, shift:] = np.maximum(worst[:, shift:], errors[:, :-shift])
-        worst[:, :-shift] = np.maximum(worst[:, :-shift], errors[:, shift:])
+        np.maximum(worst[:, shift:], seen[:, :-shift], out=worst[:, shift:])
+        np.maximum(worst[:, :-shift], seen[:, shift:], out=worst[:, :-shift])
     return worst
 
 
@@ -99,8 +103,10 @@ def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, 
         low, high: the last sample of the left implementation and the first of the right one.
         errors: of the left and of the right implementation at some points.
     """
-    for _ in range(4):
-        at = np.unique(np.linspace(low, high, 35).astype(np.float32).astype(float))
+    form = format_of(torch.float32)
+    while True:
+        first, last = form.ordinal(np.array([low, high]))
+        at = form.at_ordinal(np.unique(np.linspace(first, last, 35).astype(np.int64)))
         if len(at) < 3:
             break
         left, right = errors(at)
@@ -109,8 +115,8 @@ def threshold(low: float, high: float, errors: Callable[[Floats], tuple[Floats, 
         after = np.maximum.accumulate(right[::-1])[::-1][1:]
         both = np.maximum(until, after)
         fine = np.flatnonzero(both <= both.min() + 0.25)
-        low, high = float(at[fine[0]]), float(at[min(fine[-1] + 1, len(at) - 1)])
-        if len(fine) > 4:
+        low, high = float(at[fine[0]]), float(at[fine[-1] + 1])
+        if len(fine) > 4 or len(fine) == len(both):
             break
     return roundest(low, high)
 

@@ -26,7 +26,6 @@ FAMILIES = {
         a * a - 1 => (a - 1) * (a + 1)
         1 - a * a => (1 - a) * (1 + a)
         (a + b) - c => a + (b - c)
-        (a + b) - c => (a - c) + b
         (a - b) - c => a - (b + c)
         a - (b - c) => (a + c) - b
         (a - b) + c => (a + c) - b
@@ -272,6 +271,11 @@ FAMILIES = {
         cos(acos(a)) => a
         sin(asin(a)) => a
         tan(atan(a)) => a
+        sin(PI * a) <=> sinpi(a)
+        cos(PI * a) <=> cospi(a)
+        tan(PI * a) => sinpi(a) / cospi(a)
+        tan(a + b) => (tan(a) + tan(b)) / (1 - tan(a) * tan(b))
+        tan(PI / 4 + a) => (1 + tan(a)) / (1 - tan(a))
         atan(tan(a)) => a
     """,
     "error function": """

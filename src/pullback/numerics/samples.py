@@ -12,7 +12,7 @@ from torch import Tensor
 from pullback.numerics.formats import Floats
 from pullback.numerics.oracle import exact
 from pullback.numerics.sampling import Domain, every, points
-from pullback.numerics.term import Term
+from pullback.numerics.term import Term, topological
 
 REGION = 16
 """Samples in a region of those that implementations are told apart by."""
@@ -89,4 +89,11 @@ def sampled(
         low, high = domain.get(names[0], (-np.inf, np.inf))
         x = every(dtype)
         return samples(target, {names[0]: x[(x >= low) & (x <= high)]})
-    return samples(target, points(names, dtype, seed, domain, near))
+    return samples(target, points(names, dtype, seed, domain, [*near, *_turns(target, names)]))
+
+
+def _turns(target: Term, names: Sequence[str]) -> list[dict[str, float]]:
+    """Return the first multiples of π/2 for circular functions of one variable, which vanish and cancel there."""
+    if len(names) > 1 or not any(t.op in ("sin", "cos", "tan") for t in topological([target])):
+        return []
+    return [{names[0]: k * np.pi / 2} for k in range(-16, 17) if k]

@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pullback.numerics.candidates import Choice, patches, polynomials
+from pullback.numerics.candidates import Choice, extremes, patches, polynomials
+from pullback.numerics.choices import settled
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
@@ -27,6 +28,7 @@ from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
 from pullback.numerics.split import multivariate, univariate
 from pullback.numerics.term import CONST, Term, variables
+from pullback.numerics.tidy import tidy
 
 Wide = Literal["never", "where-needed", "always"]
 """Whether a program for float32 may compute in float64."""
@@ -36,8 +38,9 @@ _GOALS = {"never": Goal(1.8, 3.5), "where-needed": Goal(0.7, 1.0), "always": Goa
 _GOAL_16 = Goal(0.503, 0.51, 200.0)
 """For 16-bit formats, which are computed in wider ones."""
 _SAMPLES, _INNER = 7000, 512
-_NODES = 3000
-_ATTEMPTS, _ROUNDS = 2, 3
+_EFFORTS = ((4, 1000), (3, 3000), (2, 6000))
+"""How often rules are applied and to how many nodes: more if every implementation so far fails somewhere."""
+_ROUNDS = 3
 _VARIANTS = 6
 """Stable forms that are differentiated."""
 _WORST = 64
@@ -94,24 +97,26 @@ class Search:
         start = time.perf_counter()
         names = variables(self.formula)
         target, graph, root = self._graph(by, names)
-        graph.saturate(rules(), 6, _NODES)
         known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES)
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
+        graph.union(graph.add_term(settled(target, known.points)), root)
+        graph.rebuild()
         inner = known.in_regions(_INNER * min(len(names), 2))
         widths = _WIDTHS[self.wide]
         choices = list(polynomials(target, names[0], known, widths, self.dtype)) if len(names) == 1 else []
-        for attempt in range(_ATTEMPTS):
+        for attempt, (times, nodes) in enumerate(_EFFORTS):
+            graph.saturate(rules(), times, nodes)
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
-            terms = [*(kept.terms if kept else ()), target]
+            terms = [*map(tidy, kept.terms if kept else ()), target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
             program, worst, bad = self._program(target, names, choices, known)
-            if not len(bad) or attempt == _ATTEMPTS - 1:
+            if not len(bad) or attempt == len(_EFFORTS) - 1:
                 break
             # every implementation fails at these: look for others there, with more forms
             inner, known = inner.followed_by(bad.whole_regions()), known.and_(bad)
-            graph.saturate(rules(), 2, 2 * _NODES)
-            if len(names) == 1:
+            choices += extremes(bad, self.dtype)
+            if len(names) == 1 and attempt > 0:
                 choices += patches(target, names[0], bad, widths, self.dtype)
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
         return Found(target, program, variants, worst, time.perf_counter() - start, graph.size)
@@ -158,7 +163,12 @@ class Search:
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:
-    """Return a few generic points of an interval, of few bits, others for each variable."""
+    """Return a few generic points of an interval, of few bits, others for each variable.
+
+    They are as near to 0 as the interval lets them: at 700 exp(x) - 1 and exp(x) are the same to all bits.
+    """
+    near = max(low, -3.0), min(high, 3.0)
+    low, high = near if np.isfinite([low, high]).any() and near[1] - near[0] >= 0.5 else (low, high)
     base = np.roll([0.37109375, 1.28125, 2.71875, 0.640625, 1.59375, 0.2109375], shift)
     if np.isfinite(low) and np.isfinite(high):
         at = low + (high - low) * base / 3

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pullback.errors import OptionError
+from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
@@ -31,7 +32,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def certify(
-    function: Callable[..., Any],
+    op: Callable[..., Any],
     dtype: torch.dtype = torch.float32,
     wide: Wide = "where-needed",
     domain: Domain | None = None,
@@ -50,7 +51,8 @@ def certify(
         raise OptionError(f"forms are searched for float32, bfloat16 and float16, not for {dtype}.")
     if wide not in ("never", "where-needed", "always"):
         raise OptionError(f'wide is "never", "where-needed" or "always", not {wide!r}.')
-    meaning, formula = meaning_of(function, dtype), Formula(function)
+    written = Callee(op).formula  # an op may have stable forms already
+    meaning, formula = meaning_of(written, dtype), Formula(written)
     term, names = meaning.term, meaning.variables
     search = Search(term, domain or {}, wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
@@ -87,9 +89,6 @@ def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> F
 def _worst(found: Errors, points: Mapping[str, Floats]) -> str:
     i = int(np.argmax(found.ulp))
     at = ", ".join(f"{name} = {float(x[i]):.6g}" for name, x in points.items())
-    bad = ", ".join(
-        f"{int(mask.sum())} {what}"
-        for mask, what in ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
-        if mask.any()
-    )
-    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f" and wrong: {bad}" if bad else "")
+    kinds = ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
+    bad = ", ".join(f"{int(mask.sum())} {what}" for mask, what in kinds if mask.any())
+    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f", spurious {bad}" if bad else "")

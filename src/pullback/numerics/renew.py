@@ -1,0 +1,102 @@
+"""`pullback stabilise`: the certificates of a module's ops, written beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pullback.check.find.importing import import_root
+from pullback.check.find.target import parse_target, similar
+from pullback.errors import FormulaError, OptionError, TargetError
+from pullback.numerics.certificate import Certificate, beside, load, save
+from pullback.numerics.command import domain_of, dtypes_of
+from pullback.numerics.search import Wide
+from pullback.numerics.stabilise import certify
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What was done for a module.
+
+    Attributes:
+        path: the file that was written; `None` if there was nothing to write.
+        made: the new certificates.
+        left: ops that stay as written, each with the reason.
+    """
+
+    path: Path | None
+    made: tuple[Certificate, ...]
+    left: tuple[tuple[str, str], ...]
+
+
+def run(
+    target: str,
+    dtypes: Iterable[str],
+    wide: Wide,
+    domain: Iterable[str],
+    on_progress: Callable[[int, int], None],
+) -> Renewal:
+    """Search for the stable forms of the ops of a module, or of one of them, and write them beside it.
+
+    Raises:
+        PullbackError: for a target or an option that cannot be used.
+    """
+    source, ops = _ops(target)
+    limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
+    path = beside(source)
+    with _readable():
+        before = load(path)
+    made: list[Certificate] = []
+    left: list[tuple[str, str]] = []
+    jobs = [(name, op, dtype) for name, op in ops.items() for dtype in wanted]
+    for done, (name, op, dtype) in enumerate(jobs):
+        on_progress(done, len(jobs))
+        try:
+            made.append(certify(op, dtype, wide, limits))
+        except FormulaError as error:
+            left.append((name, str(error)))
+    on_progress(len(jobs), len(jobs))
+    if not made:
+        return Renewal(None, (), tuple(dict.fromkeys(left)))
+    kept = {c.key: c for c in (*before, *made)}
+    try:
+        save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}") from error
+    return Renewal(path, tuple(made), tuple(dict.fromkeys(left)))
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise OptionError(f"{error}: mend or remove that file first") from error
+
+
+def _ops(target: str) -> tuple[str, dict[str, Any]]:
+    """Import a target; return its file and the derived ops that it defines, or the one that is named."""
+    parsed = parse_target(target)
+    with contextlib.redirect_stdout(sys.stderr):
+        module = import_root(parsed).module
+    if module is None or not module.__file__:
+        raise TargetError(f"{parsed.where} cannot be imported; run it with python to see where")
+    ops = {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(type(value), "_is_pullback_op", False) and value.kind == "derived"
+        if value.__module__ == module.__name__ and value.is_stable
+    }
+    if not parsed.name:
+        if not ops:
+            raise TargetError(f"{parsed.where} defines no derived op of pullback.function")
+        return module.__file__, ops
+    if parsed.name not in ops:
+        raise TargetError(f"no derived op {parsed.name!r} in {parsed.where}{similar(parsed.name, ops)}")
+    return module.__file__, {parsed.name: ops[parsed.name]}

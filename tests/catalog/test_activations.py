@@ -1,0 +1,71 @@
+"""Activations: as accurate as their certificates say, at points that no search has seen, where PyTorch's are not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pullback import catalog
+from pullback.catalog import activations
+from pullback.numerics.certificate import beside, load
+from pullback.numerics.derive import derivative
+from pullback.numerics.oracle import exact
+from pullback.numerics.samples import sampled
+from pullback.numerics.term import parse
+from pullback.numerics.ulp import errors
+
+CERTIFICATES = load(beside(activations.__file__))
+NAMES = ["erfcx", "expm1", "gelu", "log_ndtr", "logit", "mish", "sigmoid", "silu", "sinc", "softsign", "tanh"]
+NAMES += ["tanhshrink"]
+SEED = 20261120
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_each_op_has_a_certificate_for_float32():
+    assert Path(beside(activations.__file__)).exists()
+    assert {c.name for c in CERTIFICATES if c.dtype == "float32"} == set(NAMES)
+
+
+@pytest.mark.parametrize("found", CERTIFICATES, ids=lambda c: f"{c.name}-{c.dtype}")
+def test_gradients_are_within_a_few_ulp_of_exact_ones(found):
+    op, dtype = getattr(activations, found.name), getattr(torch, found.dtype)
+    target = derivative(parse(found.formula), "x")
+    fresh = sampled(target, ("x",), dtype, SEED, {}).thinned(4000)
+    x = fresh.tensors(dtype)["x"].requires_grad_()
+    value = op(x)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    assert [c.dtype for c in op.certificates] == [found.dtype] or found.dtype in {c.dtype for c in op.certificates}
+    for computed, term in ((value.detach(), parse(found.formula)), (slope, target)):
+        (truth,) = exact([term], fresh.points)
+        found_errors = errors(computed, truth)
+        assert not found_errors.spurious.any()
+        normal = found_errors.ulp[~found_errors.subnormal]
+        assert normal.max() <= (1.5 if dtype == torch.float32 else 0.52)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "exact_slope"),
+    [
+        ("sigmoid", 20.0, 2.0611536e-09),  # PyTorch: 0
+        ("tanh", 10.0, 8.2446145e-09),  # PyTorch: 0
+        ("gelu", -7.0, -6.2637e-11),  # PyTorch: 0
+        ("softsign", 1e8, 1e-16),  # PyTorch: 0
+        ("tanhshrink", 1e-4, 1e-8),  # PyTorch: 0
+    ],
+)
+def test_where_pytorch_says_0(name, x, exact_slope):
+    at = torch.tensor([x], requires_grad=True)
+    (slope,) = torch.autograd.grad(getattr(catalog, name)(at).sum(), at)
+    assert slope.item() == pytest.approx(exact_slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_float64_it_is_the_function_of_that_name(name):
+    x = torch.linspace(0.05, 0.95, 9, dtype=torch.float64)
+    op = getattr(activations, name)
+    assert torch.equal(op(x), op.__wrapped__(x))
+    assert torch.autograd.gradcheck(op, x.clone().requires_grad_())

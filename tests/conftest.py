@@ -31,3 +31,9 @@ def _forget_modules_of_temporary_files():
     for name in set(sys.modules) - before:
         if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path, monkeypatch):
+    """What a test keeps is gone after it, and nothing is read that the user keeps."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -274,12 +274,50 @@ _TRACING = threading.RLock()
 """That a trace is running is a global of torch.fx, which two threads would leave wrong for good."""
 
 
+_LENT = threading.local()
+"""Of a thread that runs `apart`: it holds the lock of the one that waits for it."""
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Wait until no other thread traces; the thread that does may come in again."""
+    if getattr(_LENT, "lock", False):
+        yield
+        return
+    with _TRACING:
+        yield
+
+
+def apart(function: Callable[[], Any]) -> Any:
+    """Call a function where no transform, mode, tracer or autocast of this thread sees its ops: in a thread of its own.
+
+    Relies on the states of all these being local to a thread. It may trace, while this thread waits for it.
+    """
+    outcome: list[Any] = []
+
+    def run() -> None:
+        _LENT.lock = True
+        try:
+            outcome.extend((function(), None))
+        except BaseException as error:
+            outcome.extend((None, error))
+
+    with tracing():
+        thread = threading.Thread(target=run, name="pullback-apart")
+        thread.start()
+        thread.join()
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
 def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
     """
-    with _TRACING:
+    with tracing():
         traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     return traced
 

@@ -18,6 +18,8 @@ from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
+from pullback.numerics.certificate import Certificate, label
+from pullback.numerics.written import as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             *inputs[:n],
             *(torch.zeros_like(out) for out in results if has_derivative(out)),
         ]
-    with torch.no_grad():
+    with torch.no_grad(), as_written():
         module = _torch.trace_ops(flat, *inputs)
     simplify(module.graph)
     module.recompile()
@@ -154,8 +156,10 @@ def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
     return found
 
 
-def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> str:
-    """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain."""
+def page(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, certificate: Certificate | None = None
+) -> str:
+    """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain, accuracy."""
     names = input_names(op._signature, args, kwargs)
     shown = op._formula if op._soft is None else op._soft
     sections = [repr(op), _source(op._formula)]
@@ -175,6 +179,9 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str) -> st
     sections += [f"    {s}" for s in saved]
     sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
+    if certificate is not None:
+        sections.append(f"Uses stable forms for {certificate.dtype}, with the largest errors measured:")
+        sections += [f"    {label(by)}: {form.measured}" for by, form in certificate.forms.items()]
     return "\n".join(sections) + "\n"
 
 

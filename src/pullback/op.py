@@ -50,7 +50,7 @@ class Op:
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
         self._formula = formula
         self._soft = soft
-        self._stable = Stable(self, formula) if stable and soft is None and not residuals else None
+        self._stable = Stable(formula) if stable and soft is None and not residuals else None
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
         self._plans = Plans(self.__name__, self._functions, (formula, soft))
         self._signature = _signature_of(formula)
@@ -217,7 +217,7 @@ class Op:
         if self._stable is None or not self.is_stable:
             why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
             raise OptionError(f"{self.__name__} has no stable forms: {why}.")
-        found = certify(self, dtype, wide, domain)
+        found = certify(self._formula, dtype, wide, domain)
         self._stable.use(found)
         self._stable.keep(found)
         self._plans.forget()
@@ -242,7 +242,8 @@ class Op:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
         args, kwargs = self._example(args, kwargs)
         how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
-        return introspect.page(self, args, kwargs, how)
+        forms = self._stable.forms(args, kwargs) if self._stable is not None else None
+        return introspect.page(self, args, kwargs, how, None if forms is None else forms.certificate)
 
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         call = Call(args, kwargs, grad=True).requiring_grad()

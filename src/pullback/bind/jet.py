@@ -34,19 +34,18 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
 def second_order(
     value: Function, slopes: Sequence[Function], curvatures: Mapping[tuple[int, int], Function]
 ) -> Function:
-    """Return the native form; where an input is not finite its derivatives are 0."""
+    """Return the native form; where an input is infinite its derivatives are 0, as a relaxed op's."""
 
     def function(*given: Tensor) -> Tensor:
         xs = torch.broadcast_tensors(*given)
         at = [cut(x) for x in xs]
         steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
         s = _total(steps).pow(_BEYOND)
-        for i, step in enumerate(steps):
-            slope = slopes[i](*at)
-            for j, other in enumerate(steps):
-                curvature = curvatures[min(i, j), max(i, j)](*at)
-                slope = slope + _times(other * 0.5, curvature)
-            s = s + _times(step, slope)
+        for step, slope in zip(steps, slopes, strict=True):
+            s = s + _times(step, slope(*at), step, 0.5)
+        for (i, j), curvature in curvatures.items():
+            square, along = steps[i] * steps[j], steps[i] if i == j else steps[i] + steps[j]
+            s = s + _times(square, curvature(*at) * (0.5 if i == j else 1.0), along, 1.5)
         return value(*at) - (cut(s) - s)
 
     return function
@@ -60,15 +59,19 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _step(x: Tensor, a: Tensor) -> Tensor:
-    """Return 0 with derivative 1; with derivative 0 where x is not finite."""
-    d = x - a
-    return torch.where(torch.isnan(d), 0.0, d)
+    """Return 0 with derivative 1; with derivative 0 where x is infinite."""
+    return torch.where(torch.isinf(x), 0.0, x - a)
 
 
-def _times(d: Tensor, slope: Tensor) -> Tensor:
-    """Return d · slope for d = 0: 0, also where the slope is infinite, and its derivative is infinite then."""
-    steep = ~torch.isfinite(slope)
-    plain = d * torch.where(steep, 0.0, slope)
-    sign = torch.where(slope < 0, -1.0, 1.0).to(d.dtype)
-    # √d has an infinite slope at 0; where it is not wanted it is taken at 1, so that no 0 · ∞ arises
-    return plain + torch.where(steep, sign * torch.sqrt(torch.where(steep, d, 1.0)), 0.0)
+def _times(zero: Tensor, factor: Tensor, d: Tensor, power: float) -> Tensor:
+    """Return a product with 0 as 0, also where a factor is infinite.
+
+    There it is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and
+    no lower one; where the factor is NaN, that derivative is.
+    """
+    steep = ~torch.isfinite(factor)
+    sign = torch.where(factor > 0, 1.0, torch.where(factor < 0, -1.0, 0.0)).to(d.dtype)
+    # elsewhere the power is taken at 1, so that no 0 · ∞ arises
+    return zero * torch.where(steep, 0.0, factor) + torch.where(
+        steep, sign * torch.where(steep, d, 1.0).pow(power), 0.0
+    )

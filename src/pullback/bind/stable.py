@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +14,16 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.jet import first_order, second_order
-from pullback.errors import PullbackError
+from pullback.errors import FormulaError, PullbackError
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
 from pullback.numerics.certificate import Certificate
+from pullback.numerics.derive import derivative
 from pullback.numerics.emit import emit
-from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.evaluate import evaluate
+from pullback.numerics.meant import meaning_of
+from pullback.numerics.term import parse
+from pullback.numerics.written import is_as_written
 
 _DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _DEVICE = "cpu"
@@ -38,40 +41,37 @@ class Forms:
 
 
 class Stable:
-    """The stable forms of one formula.
+    """The stable forms of one formula of tensors."""
 
-    Args:
-        op: whose formula it is.
-        formula: of tensors.
-    """
-
-    def __init__(self, op: Any, formula: Callable[..., Any]) -> None:
-        self._op, self._formula = op, formula
-        self._lock = threading.RLock()
+    def __init__(self, formula: Callable[..., Any]) -> None:
+        self._formula = formula
         self._known: dict[torch.dtype, Forms | None] = {}
         self._reads: Reads | None = None
+        self.given = object()
+        """Another object whenever a certificate is given: what is made of the forms is made again."""
 
         @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
         def look_up(dtype: torch.dtype) -> bool:
             """Run while Dynamo traces."""
-            return self._look_up(dtype)
+            return self._of(dtype) is not None
 
         self._look_up_compiling = look_up
 
     def forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms for a call, if there are any for tensors like these."""
-        if kwargs or not args:
-            return None
-        if not isinstance(args[0], Tensor):
+        if kwargs or not args or not isinstance(args[0], Tensor):
             return None
         dtype = args[0].dtype
         for a in args:
             if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != _DEVICE or not _torch.is_plain_kind(a):
                 return None
-        known = self._look_up_compiling if torch.compiler.is_dynamo_compiling() else self._look_up
-        if not known(dtype):
+        if dtype.itemsize == 2 and torch.is_autocast_enabled(_DEVICE):  # it widens the results of some ops
             return None
-        forms = self._known[dtype]
+        if torch.compiler.is_dynamo_compiling():
+            self._look_up_compiling(dtype)
+            forms = self._known.get(dtype)  # on which Dynamo then guards
+        else:
+            forms = None if is_as_written() else self._of(dtype)
         return None if forms is None or len(forms.certificate.variables) != len(args) else forms
 
     def native_forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
@@ -88,14 +88,15 @@ class Stable:
         """Use a certificate from now on.
 
         Raises:
-            ValueError: if it does not compute the formula.
+            FormulaError: if it does not compute the formula, or the formula may change unseen.
         """
-        dtype = getattr(torch, found.dtype)
-        forms = _forms_of(found, dtype)
-        _require_sound(found, dtype, self._formula)
-        with self._lock:
-            self._renew()
-            self._known[dtype] = forms
+        with _torch.tracing():
+            reads = self._renewed()
+            if reads.obstacle:
+                raise FormulaError(f"{found.name} may mean something else at the next call: {reads.obstacle}.")
+            forms = _torch.apart(lambda: _forms_of(found))
+            self._known = {**self._known, getattr(torch, found.dtype): forms}
+            self.given = object()
 
     def keep(self, found: Certificate) -> None:
         """Write a certificate to the user's cache, where the next program finds it."""
@@ -107,31 +108,9 @@ class Stable:
 
     def certificates(self) -> list[Certificate]:
         """Return those that are in use."""
-        return [forms.certificate for forms in self._known.values() if forms is not None]
-
-    def _look_up(self, dtype: torch.dtype) -> bool:
-        """Find the certificate for a dtype, once; whether there is one."""
-        with self._lock:
-            reads = self._renew()
-            if dtype in self._known:
-                return self._known[dtype] is not None
-            self._known[dtype] = None
-            if reads.obstacle:  # the formula may mean something else at the next call
-                return False
-            beside = self.beside()
-            if dtype not in _DTYPES or not (certificate.cache().exists() or (beside and beside.exists())):
-                return False
-            key = self._key(dtype)
-            if key is None:
-                return False
-            return (beside is not None and self._try(beside, key)) or self._try(certificate.cached(key), key)
-
-    def _renew(self) -> Reads:
-        """Return what the formula reads; once that has changed, its forms are forgotten."""
-        if self._reads is None or not self._reads.unchanged():
-            self._known.clear()
-            self._reads = reads_of(self._formula)
-        return self._reads
+        with _torch.tracing():
+            self._renewed()
+            return [forms.certificate for forms in self._known.values() if forms is not None]
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
@@ -141,55 +120,82 @@ class Stable:
             return None
         return certificate.beside(source) if source and not source.startswith("<") else None
 
-    def _key(self, dtype: torch.dtype) -> tuple[Any, ...] | None:
+    def _of(self, dtype: torch.dtype) -> Forms | None:
+        reads, known = self._reads, self._known  # in this order: another thread renews the forms first
+        if reads is not None and dtype in known and reads.unchanged():
+            return known[dtype]
+        complaints: list[str] = []
+        with _torch.tracing():
+            reads = self._renewed()
+            if dtype not in self._known:
+                # what cannot be watched may mean something else at the next call
+                forms = None if reads.obstacle or dtype not in _DTYPES else self._look_up(dtype, complaints)
+                self._known = {**self._known, dtype: forms}
+            forms = self._known[dtype]
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
+        return forms
+
+    def _renewed(self) -> Reads:
+        """Return what the formula reads; once that has changed, its forms are forgotten."""
+        if self._reads is None or not self._reads.unchanged():
+            self._known = {}
+            self._reads = reads_of(self._formula)
+        return self._reads
+
+    def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
+        """Find the certificate for a dtype; without any on this machine nothing is traced."""
         try:
-            formula = Formula(self._op)
-            terms = formula.terms(dtype, 0)
-        except PullbackError:  # not pointwise, or not of tensors alone
+            beside, cache = self.beside(), certificate.cache()
+            there = [path for path in (beside, cache) if path is not None and path.exists()]
+        except (OSError, RuntimeError):  # a folder that we may not enter, no home
             return None
-        return (str(terms[Quantity(0, ())]), formula.variables, _DTYPES[dtype], _DEVICE) if len(terms) == 1 else None
+        return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
 
-    def _try(self, path: Path, key: tuple[Any, ...]) -> bool:
+    def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
         try:
-            for found in certificate.load(path):
-                if found.key == key:
-                    self.use(found)
-                    return True
-        except (OSError, ValueError) as error:
-            warnings.warn(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.", stacklevel=2)
-        return False
+            meaning = meaning_of(self._formula, dtype)
+        except PullbackError:  # no certificate is of such a formula
+            return None
+        key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
+        for path in (beside, certificate.cached(key)):
+            try:
+                for found in certificate.load(path) if path is not None else ():
+                    if found.key == key:
+                        return _forms_of(found)
+            except Exception as error:  # the file may be anybody's, the formula is there without it
+                complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
+        return None
 
 
-def _forms_of(found: Certificate, dtype: torch.dtype) -> Forms:
-    names = found.variables
-    value, *others = (
-        emit(form.program, names, dtype, f"{found.name}_{'_'.join(('d', *by)) if by else 'value'}".replace(".", "_"))
-        for by, form in found.forms.items()
-    )
-    made = dict(zip(list(found.forms)[1:], others, strict=True))
+def _forms_of(found: Certificate) -> Forms:
+    names, dtype = found.variables, getattr(torch, found.dtype)
+    made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
+    _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
-    pairs = {
-        (i, j): made.get((names[i], names[j])) or made[(names[j], names[i])]
-        for i in range(len(names))
-        for j in range(i, len(names))
-    }
-    return Forms(value, first_order(value, slopes), second_order(value, slopes, pairs), found)
+    curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
+    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), found)
 
 
-def _require_sound(found: Certificate, dtype: torch.dtype, formula: Callable[..., Any]) -> None:
-    """Refuse a certificate whose value or slopes are not its formula's, in float64 at ordinary points."""
-    random = torch.Generator().manual_seed(0)
-    at = [torch.rand(64, generator=random, dtype=torch.float64) * 4 - 2 for _ in found.variables]
-    xs = [x.to(dtype).double().requires_grad_() for x in at]
-    with torch.enable_grad():
-        out = formula(*xs)
-        slopes = torch.autograd.grad(out.sum(), xs, allow_unused=True, materialize_grads=True)
-    inputs = {name: x.detach().to(dtype) for name, x in zip(found.variables, xs, strict=True)}
-    expected: dict[certificate.By, Tensor] = {(): out.detach()}
-    expected |= {(name,): g for name, g in zip(found.variables, slopes, strict=True)}
-    for by, right in expected.items():
-        got = found.forms[by].program.run(inputs).double()
-        settled = right.isfinite() & (right.abs() > 1e-3)
-        off = ((got - right) / right).abs()[settled]
-        if off.numel() and not bool((off < 64 * torch.finfo(dtype).eps + 1e-6).float().mean() > 0.9):
-            raise ValueError(f"the form of {certificate.label(by)} of {found.name} does not compute it")
+_REACH = ((2.0, 0.9), (40.0, 0.5))
+"""How far points go, and the part of them at which a form has to agree with a formula that may be inaccurate there."""
+
+
+def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificate.By, Callable[..., Tensor]]) -> None:
+    """Refuse a certificate whose forms are not its formula and derivatives, in float64 at ordinary points."""
+    random = torch.Generator("cpu").manual_seed(0)
+    formula = parse(found.formula, found.variables)
+    for reach, part in _REACH:
+        draws = [torch.rand(128, generator=random, dtype=torch.float64, device="cpu") for _ in found.variables]
+        at = [((u * 2 - 1) * reach).to(dtype) for u in draws]
+        points = {name: x.double() for name, x in zip(found.variables, at, strict=True)}
+        for by, form in made.items():
+            target = formula
+            for name in by:
+                target = derivative(target, name)
+            right, got = evaluate(target, points), form(*at).double()
+            size = right.abs().clamp_min(1e-3)
+            settled = right.isfinite() & (size < torch.finfo(dtype).max)
+            close = ((got - right).abs() <= size * (16 * torch.finfo(dtype).eps + 1e-6))[settled]
+            if close.numel() and not bool(close.double().mean() >= part):
+                raise FormulaError(f"the form of {certificate.label(by)} of {found.name} does not compute it")

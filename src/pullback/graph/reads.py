@@ -116,6 +116,8 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
 
 def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
     reads.watched.append((vars(op), "_rule", op._rule))
+    if op._stable is not None:
+        reads.watched.append((vars(op._stable), "given", op._stable.given))
     if op.kind == "ruled":
         reads.obstacle = reads.obstacle or f"it calls {op.__name__}, whose derivative is a rule"
     for part in (op._formula, op._soft):

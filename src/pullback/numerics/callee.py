@@ -54,6 +54,11 @@ class Callee:
 
     def results(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the floating-point results of a function that takes what this one takes."""
+        leaves, _ = _torch.tree_leaves(self.result(function, tensors))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+    def result(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+        """Return the result of a function that takes what this one takes, without residuals."""
         if self._signature is None:
             result = function(*tensors, **self._fixed)
         else:
@@ -61,10 +66,7 @@ class Callee:
             bound = self._signature.bind_partial()
             bound.arguments = {name: given[name] for name in self._signature.parameters if name in given}
             result = function(*bound.args, **bound.kwargs)
-        if self._residuals and function is self.formula:
-            result = result[0]
-        leaves, _ = _torch.tree_leaves(result)
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        return result[0] if self._residuals and function is self.formula else result
 
     def _by_signature(self, signature: inspect.Signature) -> tuple[str, ...]:
         parameters = signature.parameters

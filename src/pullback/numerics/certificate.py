@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
+from pullback.numerics.ops import CONDITIONS, OPS, VALUES
 from pullback.numerics.piecewise import Program, read
+from pullback.numerics.term import topological
 
 SUFFIX = ".stable.toml"
 """Of the file beside a module: `ops.py` has `ops.stable.toml`."""
 _HEADER = (
     "# Written by `pullback stabilise`: stable forms of formulas and of their derivatives, with measured errors.\n"
 )
+
+_HIGHEST = 64
+"""The order of a zero: far more than there are."""
 
 By = tuple[str, ...]
 """Variables that a formula is differentiated by, in turn; none for its value."""
@@ -95,7 +102,9 @@ def load(path: Path) -> list[Certificate]:
         return []
     try:
         return [_of_table(table) for table in tomllib.loads(text).get("certificate", [])]
-    except (KeyError, TypeError, SyntaxError, tomllib.TOMLDecodeError) as error:
+    except KeyError as error:
+        raise ValueError(f"{path} is not a file of certificates: one has no {error}") from error
+    except (ValueError, TypeError, AttributeError, SyntaxError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of certificates: {error}") from error
 
 
@@ -106,10 +115,15 @@ def save(path: Path, certificates: Iterable[Certificate]) -> None:
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
     ) as part:
-        part.write(text)
-    written = Path(part.name)
-    written.chmod(0o644)
-    written.replace(path)
+        written = Path(part.name)
+        try:
+            part.write(text)
+            part.close()
+            written.chmod(0o644)
+            written.replace(path)
+        except OSError:
+            written.unlink()
+            raise
 
 
 def beside(source: str) -> Path:
@@ -129,13 +143,39 @@ def cached(key: tuple[Any, ...]) -> Path:
 
 
 def _of_table(table: dict[str, Any]) -> Certificate:
-    forms = {
-        tuple(form["by"]): Form(read(form["program"].strip("\n").splitlines()), form["measured"])
-        for form in table["form"]
-    }
     texts = [table[name] for name in ("name", "formula", "dtype", "wide", "device", "made")]
     name, formula, dtype, wide, device, made = map(str, texts)
-    return Certificate(name, formula, tuple(table["variables"]), dtype, wide, device, made, forms)
+    variables = tuple(map(str, table["variables"]))
+    forms = {}
+    for form in table["form"]:
+        program = read(form["program"].strip("\n").splitlines(), variables)
+        _require_known(program, variables)
+        forms[tuple(form["by"])] = Form(program, str(form["measured"]))
+    wanted = {by for order in range(3) for by in combinations_with_replacement(variables, order)}
+    if forms.keys() != wanted:
+        raise ValueError(f"{name} has not the forms of its value, first and second derivatives")
+    return Certificate(name, formula, variables, dtype, wide, device, made, forms)
+
+
+def _require_known(program: Program, variables: Sequence[str]) -> None:
+    """Refuse what no search writes: names become code (`emit`)."""
+    roots = [*program.branches(), *(term for term, _ in program.terms())]
+    for term in topological(roots):
+        match term.op:
+            case "const":
+                known = math.isfinite(float(term.value))
+            case "var":
+                known = term.value in variables
+            case "named":
+                known = term.value in VALUES
+            case "poly":
+                known = 0 <= term.value.power <= _HIGHEST
+            case op:
+                known = op in OPS
+        if not known:
+            raise ValueError(f"it does not know {term}")
+    if any(root.op in CONDITIONS for root in roots):
+        raise ValueError("a form is a number, not a condition")
 
 
 def _lines(c: Certificate) -> list[str]:

@@ -35,18 +35,24 @@ _NAMES = {"erfcx": "torch.special.erfcx"}
 def emit(program: Program, names: Sequence[str], dtype: torch.dtype, name: str) -> Callable[..., Tensor]:
     """Return a function of tensors of a dtype, in the order of `names`, that computes a program.
 
-    Its source is in its attribute `source`.
+    Its source is in its attribute `source`. What is executed is of our making: `name` is no part of it, ops are those
+    of the table.
     """
     writer = _Writer(names, dtype)
     result = writer.program(program)
-    lines = [f"def {name}({', '.join(names)}):", *(f"    {line}" for line in writer.lines)]
+    lines = [f"def form({', '.join(map(_parameter, names))}):", *(f"    {line}" for line in writer.lines)]
     lines.append(f"    return {writer.finished(program, result)}")
     source = "\n".join(lines)
     scope: dict[str, Any] = {"torch": torch, "primitives": primitives}
     exec(compile(source, f"<{name}>", "exec"), scope)
-    made: Any = scope[name]
+    made: Any = scope["form"]
     made.source = source
     return made  # type: ignore[no-any-return]
+
+
+def _parameter(name: str) -> str:
+    """Return what an input is called, so that it hides nothing: a formula may call it `torch`, or `v0`."""
+    return f"{name}_in"
 
 
 class _Writer:
@@ -71,10 +77,12 @@ class _Writer:
         return value
 
     def finished(self, program: Program, result: str) -> str:
-        """Return the result in its dtype; NaN where an input is, though the last piece may not read it."""
-        for name in sorted(set(self._names) - program.shown()):
-            result = f"torch.where({name} != {name}, {name}, {result})"
-        return f"{result}.to({self._dtype})" if result in self._names or self._is_mixed() else result
+        """Return the result in its dtype, a new tensor; NaN where an input is, though no piece may read it there."""
+        for x in map(_parameter, sorted(set(self._names) - program.shown())):
+            result = f"torch.where({x} != {x}, {x}, {result})"
+        if result in map(_parameter, self._names):
+            return f"{result}.clone()"
+        return f"{result}.to({self._dtype})" if self._is_mixed() else result
 
     def _is_mixed(self) -> bool:
         return working(self._dtype) != self._dtype or any(wide for _, wide in self._known)
@@ -109,15 +117,15 @@ class _Writer:
     def _variable(self, name: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)
         if dtype == self._dtype:
-            return name
+            return _parameter(name)
         key = (Term(VAR, (), name), wide)
         if key not in self._known:
-            self._known[key] = self._line(f"{name}.to({dtype})")
+            self._known[key] = self._line(f"{_parameter(name)}.to({dtype})")
         return self._known[key]
 
     def _constant(self, text: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)
-        return f"torch.full((), {text}, dtype={dtype}, device={self._names[0]}.device)"
+        return f"torch.full((), {text}, dtype={dtype}, device={_parameter(self._names[0])}.device)"
 
     def _horner(self, term: Term, wide: bool) -> str:
         poly, x = term.value, self._known[term.args[0], wide]

@@ -17,6 +17,7 @@ from pullback.numerics.callee import Callee
 from pullback.numerics.derive import derivative
 from pullback.numerics.graphs import terms_of
 from pullback.numerics.term import Term
+from pullback.numerics.written import as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +101,27 @@ class Formula:
         for name, slope in list(zip(self.variables, slopes, strict=True))[first:]:
             self._differentiate(Quantity(quantity.output, (*quantity.by, name)), slope, xs, order - 1, found)
 
-    def terms(self, dtype: torch.dtype, order: int) -> dict[Quantity, Term]:
+    def result(self, tensors: Sequence[Tensor]) -> Any:
+        """Return what the formula returns, whatever that is."""
+        return self._callee.result(self._callee.formula, tensors)
+
+    def terms(
+        self, dtype: torch.dtype, order: int, shapes: Sequence[tuple[int, ...]] = ((3,), (5,))
+    ) -> dict[Quantity, Term]:
         """Return the terms of the values and derivatives up to an order; of a relaxed op its relaxation's derivatives.
 
         Args:
             dtype: of the tensors that the function is recorded on: it may ask for it.
             order: of the derivatives.
+            shapes: of these tensors, in which the terms have to be the same.
 
         Raises:
             FormulaError: if the function is not a pointwise formula of ops in the table, or cannot be traced.
             DerivativeError: if an op on the way has no derivative in the table.
         """
-        values = self._traced(self._callee.formula, dtype, order)
+        values = self._traced(self._callee.formula, dtype, order, shapes)
         soft = self._callee.relaxation
-        slopes = values if soft is None or not order else self._traced(soft, dtype, order)
+        slopes = values if soft is None or not order else self._traced(soft, dtype, order, shapes)
         found: dict[Quantity, Term] = {}
         for output in range(len(values)):
             for by in (by for n in range(order + 1) for by in combinations_with_replacement(self.variables, n)):
@@ -123,18 +131,22 @@ class Formula:
                 found[Quantity(output, by)] = term
         return found
 
-    def _traced(self, function: Callable[..., Any], dtype: torch.dtype, order: int) -> list[Term]:
-        first, second = (self._recorded(function, dtype, size, order) for size in (3, 5))
-        if first != second:
+    def _traced(
+        self, function: Callable[..., Any], dtype: torch.dtype, order: int, shapes: Sequence[tuple[int, ...]]
+    ) -> list[Term]:
+        first, *others = (self._recorded(function, dtype, shape, order) for shape in shapes)
+        if any(other != first for other in others):
             raise FormulaError(f"{self.name} depends on the shape of its input: accuracy is of pointwise formulas")
         if not first:
             raise FormulaError(f"{self.name} returns no floating-point tensor")
         return first
 
-    def _recorded(self, function: Callable[..., Any], dtype: torch.dtype, size: int, order: int) -> list[Term]:
-        example = [torch.ones(size, dtype=dtype) for _ in self.variables]
+    def _recorded(
+        self, function: Callable[..., Any], dtype: torch.dtype, shape: tuple[int, ...], order: int
+    ) -> list[Term]:
+        example = [torch.ones(shape, dtype=dtype) for _ in self.variables]
         try:
-            with torch.no_grad(), _torch.quiet_fake_tensors():
+            with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
                 module = _torch.trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # whatever a user's function or the tracer raises
             raise FormulaError(f"{self.name} {_why(error)}") from error

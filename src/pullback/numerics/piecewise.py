@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -74,6 +75,14 @@ class Program:
         assert value is not None, "a program has a piece"
         return value
 
+    def branches(self) -> Iterator[Term]:
+        """Yield the terms that are compared with thresholds."""
+        if self.branch is not None:
+            yield self.branch
+        for piece in self.pieces:
+            if isinstance(piece.body, Program):
+                yield from piece.body.branches()
+
     def shown(self) -> frozenset[str]:
         """Return the variables of which a NaN shows by itself, in whatever piece it ends up."""
         in_pieces = [p.body.shown() if isinstance(p.body, Program) else shown(p.body) for p in self.pieces]
@@ -110,13 +119,14 @@ def show_branch(branch: Term | None) -> str:
     return "" if branch is None else show(branch)
 
 
-def read(lines: Sequence[str]) -> Program:
-    """Return the program that some lines say.
+def read(lines: Sequence[str], names: Collection[str] = ()) -> Program:
+    """Return the program that some lines say, of variables of these names.
 
     Raises:
         ValueError: if they do not say one.
     """
-    branch, pieces, rest = None, [], list(lines)
+    pieces: list[Piece] = []
+    branches, rest = [], list(lines)
     while rest:
         line = rest.pop(0)
         until, colon, form = line.partition(":")
@@ -125,13 +135,19 @@ def read(lines: Sequence[str]) -> Program:
         upper = float("inf")
         if until != "otherwise":
             compared, _, threshold = until.rpartition(" <= ")
-            branch, upper = parse(compared), float(threshold)
+            branches.append(parse(compared, names))
+            upper = float(threshold)
         inner = []
         while rest and rest[0].startswith("    "):
             inner.append(rest.pop(0)[4:])
         wide = form.endswith(_WIDE)
-        body = read(inner) if inner else parse(form.removesuffix(_WIDE).strip())
+        if inner and form.strip():
+            raise ValueError(f"a piece is a term or more pieces, not both: {line!r}")
+        body = read(inner, names) if inner else parse(form.removesuffix(_WIDE).strip(), names)
         pieces.append(Piece(body, upper, wide))
-    if not pieces or pieces[-1].upper != float("inf"):
-        raise ValueError("a program ends with a piece `otherwise`")
-    return Program(branch, tuple(pieces))
+    uppers = [piece.upper for piece in pieces]
+    if not pieces or uppers[-1] != float("inf") or len(branches) != len(pieces) - 1:
+        raise ValueError("a program ends with one piece `otherwise`")
+    if len(set(branches)) > 1 or any(not a < b for a, b in pairwise(uppers)):
+        raise ValueError("the pieces of a program are in the order of thresholds on one term")
+    return Program(branches[0] if branches else None, tuple(pieces))

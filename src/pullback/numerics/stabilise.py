@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import FormulaError, OptionError
+from pullback.errors import OptionError
 from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.meant import meaning_of
 from pullback.numerics.oracle import exact
 from pullback.numerics.piecewise import Program
 from pullback.numerics.samples import sampled
@@ -50,11 +51,9 @@ def certify(
         raise OptionError(f"forms are searched for float32, bfloat16 and float16, not for {dtype}.")
     if wide not in ("never", "where-needed", "always"):
         raise OptionError(f'wide is "never", "where-needed" or "always", not {wide!r}.')
-    formula = Formula(Callee(op).formula)  # as written: an op may have stable forms already
-    terms = formula.terms(dtype, 0)
-    if len(terms) != 1:
-        raise FormulaError(f"{formula.name} returns several tensors: forms are searched for one.")
-    term, names = terms[Quantity(0, ())], formula.variables
+    written = Callee(op).formula  # an op may have stable forms already
+    meaning, formula = meaning_of(written, dtype), Formula(written)
+    term, names = meaning.term, meaning.variables
     search = Search(term, domain or {}, wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
     forms = {}

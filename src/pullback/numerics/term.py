@@ -7,7 +7,7 @@ result of a search goes back into one (`numerics/graphs.py`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 from weakref import WeakValueDictionary
@@ -101,15 +101,20 @@ _COMPARE = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "e
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}
 
 
-def parse(text: str) -> Term:
+def parse(text: str, names: Collection[str] = ()) -> Term:
     """Read a term in Python's syntax: names in capitals are constants, other names variables, `a**2` is a product.
 
     A quotient of integers is a constant; written `div(1, 3)` it is an operation, as `neg(2)` is.
 
+    Args:
+        text: what `show` returns, say.
+        names: those that are variables even in capitals.
+
     Raises:
         ValueError: for other syntax.
     """
-    return _read(ast.parse(text, mode="eval").body, text)
+    root = _read(ast.parse(text, mode="eval").body, text)
+    return substitute(root, {named(name): var(name) for name in names})
 
 
 def _read(node: ast.expr, text: str) -> Term:

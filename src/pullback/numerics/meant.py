@@ -1,0 +1,103 @@
+"""What a formula means, where one term says it of every call: forms of the term may then stand in for the formula.
+
+Such a formula returns one tensor like its inputs, asks no more of them than their dtype, and has the derivatives of
+its term: what stops or replaces a gradient (`detach`, `no_grad`, a Function, a hook) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pullback import _torch
+from pullback.errors import FormulaError
+from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.ops import VALUES
+from pullback.numerics.term import Term
+from pullback.numerics.written import as_written
+
+_SHAPES = ((3,), (2, 5), ())
+"""What a formula might tell apart without asking: a flattened vector is itself."""
+_ASKING = frozenset({"is_floating_point", "is_complex", "_set_grad_enabled"})
+"""Functions that give no tensor, and the same for all tensors that forms are used for."""
+_FACTORIES = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
+"""Functions of a tensor whose results do not depend on its values: that these have no derivative stops none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The term of a formula, and its variables in order."""
+
+    name: str
+    term: Term
+    variables: tuple[str, ...]
+
+
+def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
+    """Return what a formula of tensors of a dtype means.
+
+    Raises:
+        FormulaError: if one term does not say it.
+        DerivativeError: if an op on the way has no derivative in the table.
+        OptionError: if it cannot be called with tensors alone.
+    """
+    formula = Formula(function)
+    taken = [name for name in formula.variables if name in VALUES]
+    if taken:
+        raise FormulaError(f"{formula.name} has a parameter {taken[0]}, the name of a constant: rename it.")
+    for shape in _SHAPES:
+        _look_at(formula, [torch.ones(shape, dtype=dtype, device="cpu").requires_grad_() for _ in formula.variables])
+    term = formula.terms(dtype, 1, _SHAPES[:2])[Quantity(0, ())]
+    return Meaning(formula.name, term, formula.variables)
+
+
+def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> None:
+    with torch.enable_grad(), as_written(), _Looking(formula.name):
+        out = formula.result(tensors)
+    like = tensors[0]
+    if not isinstance(out, Tensor) or (out.shape, out.dtype) != (like.shape, like.dtype):
+        raise FormulaError(f"{formula.name} does not return one tensor of the shape and dtype of its inputs.")
+    for node in _nodes(out):
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            raise FormulaError(f"{formula.name} calls a Function ({type(node).__name__}), whose derivative is its own.")
+
+
+class _Looking(TorchFunctionMode):
+    """Refuses what a term does not say."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        of = getattr(func.__self__, "__name__", "") if name == "__get__" else ""
+        results = [leaf for leaf in _torch.tree_leaves(out)[0] if isinstance(leaf, Tensor)]
+        asks = of or (not results and name not in _ASKING)
+        if asks and not isinstance(out, torch.dtype | torch.device | torch.layout):
+            raise FormulaError(
+                f"{self._name} uses `{of or name}` of a tensor: forms are for what computes elementwise."
+            )
+        given = [leaf for leaf in _torch.tree_leaves((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        if name not in _FACTORIES and any(t.requires_grad for t in given):
+            for result in results:
+                if result.is_floating_point() and not result.requires_grad:
+                    raise FormulaError(f"{self._name} stops the gradient, in `{name}`: forms are for whole formulas.")
+        return out
+
+
+def _nodes(out: Tensor) -> Iterator[Any]:
+    waiting: list[Any] = [out.grad_fn]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [ahead for ahead, _ in node.next_functions]

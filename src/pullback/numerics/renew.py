@@ -14,7 +14,7 @@ import torch
 from pullback.check.find.importing import import_root
 from pullback.check.find.target import parse_target, similar
 from pullback.errors import FormulaError, OptionError, TargetError
-from pullback.numerics.certificate import Certificate, beside, load, save
+from pullback.numerics.certificate import Certificate, beside, label, load, save
 from pullback.numerics.command import domain_of, dtypes_of
 from pullback.numerics.search import Wide
 from pullback.numerics.stabilise import certify
@@ -33,6 +33,11 @@ class Renewal:
     path: Path | None
     made: tuple[Certificate, ...]
     left: tuple[tuple[str, str], ...]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Of each form the op, the dtype, the quantity and what was measured."""
+        return [(c.name, c.dtype, label(by), form.measured) for c in self.made for by, form in c.forms.items()]
 
 
 def run(

@@ -56,7 +56,7 @@ def run(
     limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
     path = beside(source)
     with _readable():
-        before = load(path)
+        load(path)
     made: list[Certificate] = []
     left: list[tuple[str, str]] = []
     jobs = [(name, op, dtype) for name, op in ops.items() for dtype in wanted]
@@ -69,7 +69,8 @@ def run(
     on_progress(len(jobs), len(jobs))
     if not made:
         return Renewal(None, (), tuple(dict.fromkeys(left)))
-    kept = {c.key: c for c in (*before, *made)}
+    with _readable():
+        kept = {c.key: c for c in (*load(path), *made)}  # read again: another search may have written meanwhile
     try:
         save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
     except OSError as error:

@@ -40,12 +40,14 @@ def second_order(
         xs = torch.broadcast_tensors(*given)
         at = [cut(x) for x in xs]
         steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
+        infinite = [torch.isinf(x) for x in xs]
         s = _total(steps).pow(_BEYOND)
-        for step, slope in zip(steps, slopes, strict=True):
-            s = s + _times(step, slope(*at), step, 0.5)
+        for i, step in enumerate(steps):
+            s = s + _times(step, slopes[i](*at).masked_fill(infinite[i], 0.0), step, 0.5)
         for (i, j), curvature in curvatures.items():
-            square, along = steps[i] * steps[j], steps[i] if i == j else steps[i] + steps[j]
-            s = s + _times(square, curvature(*at) * (0.5 if i == j else 1.0), along, 1.5)
+            factor = (curvature(*at) * (0.5 if i == j else 1.0)).masked_fill(infinite[i] | infinite[j], 0.0)
+            along = steps[i] if i == j else steps[i] + steps[j]
+            s = s + _times(steps[i] * steps[j], factor, along, 1.5)
         return value(*at) - (cut(s) - s)
 
     return function

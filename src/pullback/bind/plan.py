@@ -78,7 +78,8 @@ def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: b
     Raises:
         FormulaError: if the formula does what has no derivative, or returns no tensor.
     """
-    with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False):  # it asks for values
+    # anomaly detection asks for values; what is made in inference mode does not count its versions
+    with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
         return _make_plan(call, name, functions, reads, grad)
 
 

@@ -95,6 +95,8 @@ def cut(t: Tensor) -> Tensor:
 
     A round trip through integers: three of PyTorch's passes drop `detach`, none drops this.
     """
+    if not torch.compiler.is_dynamo_compiling() and t.is_neg():  # Dynamo cannot ask, and has no such tensors
+        t = t.resolve_neg()
     return t.view(_BITS[t.dtype.itemsize]).view(t.dtype)
 
 

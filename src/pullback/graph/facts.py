@@ -67,7 +67,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
     """
     seen, readers = _Seen(), _Readers(name)
     facts = Facts()
-    plain = [t.detach() for t in tensors]  # `from_tensor` reads `.grad`, of which a tensor with a history warns
+    plain = [_plain(t) for t in tensors]
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
@@ -93,6 +93,13 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
         )
     facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
     return facts
+
+
+def _plain(t: Tensor) -> Tensor:
+    """Return what `from_tensor` takes: it reads `.grad`, of which a tensor with a history warns, and versions."""
+    if t.is_inference() and t.layout is torch.strided:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+    return t.detach()
 
 
 def _alike(fake: Tensor, tensor: Tensor) -> Tensor:

@@ -75,6 +75,8 @@ class _Looking(TorchFunctionMode):
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [leaf for leaf in _torch.tree_leaves((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        live = any(t.requires_grad for t in given)  # asked before: `detach_` changes it
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         of = getattr(func.__self__, "__name__", "") if name == "__get__" else ""
@@ -84,8 +86,7 @@ class _Looking(TorchFunctionMode):
             raise FormulaError(
                 f"{self._name} uses `{of or name}` of a tensor: forms are for what computes elementwise."
             )
-        given = [leaf for leaf in _torch.tree_leaves((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        if name not in _FACTORIES and any(t.requires_grad for t in given):
+        if live and name not in _FACTORIES:
             for result in results:
                 if result.is_floating_point() and not result.requires_grad:
                     raise FormulaError(f"{self._name} stops the gradient, in `{name}`: forms are for whole formulas.")

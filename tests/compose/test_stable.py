@@ -1,0 +1,463 @@
+"""An op with stable forms, whose naive derivative is visibly wrong, in every context: the stable one, or loud.
+
+At −100 the gradient of log(sigmoid(x)) as written is NaN, at 30 it is 0; at 0.5 both are right. A context keeps the
+stable forms, or computes the formula as written (its value or derivatives, then, in every element), or is an error.
+"""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
+
+from tests.compose._contexts import HAS_COMPILER, OF_TORCH
+from tests.compose.test_compile import compiled
+from tests.compose.test_export import Module, traced_gradient
+from tests.compose.test_modes import Passing, PassingFunctions
+from tests.compose.test_tracers import JIT_IS_DEPRECATED
+from tests.forms import gate, gate_as_written, log_sigmoid, log_sigmoid_as_written
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{message}") for message in (*OF_TORCH, *JIT_IS_DEPRECATED)]
+
+X = torch.tensor([-100.0, 0.5, 30.0])
+WIDE = X.double()
+VALUE = torch.nn.functional.logsigmoid(WIDE).float()
+FIRST, SECOND = torch.sigmoid(-WIDE).float(), -(torch.sigmoid(WIDE) * torch.sigmoid(-WIDE)).float()
+THIRD = (-torch.sigmoid(WIDE) * torch.sigmoid(-WIDE) * (1 - 2 * torch.sigmoid(WIDE))).float()
+FOURTH = torch.tensor([0.0, 0.14325, 0.0])  # at 0.5, where the formula as written is right
+
+
+def leaf():
+    return X.clone().requires_grad_()
+
+
+def gradient(function):
+    x = leaf()
+    return torch.autograd.grad(function(x).sum(), x)[0]
+
+
+def total(op):
+    return lambda x: op(x).sum()
+
+
+def dual(function, x):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+def module_gradient(module):
+    return gradient(module)
+
+
+def backward(op):
+    x = leaf()
+    op(x).sum().backward()
+    return x.grad
+
+
+def retained_twice(op):
+    x = leaf()
+    y = op(x).sum()
+    first = torch.autograd.grad(y, x, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(y, x)[0])
+    return first
+
+
+def recorded(op):
+    x = leaf()
+    return torch.autograd.grad(op(x).sum(), x, create_graph=True)[0].detach()
+
+
+def batched(op):
+    x = leaf()
+    return torch.autograd.grad(op(x), x, torch.eye(3), is_grads_batched=True)[0].diagonal()
+
+
+def inside_no_grad(op):
+    with torch.no_grad():
+        assert not op(leaf()).requires_grad
+    return gradient(op)
+
+
+def checkpointed(op):
+    return gradient(lambda x: checkpoint(op, x, use_reentrant=False))
+
+
+def checkpointed_reentrant(op):
+    x = leaf()
+    checkpoint(op, x, use_reentrant=True).sum().backward()
+    return x.grad
+
+
+def with_saved_hooks(op):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().copy(), torch.from_numpy):
+        return gradient(op)
+
+
+def saved_on_the_cpu(op):
+    with torch.autograd.graph.save_on_cpu():
+        return gradient(op)
+
+
+def under_autocast(op):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return gradient(op)
+
+
+def with_anomalies(op):
+    with torch.autograd.set_detect_anomaly(True):
+        return gradient(op)
+
+
+def in_a_dispatch_mode(op):
+    with Passing():
+        return gradient(op)
+
+
+def backward_in_a_dispatch_mode(op):
+    x = leaf()
+    y = op(x).sum()
+    with Passing():
+        return torch.autograd.grad(y, x)[0]
+
+
+def in_a_function_mode(op):
+    with PassingFunctions():
+        return gradient(op)
+
+
+def of_fake_tensors(op):
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(X).requires_grad_()
+        (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert (g.shape, g.dtype) == (X.shape, X.dtype)
+    return gradient(op)
+
+
+def of_meta_tensors(op):
+    x = X.to("meta").requires_grad_()
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert (g.shape, g.dtype, g.device.type) == (X.shape, X.dtype, "meta")
+    return gradient(op)
+
+
+def by_default_on_meta(op):
+    with torch.device("meta"):
+        return gradient(op)
+
+
+def after_inference(op):
+    with torch.inference_mode():
+        torch.testing.assert_close(op(X.clone()), VALUE)
+    return gradient(op)
+
+
+def of_a_dispatch_subclass(op):
+    x = TwoTensor(X.clone(), X.clone()).requires_grad_()
+    return torch.autograd.grad(op(x).sum(), x)[0].a
+
+
+def compiled_dynamic(op):
+    function = compiled(lambda x: op(x), dynamic=True)
+    for n in (5, 2):
+        x = torch.full((n,), 30.0, requires_grad=True)
+        torch.testing.assert_close(torch.autograd.grad(function(x).sum(), x)[0], FIRST[2].expand(n))
+    return gradient(function)
+
+
+def compiled_autograd(op):
+    x = leaf()
+    loss = op(x).sum()
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        loss.backward()
+    return x.grad
+
+
+def exported(strict):
+    return lambda op: gradient(torch.export.export(Module(op), (X,), strict=strict).module())
+
+
+def exported_and_decomposed(op):
+    return gradient(torch.export.export(Module(op), (X,)).run_decompositions().module())
+
+
+def exported_saved_and_loaded(op):
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Module(op), (X,)), file)
+    file.seek(0)
+    return gradient(torch.export.load(file).module())
+
+
+def exported_dynamic(op):
+    shapes = {"x": {0: torch.export.Dim("n", min=2)}}
+    return gradient(torch.export.export(Module(op), (X,), dynamic_shapes=shapes).module())
+
+
+def decomposed(function):
+    return make_fx(function, decomposition_table=core_aten_decompositions())(X)
+
+
+def jit_traced(op):
+    return gradient(torch.jit.trace(Module(op), (X,), check_trace=False))
+
+
+def jit_optimised(op):
+    return gradient(torch.jit.optimize_for_inference(torch.jit.trace(Module(op).eval(), (X,), check_trace=False)))
+
+
+FIRSTS = {
+    "autograd.grad": gradient,
+    "backward": backward,
+    "retain_graph": retained_twice,
+    "create_graph": recorded,
+    "is_grads_batched": batched,
+    "no_grad before": inside_no_grad,
+    "a dual tensor": lambda op: dual(op, X),
+    "func.grad": lambda op: grad(total(op))(X),
+    "func.vjp": lambda op: vjp(op, X)[1](torch.ones(3))[0],
+    "func.jvp": lambda op: jvp(op, (X,), (torch.ones(3),))[1],
+    "func.jacrev": lambda op: jacrev(op)(X).diagonal(),
+    "func.jacfwd": lambda op: jacfwd(op)(X).diagonal(),
+    "func.linearize": lambda op: linearize(op, X)[1](torch.ones(3)),
+    "func.functionalize": lambda op: torch.func.functionalize(grad(total(op)))(X),
+    "vmap of grad": lambda op: vmap(grad(op))(X),
+    "vmap of vmap of grad": lambda op: vmap(vmap(grad(op)))(X.view(3, 1)).view(3),
+    "grad of vmap": lambda op: grad(lambda x: vmap(op)(x).sum())(X),
+    "autograd.grad of vmap": lambda op: gradient(vmap(op)),
+    "a captured outer tensor": lambda op: gradient(lambda x: vmap(lambda s: op(x) * s)(torch.ones(1))),
+    "functional_call": lambda op: gradient(lambda x: functional_call(Module(op), {}, (x,))),
+    "checkpoint": checkpointed,
+    "checkpoint, reentrant": checkpointed_reentrant,
+    "saved-tensor hooks": with_saved_hooks,
+    "save_on_cpu": saved_on_the_cpu,
+    "autocast": under_autocast,
+    "anomaly detection": with_anomalies,
+    "a dispatch mode": in_a_dispatch_mode,
+    "a dispatch mode, in the backward": backward_in_a_dispatch_mode,
+    "a function mode": in_a_function_mode,
+    "fake tensors": of_fake_tensors,
+    "meta tensors": of_meta_tensors,
+    "the default device meta": by_default_on_meta,
+    "inference mode": after_inference,
+    "compile": lambda op: gradient(compiled(lambda x: op(x))),
+    "compile, dynamic": compiled_dynamic,
+    "compile of the op": lambda op: gradient(compiled(op)),
+    "compile of func.grad": lambda op: compiled(lambda x: grad(total(op))(x))(X),
+    "compile of vmap of grad": lambda op: compiled(lambda x: vmap(grad(op))(x))(X),
+    "compile of jvp": lambda op: compiled(lambda x: jvp(op, (x,), (torch.ones_like(x),))[1])(X),
+    "compiled autograd": compiled_autograd,
+    "export": exported(strict=False),
+    "export, strict": exported(strict=True),
+    "export, dynamic": exported_dynamic,
+    "run_decompositions": exported_and_decomposed,
+    "export, saved and loaded": exported_saved_and_loaded,
+    "make_fx": lambda op: gradient(make_fx(lambda x: op(x))(X)),
+    "make_fx, symbolic": lambda op: gradient(make_fx(lambda x: op(x), tracing_mode="symbolic")(X)),
+    "make_fx, core decompositions": lambda op: gradient(decomposed(lambda x: op(x))),
+    "make_fx of autograd.grad": lambda op: make_fx(traced_gradient(op))(X)(X),
+    "make_fx of autograd.grad, core decompositions": lambda op: decomposed(traced_gradient(op))(X),
+    "make_fx of func.grad": lambda op: make_fx(grad(total(op)))(X)(X),
+    "symbolic_trace": lambda op: gradient(torch.fx.symbolic_trace(Module(op))),
+    "a module's copy": lambda op: gradient(copy.deepcopy(Module(op))),
+}
+AS_WRITTEN = {
+    "a __torch_dispatch__ subclass": of_a_dispatch_subclass,
+    "jit.trace": jit_traced,
+    "jit.optimize_for_inference": jit_optimised,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.parametrize("context", FIRSTS)
+def test_the_gradient_is_the_stable_one(context):
+    torch.testing.assert_close(FIRSTS[context](log_sigmoid()), FIRST, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("context", AS_WRITTEN)
+def test_where_the_formula_stands_as_written(context):
+    g = AS_WRITTEN[context](log_sigmoid())
+    torch.testing.assert_close(g, AS_WRITTEN[context](log_sigmoid_as_written), equal_nan=True)
+    assert g[0].isnan()
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_inductor():
+    """Which lowers expm1 and others in its own way, but keeps sigmoid."""
+    op = log_sigmoid()
+    torch.testing.assert_close(gradient(compiled(lambda x: op(x), backend="inductor")), FIRST, rtol=1e-5, atol=0)
+
+
+VALUES = {
+    "eager": lambda op: op(X),
+    "with grad": lambda op: op(leaf()).detach(),
+    "vmap": lambda op: vmap(op)(X),
+    "vjp": lambda op: vjp(op, X)[0],
+    "jvp": lambda op: jvp(op, (X,), (X,))[0],
+    "make_fx": lambda op: make_fx(lambda x: op(x))(X)(X),
+    "export": lambda op: torch.export.export(Module(op), (X,)).module()(X),
+    "compile": lambda op: compiled(lambda x: op(x))(X),
+    "compile of two levels": lambda op: compiled(lambda x: vjp(lambda y: vjp(op, y)[0], x)[0])(X),
+}
+
+
+@pytest.mark.parametrize("context", VALUES)
+def test_the_value_is_the_stable_one(context):
+    assert torch.equal(VALUES[context](log_sigmoid()), log_sigmoid()(X))
+    torch.testing.assert_close(log_sigmoid()(X), VALUE, rtol=1e-6, atol=0)
+
+
+def recorded_twice(op):
+    x = leaf()
+    (g,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(g.sum(), x)[0]
+
+
+def recorded_batched(op):
+    x = leaf()
+    (g,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(g, x, torch.eye(3), is_grads_batched=True)[0].diagonal()
+
+
+def of_module(make):
+    def run(op):
+        x, module = leaf(), make(op)
+        (g,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(g.sum(), x)[0]
+
+    return run
+
+
+SECONDS = {
+    "create_graph": recorded_twice,
+    "create_graph, then is_grads_batched": recorded_batched,
+    "grad of grad": lambda op: vmap(grad(grad(op)))(X),
+    "hessian": lambda op: hessian(total(op))(X).diagonal(),
+    "jacrev of jacrev": lambda op: jacrev(jacrev(total(op)))(X).diagonal(),
+    "jacfwd of jacfwd": lambda op: jacfwd(jacfwd(total(op)))(X).diagonal(),
+    "jacrev of jacfwd": lambda op: jacrev(jacfwd(total(op)))(X).diagonal(),
+    "dual of grad": lambda op: dual(grad(total(op)), X),
+    "autograd.grad of func.grad": lambda op: gradient(grad(total(op))),
+    "compile of hessian": lambda op: compiled(lambda x: hessian(total(op))(x))(X).diagonal(),
+    "make_fx of grad of grad": lambda op: make_fx(vmap(grad(grad(op))))(X)(X),
+    "export": of_module(lambda op: torch.export.export(Module(op), (X,)).module()),
+    "make_fx": of_module(lambda op: make_fx(lambda x: op(x))(X)),
+    "symbolic_trace": of_module(lambda op: torch.fx.symbolic_trace(Module(op))),
+    "checkpoint": of_module(lambda op: lambda x: checkpoint(op, x, use_reentrant=False)),
+}
+
+
+@pytest.mark.parametrize("context", SECONDS)
+def test_the_second_derivative_is_the_stable_one(context):
+    torch.testing.assert_close(SECONDS[context](log_sigmoid()), SECOND, rtol=1e-6, atol=1e-40)
+
+
+def recorded_three_times(op):
+    x = leaf()
+    out = op(x)
+    for _ in range(3):
+        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    return out.detach()
+
+
+THIRDS = {
+    "create_graph": recorded_three_times,
+    "grad of grad of grad": lambda op: vmap(grad(grad(grad(op))))(X),
+    "jacfwd of hessian": lambda op: vmap(jacfwd(jacrev(jacfwd(op))))(X),
+    "autograd.grad of grad of grad": lambda op: gradient(vmap(grad(grad(op)))),
+    "dual of grad of grad": lambda op: dual(vmap(grad(grad(op))), X),
+    "dual of create_graph": lambda op: dual_of_recorded(op),
+    "compile of three": lambda op: compiled(lambda x: vmap(grad(grad(grad(op))))(x))(X),
+    "make_fx of three": lambda op: make_fx(vmap(grad(grad(grad(op)))))(X)(X),
+    "three of what make_fx made": lambda op: vmap(grad(grad(grad(make_fx(lambda x: op(x))(X[0])))))(X),
+}
+
+
+def dual_of_recorded(op):
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(leaf(), torch.ones(3))
+        (g,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+        (h,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+        return forward_ad.unpack_dual(h).tangent.detach()
+
+
+@pytest.mark.parametrize("context", THIRDS)
+def test_the_third_derivative_is_right_or_not_finite(context):
+    """Where the formula as written is wrong, so may this be; elsewhere never another number."""
+    found = THIRDS[context](log_sigmoid())
+    written = THIRDS[context](log_sigmoid_as_written)
+    for ours, right, naive in zip(found, THIRD, written, strict=True):
+        assert not ours.isfinite() or torch.isclose(ours, right, rtol=1e-4) or torch.equal(ours, naive)
+    assert found[1] != 0
+
+
+FOURTHS = {
+    "grad four times": lambda op: vmap(grad(grad(grad(grad(op)))))(X[1:2]),
+    "hessian of hessian": lambda op: vmap(hessian(hessian(op)))(X[1:2]),
+    "create_graph": lambda op: fourth_recorded(op),
+}
+
+
+def fourth_recorded(op):
+    x = X[1:2].clone().requires_grad_()
+    out = op(x)
+    for _ in range(4):
+        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    return out.detach()
+
+
+@pytest.mark.parametrize("context", FOURTHS)
+def test_the_fourth_derivative_is_right_or_not_finite(context):
+    found = FOURTHS[context](log_sigmoid())
+    assert not found.isfinite().all() or torch.allclose(found, FOURTHS[context](log_sigmoid_as_written), rtol=1e-4)
+    assert (found != 0).all()
+
+
+def weights_and_inputs():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 1, generator=generator), torch.randn(1, 3, generator=generator)
+
+
+OF_TWO = {
+    "both": lambda op, x, y: grad(lambda x, y: op(x, y).sum(), (0, 1))(x, y),
+    "hessian": lambda op, x, y: sum(hessian(lambda x, y: op(x, y).sum(), (0, 1))(x, y), ()),
+    "jacfwd of jacrev": lambda op, x, y: (jacfwd(jacrev(lambda x, y: op(x, y).sum(), 0), 1)(x, y),),
+    "vmap over one": lambda op, x, y: (vmap(grad(lambda x, y: op(x, y).sum()), (0, None))(x, y),),
+    "vmap over the other": lambda op, x, y: (vmap(lambda y: grad(lambda x: op(x, y).sum())(x), 1)(y),),
+    "compile": lambda op, x, y: compiled(lambda x, y: grad(lambda x, y: op(x, y).sum(), (0, 1))(x, y))(x, y),
+    "per-sample gradients": lambda op, x, y: (
+        vmap(lambda s: grad(lambda x: op(x * s, y).sum())(x))(torch.tensor([0.5, 2.0])),
+    ),
+}
+
+
+@pytest.mark.parametrize("context", OF_TWO)
+def test_two_inputs_of_other_shapes(context):
+    given = weights_and_inputs()
+    for ours, right in zip(OF_TWO[context](gate(), *given), OF_TWO[context](gate_as_written, *given), strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-6)
+
+
+def test_second_order_by_recording_of_two_inputs():
+    results = []
+    for f in (gate(), gate_as_written):
+        x, y = (t.clone().requires_grad_() for t in weights_and_inputs())
+        gx, gy = torch.autograd.grad(f(x, y).sum(), (x, y), create_graph=True)
+        results.append((gx, gy, *torch.autograd.grad((gx * gx).sum() + (gy * gy).sum(), (x, y))))
+    for ours, right in zip(*results, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+
+
+def test_stable_where_the_formula_overflows():
+    op, x, y = gate(), torch.tensor([-200.0, 3.0]), torch.tensor(2.0)
+    assert grad(lambda x: gate_as_written(x, y).sum())(x)[0].isnan()
+    assert grad(lambda x: op(x, y).sum())(x)[0] == 0
+    assert vmap(grad(grad(op)), (0, None))(x, y)[0] == 0

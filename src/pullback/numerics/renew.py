@@ -63,19 +63,24 @@ def run(
     for done, (name, op, dtype) in enumerate(jobs):
         on_progress(done, len(jobs))
         try:
-            made.append(certify(op, dtype, wide, limits))
+            found = certify(op, dtype, wide, limits)
         except FormulaError as error:
             left.append((name, str(error)))
+            continue
+        made.append(found)
+        _add(path, found)  # at once: what is done stays done
     on_progress(len(jobs), len(jobs))
-    if not made:
-        return Renewal(None, (), tuple(dict.fromkeys(left)))
+    return Renewal(path if made else None, tuple(made), tuple(dict.fromkeys(left)))
+
+
+def _add(path: Path, found: Certificate) -> None:
+    """Write a certificate beside those that a file has by now: another search may have written meanwhile."""
     with _readable():
-        kept = {c.key: c for c in (*load(path), *made)}  # read again: another search may have written meanwhile
+        kept = {c.key: c for c in (*load(path), found)}
     try:
         save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
     except OSError as error:
         raise OptionError(f"{path} cannot be written: {error.strerror}") from error
-    return Renewal(path, tuple(made), tuple(dict.fromkeys(left)))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import OptionError
+from pullback.errors import FormulaError, OptionError
 from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats

@@ -169,7 +169,7 @@ def _require_known(program: Program, variables: Sequence[str]) -> None:
             case "named":
                 known = term.value in VALUES
             case "poly":
-                known = 0 <= term.value.power <= _HIGHEST
+                known = abs(term.value.power) <= _HIGHEST
             case op:
                 known = op in OPS
         if not known:

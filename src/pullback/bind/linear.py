@@ -59,6 +59,12 @@ def objection(
             f"the {what} of {rule.name} is declared not linear in the {where}: no {follows} follows from it. {remedy}."
         )
     every = (*tensors, *outputs, *kept)
+    unproven = (
+        f"the {what} of {rule.name} cannot be shown to be linear in the {where}, and no {follows} follows from one "
+        f"that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
+    )
+    if any(t.is_nested for t in every):  # there is no making one like it
+        return unproven
     key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), repr(record.args.template))
     proof = rule.proven.get(key)
     if proof is None or proof.reads.obstacle or not proof.reads.unchanged():
@@ -68,12 +74,7 @@ def objection(
         with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
             proof = Proof(fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
-    if proof.linear:
-        return ""
-    return (
-        f"the {what} of {rule.name} cannot be shown to be linear in the {where}, and no {follows} follows from one "
-        f"that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
-    )
+    return "" if proof.linear else unproven
 
 
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:

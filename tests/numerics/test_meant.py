@@ -79,4 +79,4 @@ def test_what_one_term_says(text):
 
 def test_parameters_with_a_default_are_fixed():
     meaning = meaning_of(lambda x, factor=2.0, *, shift=1.0: x * factor + shift, torch.float64)
-    assert (str(meaning.term), meaning.variables) == ("x * 2 + 1", ("x",))
+    assert (str(meaning.term), meaning.variables) == ("(x * 2) + 1", ("x",))

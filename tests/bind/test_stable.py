@@ -416,10 +416,18 @@ def test_a_view_and_its_base():
 
 def test_a_search_of_its_own(tmp_path):
     pytest.importorskip("flint")
-    op = pullback.function(lambda x: 1 - x)
+    op = pullback.function(lambda x: 1 - torch.sigmoid(x))
     found = op.stabilise(torch.bfloat16)
     assert op.certificates == [found]
     assert cached(found.key).exists()
-    again = pullback.function(lambda x: 1 - x)
-    assert torch.equal(gradient(again, X.bfloat16()), torch.full_like(X, -1).bfloat16())
+    again = pullback.function(lambda x: 1 - torch.sigmoid(x))
+    at = torch.tensor([-8.0, 0.5, 8.0, 20.0])
+    slope = -torch.sigmoid(at.double()) * torch.sigmoid(-at.double())
+    torch.testing.assert_close(gradient(again, at.bfloat16()).double(), slope, rtol=2**-8, atol=0.0)
     assert [str(c) for c in again.certificates] == [str(found)]
+
+
+def test_a_formula_that_is_good_as_written_stays(tmp_path):
+    pytest.importorskip("flint")
+    with pytest.raises(pullback.errors.FormulaError, match="as accurate as any form"):
+        pullback.function(lambda x: 1 - x).stabilise(torch.bfloat16)

@@ -15,7 +15,7 @@ from pullback.numerics.evaluate import evaluate
 from pullback.numerics.extract import Measure
 from pullback.numerics.formats import Floats, working
 from pullback.numerics.ops import OPS
-from pullback.numerics.polynomials import fits
+from pullback.numerics.polynomials import fits, tails
 from pullback.numerics.roots import root_between
 from pullback.numerics.samples import Samples
 from pullback.numerics.term import LEAVES, POLY, Term, const, parse, topological
@@ -24,6 +24,8 @@ _WIDE_COST = 12.0
 """What float64 costs, in additions."""
 _RADII = (0.004, 0.015, 0.04, 0.1, 0.25, 0.5, 0.8)
 """Of polynomials about a centre, relative to its distance from 0."""
+_TAIL_RADII = (2.0**-12, 2.0**-6, 2.0**-4)
+_FAR = 2.0**13
 _OVERFLOW = parse("exp(1000)")
 """Infinity, in every type."""
 _NEAR = 50.0
@@ -58,7 +60,7 @@ def errors_of(choices: Sequence[Choice], samples: Samples, dtype: torch.dtype) -
 def polynomials(
     target: Term, name: str, samples: Samples, widths: Sequence[bool], dtype: torch.dtype
 ) -> Iterator[Choice]:
-    """Yield polynomials about 0 and about the roots of a univariate target."""
+    """Yield polynomials about 0 and about the roots of a univariate target, and in 1/x towards infinity."""
     x = samples.points[name]
     centres = [(0.0, 0.0)] if x.min() <= 0 <= x.max() else []
     centres += _roots(target, name, samples)[:6]
@@ -68,6 +70,10 @@ def polynomials(
             for term in fits(
                 target, name, centre, [reach * r for r in _RADII], torch.float64 if wide else working(dtype)
             ):
+                yield Choice(term, wide)
+    for side, reached in ((1, x.max() > _FAR), (-1, x.min() < -_FAR)):
+        for wide in widths if reached else ():
+            for term in tails(target, name, side, _TAIL_RADII, torch.float64 if wide else working(dtype)):
                 yield Choice(term, wide)
 
 

@@ -137,8 +137,8 @@ class _Writer:
             value = self._line(f"{value} * {u} + {c!r}")
         if others:
             value = self._line(f"{value} * {u} + {poly.tail!r} + {first!r}")
-        for _ in range(poly.power):
-            value = self._line(f"{value} * {t}")
+        for _ in range(abs(poly.power)):
+            value = self._line(f"{value} {'*' if poly.power > 0 else '/'} {t}")
         return value
 
     def _line(self, text: str) -> str:

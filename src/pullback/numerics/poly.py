@@ -37,14 +37,14 @@ class Poly:
             value = value * u + c
         if len(self.coefficients) > 1:
             value = (value * u + self.tail) + self.coefficients[0]
-        for _ in range(self.power):
-            value = value * t
+        for _ in range(abs(self.power)):
+            value = value * t if self.power > 0 else value / t
         return value
 
     @property
     def cost(self) -> float:
         """About how many additions it takes."""
-        return 2.0 * len(self.coefficients) + self.power + 2 * (self.centre != 0)
+        return 2.0 * len(self.coefficients) + abs(self.power) + 2 * (self.centre != 0)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Polynomials fitted to exact values where every formula cancels: at zeros and at removable singularities."""
+"""Polynomials fitted to exact values where every formula cancels: at zeros, removable singularities, infinity."""
 
 from __future__ import annotations
 
@@ -23,12 +23,31 @@ def fits(
 ) -> Iterator[Term]:
     """Yield polynomials that agree with a univariate term about a centre to a rounding of `dtype`, for each radius."""
     middle = const(Fraction(centre[0]) + Fraction(centre[1]))
-    shifted = substitute(target, {var(name): Term("add", (middle, var("t")))})
-    shape = _shape(shifted)
+    shifted = substitute(target, {var(name): Term("add", (middle, _T))})
+    nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+    for poly in _polys(shifted, centre, radii, nodes, dtype):
+        yield Term(POLY, (var(name),), poly)
+
+
+def tails(target: Term, name: str, side: int, radii: Sequence[float], dtype: torch.dtype) -> Iterator[Term]:
+    """Yield polynomials in 1/x that agree with a univariate term beyond the inverse of each radius, on one side."""
+    inverted = substitute(target, {var(name): Term("div", (const(1), _T))})
+    nodes = side * (1 + np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)) / 2
+    for poly in _polys(inverted, (0.0, 0.0), radii, nodes, dtype):
+        yield Term(POLY, (Term("div", (const(1), var(name))),), poly)
+
+
+_T = var("t")
+
+
+def _polys(
+    shifted: Term, centre: tuple[float, float], radii: Sequence[float], nodes: np.ndarray, dtype: torch.dtype
+) -> Iterator[Poly]:
+    """Yield polynomials in t, from values at nodes times each radius."""
+    shape = _shape(shifted, nodes)
     if shape is None:
         return
     power, even = shape
-    nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
     for radius in radii:
         t = radius * nodes
         value = exact([shifted], {"t": t})[0].high
@@ -38,20 +57,26 @@ def fits(
         found = _fit(t[good], value[good], power, even, radius, dtype)
         if found is not None:
             tail, *coefficients = found
-            poly = Poly(tuple(coefficients), power, even, *centre, tail)
-            yield Term(POLY, (var(name),), poly)
+            yield Poly(tuple(coefficients), power, even, *centre, tail)
 
 
-def _shape(shifted: Term) -> tuple[int, bool] | None:
-    """Return the order of the zero at t = 0 and whether the rest is even in t; `None` where there is no order."""
-    t = np.array([2.0**-60, 2.0**-61, -(2.0**-60), 0.375, -0.375]) * 2.0**-6
+def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
+    """Return the order of the zero at t = 0, negative for a pole, and whether the rest is even in t.
+
+    `None` where there is no order. Parity is asked for only where the nodes lie on both sides.
+    """
+    side = 1.0 if nodes.max() > 0 else -1.0
+    both = nodes.min() < 0 < nodes.max()
+    t = np.array([2.0**-60, 2.0**-61, *([-(2.0**-60), 0.375, -0.375] if both else [])]) * side * 2.0**-6
     value = exact([shifted], {"t": t})[0].high
     if not np.isfinite(value).all() or (value == 0).any():
         return None
     order = np.log2(abs(value[0] / value[1]))
     power = round(float(order))
-    if abs(order - power) > 1e-3 or not 0 <= power <= 6:
+    if abs(order - power) > 1e-3 or not -3 <= power <= 6:
         return None
+    if not both:
+        return power, False
     mirrored = value[3] / value[4] * (-1) ** power
     return power, bool(abs(mirrored - 1) < 1e-13)
 

@@ -14,7 +14,7 @@ import torch
 from pullback.check.find.importing import import_root
 from pullback.check.find.target import parse_target, similar
 from pullback.errors import FormulaError, OptionError, TargetError
-from pullback.numerics.certificate import Certificate, beside, load, save
+from pullback.numerics.certificate import Certificate, beside, label, load, save
 from pullback.numerics.command import domain_of, dtypes_of
 from pullback.numerics.search import Wide
 from pullback.numerics.stabilise import certify
@@ -34,6 +34,11 @@ class Renewal:
     made: tuple[Certificate, ...]
     left: tuple[tuple[str, str], ...]
 
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Of each form the op, the dtype, the quantity and what was measured."""
+        return [(c.name, c.dtype, label(by), form.measured) for c in self.made for by, form in c.forms.items()]
+
 
 def run(
     target: str,
@@ -51,25 +56,31 @@ def run(
     limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
     path = beside(source)
     with _readable():
-        before = load(path)
+        load(path)
     made: list[Certificate] = []
     left: list[tuple[str, str]] = []
     jobs = [(name, op, dtype) for name, op in ops.items() for dtype in wanted]
     for done, (name, op, dtype) in enumerate(jobs):
         on_progress(done, len(jobs))
         try:
-            made.append(certify(op, dtype, wide, limits))
+            found = certify(op, dtype, wide, limits)
         except FormulaError as error:
             left.append((name, str(error)))
+            continue
+        made.append(found)
+        _add(path, found)  # at once: what is done stays done
     on_progress(len(jobs), len(jobs))
-    if not made:
-        return Renewal(None, (), tuple(dict.fromkeys(left)))
-    kept = {c.key: c for c in (*before, *made)}
+    return Renewal(path if made else None, tuple(made), tuple(dict.fromkeys(left)))
+
+
+def _add(path: Path, found: Certificate) -> None:
+    """Write a certificate beside those that a file has by now: another search may have written meanwhile."""
+    with _readable():
+        kept = {c.key: c for c in (*load(path), found)}
     try:
         save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
     except OSError as error:
         raise OptionError(f"{path} cannot be written: {error.strerror}") from error
-    return Renewal(path, tuple(made), tuple(dict.fromkeys(left)))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import torch
 
 from pullback.numerics.candidates import Choice, extremes, patches, polynomials
 from pullback.numerics.choices import settled
+from pullback.numerics.critical import beside, critical
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
@@ -100,6 +101,9 @@ class Search:
         known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES)
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
+        places = critical(target, names[0], known, self.dtype) if len(names) == 1 and self.dtype.itemsize > 2 else []
+        if places:
+            known = known.and_(beside(target, names, places, self.dtype, self.seed, self.domain))
         graph.union(graph.add_term(settled(target, known.points)), root)
         graph.rebuild()
         inner = known.in_regions(_INNER * min(len(names), 2))
@@ -110,7 +114,7 @@ class Search:
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
             terms = [*map(tidy, kept.terms if kept else ()), target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
-            program, worst, bad = self._program(target, names, choices, known)
+            program, worst, bad = self._program(target, names, choices, known, places)
             if not len(bad) or attempt == len(_EFFORTS) - 1:
                 break
             # every implementation fails at these: look for others there, with more forms
@@ -136,7 +140,7 @@ class Search:
         return target, graph, root
 
     def _program(
-        self, target: Term, names: Sequence[str], choices: Sequence[Choice], known: Samples
+        self, target: Term, names: Sequence[str], choices: Sequence[Choice], known: Samples, places: Sequence[float]
     ) -> tuple[Program, float, Samples]:
         """Choose among implementations by place; fresh points where the result is wrong join, and it is done again.
 
@@ -152,6 +156,8 @@ class Search:
             else:
                 program, near = multivariate(names, choices, known, goal, self.dtype), []
             fresh = sampled(target, names, self.dtype, self.seed + 1 + round_, self.domain, near)
+            if places:
+                fresh = fresh.and_(beside(target, names, places, self.dtype, self.seed + 1 + round_, self.domain))
             ulp = Measure(fresh.exact, self.dtype).ulp(program.run(fresh.tensors(self.dtype))).numpy()
             worst = float(ulp.max(initial=0.0))
             rows = np.argsort(-ulp)[:_WORST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import combinations_with_replacement
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import OptionError
+from pullback.errors import FormulaError, OptionError
 from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
@@ -25,7 +26,10 @@ from pullback.numerics.ulp import Errors, errors
 
 _FRESH = 1_000_003
 """The seed of the points that a form is judged by, which no search uses."""
-_BETTER = 0.05  # ulp by which a form has to be better
+_BETTER = 0.05
+"""Errors in ulp that are told apart."""
+_GOOD = 1.0
+"""An error in ulp that is good, even if that of the formula as written is smaller."""
 
 Progress = Callable[[int, int, str], None]
 """How many of how many quantities are done, and which is next."""
@@ -43,7 +47,7 @@ def certify(
     A form is taken only if at fresh points it is better than the formula as written, differentiated by autograd.
 
     Raises:
-        FormulaError: if it is not a pointwise formula of known ops.
+        FormulaError: if it is not a pointwise formula of known ops, or nothing is better than what is written.
         OptionError: for a dtype or a `wide` that there is not.
         RunnerError: if python-flint is not installed.
     """
@@ -56,34 +60,59 @@ def certify(
     term, names = meaning.term, meaning.variables
     search = Search(term, domain or {}, wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
-    forms = {}
+    judged = {}
     for done, by in enumerate(wanted):
         if on_progress:
             on_progress(done, len(wanted), label(by))
-        forms[by] = _judged(formula, search, by, names)
+        judged[by] = _judged(formula, search, by, names)
     if on_progress:
         on_progress(len(wanted), len(wanted), "")
+    if not any(j.better for j in judged.values()):
+        raise FormulaError(f"{formula.name} is as accurate as any form that was found")
+    if lost := [label(by) for by, j in judged.items() if j.worse]:
+        raise FormulaError(f"{formula.name} has no form of {', '.join(lost)} as good as it is written")
+    forms = {by: j.form for by, j in judged.items()}
     made = f"pullback {version('pullback')}, torch {torch.__version__}"
     return Certificate(formula.name, str(term), names, str(dtype).removeprefix("torch."), wide, "cpu", made, forms)
 
 
-def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> Form:
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A form, and whether it is better than the formula as written, or worse and not good in itself."""
+
+    form: Form
+    better: bool
+    worse: bool
+
+
+def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> _Judged:
     """Return what computes a quantity best, as measured at fresh points."""
     found = search.find(*by)
     fresh = sampled(found.target, names, search.dtype, search.seed + _FRESH, search.domain)
     if not len(fresh):
-        return Form(Program.of(found.target), "no point of the domain has a value")
+        return _Judged(Form(Program.of(found.target), "no point of the domain has a value"), False, False)
     truth = exact([found.target], fresh.points)[0]
     inputs = fresh.tensors(search.dtype)
-    before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)
-    plain = Program.of(found.target)
-    tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, plain)]
-    limit = min(float(e.ulp.max()) for _, e in tried) + _BETTER
-    program, after = min(tried, key=lambda pair: (int(pair[1].spurious.sum()), float(pair[1].ulp.max()) > limit))
-    points = fresh.points
+    tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, Program.of(found.target))]
+    limit = min(_size(e)[1] for _, e in tried) + _BETTER
+    program, after = min(tried, key=lambda pair: (_size(pair[1])[0], _size(pair[1])[1] > limit))
     how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
-    said = f"{_worst(after, points)}; as written {_worst(before, points)}; {how}"
-    return Form(program, said)
+    try:
+        before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)
+    except RuntimeError:  # PyTorch has no kernel for this dtype
+        said = f"{_worst(after, fresh.points)}; as written there is no kernel; {how}"
+        return _Judged(Form(program, said), better=True, worse=False)
+    said = f"{_worst(after, fresh.points)}; as written {_worst(before, fresh.points)}; {how}"
+    (spurious, ulp), (spurious_before, ulp_before) = _size(after), _size(before)
+    return _Judged(
+        Form(program, said),
+        better=(spurious, ulp + _BETTER) < (spurious_before, ulp_before),
+        worse=(spurious, ulp) > (spurious_before, max(ulp_before + _BETTER, _GOOD)),
+    )
+
+
+def _size(found: Errors) -> tuple[int, float]:
+    return int(found.spurious.sum()), float(found.ulp.max())
 
 
 def _worst(found: Errors, points: Mapping[str, Floats]) -> str:

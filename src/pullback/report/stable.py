@@ -16,14 +16,11 @@ def render(renewal: Renewal, console: Console) -> None:
     """Print the errors of each form beside those of the formula as written."""
     from rich.table import Table
 
-    from pullback.numerics.certificate import label
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("op", "dtype", "of", "error"):
         table.add_column(column, overflow="fold")
-    for c in renewal.made:
-        for by, form in c.forms.items():
-            table.add_row(clean_line(c.name), c.dtype, label(by), clean_line(form.measured))
+    for row in renewal.rows:
+        table.add_row(*map(clean_line, row))
     if renewal.made:
         console.print(table)
     for name, why in renewal.left:

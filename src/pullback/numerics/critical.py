@@ -1,0 +1,88 @@
+"""Roots and poles of a term of one variable, of odd or even order, found from samples: errors are largest there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pullback.numerics.formats import Floats, Ordinals, format_of
+from pullback.numerics.oracle import exact
+from pullback.numerics.samples import Samples, samples
+from pullback.numerics.sampling import Domain
+from pullback.numerics.term import Term
+
+_MOST = 12
+"""Places of a kind, the nearest to 0: a periodic function has infinitely many."""
+_PARTS, _ROUNDS = 16, 7  # 16⁷: more numbers than lie between two samples
+_ASIDE, _DEEP = 2**16, 8
+"""At so many steps from a root or a pole of even order a term is larger or smaller by so many powers of two."""
+
+
+def critical(target: Term, name: str, known: Samples, dtype: torch.dtype) -> list[float]:
+    """Return numbers next to roots and poles of a term of one variable.
+
+    Args:
+        target: the term.
+        name: its variable.
+        known: samples of it; what lies between two of them and shows in neither is not found.
+        dtype: of the numbers.
+    """
+    x, value = known.points[name], known.exact
+    with np.errstate(divide="ignore"):
+        size = np.log2(np.abs(value)).clip(-2000, 2000)
+    flips = np.flatnonzero(np.sign(value[:-1]) * np.sign(value[1:]) < 0)
+    found = _narrowed(target, name, dtype, x[flips], x[flips + 1], "flip")
+    for kind, height in (("dip", -size), ("peak", size)):
+        before, after = height[1:-1] - height[:-2], height[1:-1] - height[2:]
+        tops = 1 + np.flatnonzero((before > 0) & (after > 0) & (before + after > 0.5))
+        found += _narrowed(target, name, dtype, x[tops - 1], x[tops + 1], kind)
+    return list(dict.fromkeys(found))
+
+
+def beside(
+    target: Term, names: Sequence[str], places: Sequence[float], dtype: torch.dtype, seed: int, domain: Domain
+) -> Samples:
+    """Return samples of a term of one variable at all distances from some places, from one step to a million."""
+    form, random = format_of(dtype), np.random.default_rng(seed)
+    steps = np.concatenate([np.arange(9), 2.0 ** np.arange(3, 21) * random.uniform(1, 2, 18)]).astype(np.int64)
+    centers = form.ordinal(np.array(places, dtype=np.float64))
+    last = int(form.ordinal(np.array([form.largest]))[0])
+    around = (centers[:, None] + np.concatenate([-steps, steps])).clip(-last, last)
+    x = np.unique(form.at_ordinal(around.ravel()))
+    low, high = domain.get(names[0], (-np.inf, np.inf))
+    return samples(target, {names[0]: x[(x >= low) & (x <= high)]})
+
+
+def _narrowed(target: Term, name: str, dtype: torch.dtype, low: Floats, high: Floats, kind: str) -> list[float]:
+    """Return where the value changes its sign ("flip"), is least ("dip") or is largest ("peak") in some intervals."""
+    form = format_of(dtype)
+    nearest = np.argsort(np.minimum(np.abs(low), np.abs(high)), kind="stable")[:_MOST]
+    first, last = form.ordinal(low[nearest]), form.ordinal(high[nearest])
+    rows = np.arange(len(nearest))
+
+    def values(at: Ordinals) -> Floats:
+        value: Floats = exact([target], {name: form.at_ordinal(at.ravel())})[0].high.reshape(at.shape)
+        with np.errstate(divide="ignore"):
+            made: Floats = (
+                np.sign(value) if kind == "flip" else np.nan_to_num(np.log2(np.abs(value)), nan=0.0, posinf=2e3)
+            )
+        return made
+
+    for _ in range(_ROUNDS if len(rows) else 0):
+        grid = first[:, None] + (last - first)[:, None] * np.arange(_PARTS + 1) // _PARTS
+        value = values(grid)
+        if kind == "flip":
+            place = np.argmax(value != value[:, :1], axis=1)
+            ends = np.maximum(place - 1, 0), place
+        else:
+            place = np.argmin(value, axis=1) if kind == "dip" else np.argmax(value, axis=1)
+            ends = np.maximum(place - 1, 0), np.minimum(place + 1, _PARTS)
+        first, last = (grid[rows, end] for end in ends)
+    middle = (first + last) // 2
+    if kind != "flip":  # a hollow in the curve is no root
+        before, there, after = values(np.stack([middle - _ASIDE, middle, middle + _ASIDE]))
+        deep = np.minimum(np.abs(there - before), np.abs(there - after)) > _DEEP
+        middle = middle[deep]
+    return [float(x) for x in form.at_ordinal(middle)]

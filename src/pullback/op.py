@@ -94,12 +94,13 @@ class Op:
             if (proxy := _proxy(args, kwargs)) is not None:
                 return self._recorded(proxy.tracer, args, kwargs)
             call = Call(args, kwargs, grad)
-            kernels = self._plans.of(call, grad).kernels
+            plan = self._plans.of(call, grad)
+            kernels = plan.kernels
             if kernels is not None:
                 return eager.run(kernels, call.tensors)
         if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
             return self._inline(args, kwargs)
-        return self._value(args, kwargs)
+        return plan.value(*args) if key is not None and plan.value is not None else self._value(args, kwargs)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the formula in native ops, which every transform differentiates."""

@@ -51,10 +51,14 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given."""
+    """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given.
+
+    `value` is what then computes it where nothing is differentiated.
+    """
 
     kernels: Kernels | None
     why_inline: str = ""
+    value: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
         facts.obstacle or call.obstacle or reads.obstacle or holding or ("" if wanted else "no gradient is asked for")
     )
     if obstacle:
-        return Plan(None, obstacle)
+        return Plan(None, obstacle, functions.value)
     try:
         joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted)
     except Exception as error:

@@ -1,0 +1,82 @@
+"""What one term says of every call, and what it does not."""
+
+import pytest
+import torch
+
+from pullback.errors import FormulaError
+from pullback.numerics.meant import meaning_of
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7
+
+
+def with_no_grad(x):
+    with torch.no_grad():
+        scale = torch.exp(x)
+    return x * scale
+
+
+def with_hook(x):
+    y = torch.exp(x)
+    y.register_hook(lambda g: 0 * g)
+    return y
+
+
+NOT_A_TERM = {
+    "a straight-through estimator": lambda x: x + (torch.round(x) - x).detach(),
+    "detach in place": lambda x: (x * 2).detach_() + x,
+    "data": lambda x: x * x.data,
+    "no_grad": with_no_grad,
+    "a hook": with_hook,
+    "a Function": lambda x: Doubling.apply(x) + x,
+    "a tuple": lambda x: (x * 2,),
+    "a dict": lambda x: {"a": x * 2},
+    "two tensors": lambda x: (x * 2, x),
+    "a condition": lambda x: x > 0,
+    "another dtype": lambda x: x.double() * 2,
+    "another shape": lambda x: x.unsqueeze(0) * 2,
+    "a flattened tensor": lambda x: x.flatten() * 2,
+    "no scalar": lambda x: torch.atleast_1d(x) * 2,
+    "a tensor of size 1": lambda x: x + torch.tensor([1.0]),
+    "the number of dimensions": lambda x: x * (3 if x.dim() == 4 else 2),
+    "the shape": lambda x: x * (3 if x.shape == (7,) else 2),
+    "the number of elements": lambda x: x * (3 if x.numel() > 1000 else 2),
+    "the length": lambda x: x * 2 if x.dtype == torch.float64 else x * len(x),
+    "the strides": lambda x: x * x.stride(0),
+    "whether it requires grad": lambda x: x * 2 if x.requires_grad else x,
+    "a mean": lambda x: x - x.mean(-1, keepdim=True),
+    "in place": lambda x: (x * 2).add_(1),
+    "random": lambda x: x * torch.rand_like(x),
+}
+
+
+@pytest.mark.parametrize("what", NOT_A_TERM)
+def test_what_one_term_does_not_say_has_no_stable_forms(what):
+    with pytest.raises(FormulaError):
+        meaning_of(NOT_A_TERM[what], torch.float32)
+
+
+TERMS = {
+    "x * 2": lambda x: x.to(x.dtype) * torch.full_like(x, 2),
+    "where(x > 0, x, 0)": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
+    "exp(x)": lambda x: x.double().exp().to(x.dtype),
+    "sqrt(2) * x": lambda x: torch.sqrt(torch.tensor(2.0)) * x,
+    "input * sigmoid(input)": torch.nn.functional.silu,
+}
+
+
+@pytest.mark.parametrize("text", TERMS)
+def test_what_one_term_says(text):
+    assert str(meaning_of(TERMS[text], torch.float32).term) == text
+
+
+def test_parameters_with_a_default_are_fixed():
+    meaning = meaning_of(lambda x, factor=2.0, *, shift=1.0: x * factor + shift, torch.float64)
+    assert (str(meaning.term), meaning.variables) == ("(x * 2) + 1", ("x",))

@@ -73,3 +73,10 @@ def test_circular_functions_are_looked_at_where_they_vanish():
         np.abs(sampled(parse(t), ["x"], torch.float32, 0, {}).points["x"] - 2 * np.pi) for t in ("sin(x)", "exp(x)")
     ]
     assert (near[0] < 1e-5).sum() > 10 > (near[1] < 1e-5).sum()
+
+
+def test_of_two_variables_changes_of_sign_are_looked_at_closely():
+    found = sampled(parse("exp(x) - y"), ["x", "y"], torch.float32, 0, {})
+    x, y = found.points.values()
+    some = abs(x) < 80
+    assert (abs(np.exp(x[some]) - y[some]) < 1e-6 * abs(y[some])).sum() > 50

@@ -15,15 +15,15 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pullback.numerics.candidates import Choice, extremes, patches, polynomials
+from pullback.numerics.candidates import Choice, clamped, extremes, patches, polynomials
 from pullback.numerics.choices import settled
 from pullback.numerics.critical import beside, critical
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
-from pullback.numerics.formats import working
+from pullback.numerics.formats import Floats, working
 from pullback.numerics.piecewise import Program
-from pullback.numerics.regimes import Goal
+from pullback.numerics.regimes import Goal, Positions
 from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
@@ -45,8 +45,8 @@ _ROUNDS, _MOST_ROUNDS, _WRONG = 3, 8, 1e4
 """How often points at which a program fails come back; more often while some are as wrong as this, in ulp."""
 _VARIANTS = 6
 """Stable forms that are differentiated."""
-_WORST = 64
-"""Points that come back at a time."""
+_WORST = 48
+"""Points that come back at a time, and as many that are not as bad."""
 _CLOSER = 16
 """Of them those around which the next points lie, of several variables."""
 
@@ -125,6 +125,8 @@ class Search:
             choices += extremes(bad, self.dtype)
             if len(names) == 1 and attempt > 0:
                 choices += patches(target, names[0], bad, widths, self.dtype)
+            if worst >= _WRONG:
+                choices += [c for t in terms for w in widths if (c := clamped(Choice(t, w), self.dtype)).term is not t]
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
         return Found(target, program, variants, worst, time.perf_counter() - start, graph.size)
 
@@ -165,13 +167,21 @@ class Search:
             worst = float(ulp.max(initial=0.0))
             if worst <= least:
                 best, least = program, worst
-            rows = np.argsort(-ulp)[:_WORST]
-            bad = fresh.at(np.sort(rows[ulp[rows] > goal.limit]))
+            rows = _some(ulp, goal.limit, self.seed + round_)
+            bad = fresh.at(np.sort(rows))
             if not len(bad) or (round_ + 1 >= _ROUNDS and least < _WRONG):
                 break
             known = known.and_(bad)
             near = [{name: float(x[i]) for name, x in fresh.points.items()} for i in rows[:_CLOSER] if len(names) > 1]
         return best, least, bad
+
+
+def _some(ulp: Floats, limit: float, seed: int) -> Positions:
+    """Return where errors are beyond a limit: the worst, and as many others, which may be of another kind."""
+    beyond = np.flatnonzero(ulp > limit)
+    beyond = beyond[np.argsort(-ulp[beyond], kind="stable")]
+    others = np.random.default_rng(seed).permutation(beyond[_WORST:])
+    return np.concatenate([beyond[:_WORST], others[:_WORST]])
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:

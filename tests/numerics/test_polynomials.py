@@ -60,8 +60,8 @@ def test_a_fit_at_a_root_is_good_in_float32_next_to_it(target, between):
     assert (np.abs(got[some] / wanted[some] - 1) < 3 * 2.0**-23).all()
 
 
-@pytest.mark.parametrize("target", ["abs(x)", "1/x", "sqrt(x)", "where(x > 0, x, 2*x)", "floor(x) + 1", "0*x"])
-def test_what_is_no_power_series_has_no_fit(target):
+@pytest.mark.parametrize("target", ["abs(x)", "sqrt(x)", "where(x > 0, x, 2*x)", "floor(x) + 1", "0*x"])
+def test_what_is_no_series_of_powers_has_no_fit(target):
     assert list(fits(parse(target), "x", (0.0, 0.0), [0.25], torch.float32)) == []
 
 

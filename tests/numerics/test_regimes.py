@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.numerics import regimes
-from pullback.numerics.regimes import Goal, Run, around, cheapest, few, price, roundest, threshold
+from pullback.numerics.regimes import Goal, Run, around, cheapest, few, grouped, price, roundest, threshold
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -23,6 +23,23 @@ def test_the_cheapest_path_is_the_cheapest_of_all(seed, change):
     assert sum(prices[r.choice, r.start : r.stop].sum() for r in runs) + change * (len(runs) - 1) == pytest.approx(
         total
     )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_are_not_split(seed):
+    random = np.random.default_rng(seed)
+    starts = np.unique(np.append(0, random.integers(0, 2000, 700)))
+    prices = random.exponential(size=(4, 2000))
+    prices[0, :900] -= 0.9
+    prices[1, 900:1500] -= 0.9
+    runs, total = grouped(prices, starts, 4)
+    assert {r.start for r in runs} <= set(starts)
+    assert sum(prices[r.choice, r.start : r.stop].sum() for r in runs) + regimes.CHANGE * (
+        len(runs) - 1
+    ) == pytest.approx(total)
+    exact, least = cheapest(np.add.reduceat(prices, starts, axis=1))
+    assert len(exact) == len(runs)
+    assert total <= least + 0.02 * abs(least)
 
 
 def test_one_run_where_one_is_best():

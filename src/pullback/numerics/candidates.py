@@ -103,6 +103,18 @@ def extremes(bad: Samples, dtype: torch.dtype) -> Iterator[Choice]:
             yield Choice(_OVERFLOW if sign == 1 else Term("neg", (_OVERFLOW,)), False)
 
 
+def clamped(choice: Choice, dtype: torch.dtype) -> Choice:
+    """Return an implementation whose exponentials end at the largest number: 0·eˣ is then 0 and not NaN."""
+    limit = const(int(np.log(torch.finfo(torch.float64 if choice.wide else working(dtype)).max)))
+    made: dict[Term, Term] = {}
+    for term in topological([choice.term]):
+        args = tuple(made[a] for a in term.args)
+        if term.op in ("exp", "expm1"):
+            args = (Term("minimum", (args[0], limit)),)
+        made[term] = Term(term.op, args, term.value)
+    return Choice(made[choice.term], choice.wide)
+
+
 def _roots(target: Term, name: str, samples: Samples) -> list[tuple[float, float]]:
     """Return where a univariate target changes sign, nearest to 0 first, as sums of two floats."""
     x, value = samples.points[name], samples.exact

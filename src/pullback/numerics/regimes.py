@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pullback.numerics.formats import Floats, format_of
 
 CHANGE = 25.0
 """The price of a branch, in the unit of `price`: about as much as 3 ulp beyond the goal at one sample."""
+_BLOCKS = 300
+"""In which the samples of several variables are taken."""
+
+Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,31 @@ def few(prices: Floats, most: int = 12) -> tuple[list[Run], float]:
         if len(runs) <= most:
             return runs, total
         change *= 4
+
+
+def grouped(prices: Floats, starts: Positions, most: int) -> tuple[list[Run], float]:
+    """Return a cheap sequence of few runs of whole groups of samples, and its price.
+
+    It is looked for in blocks of groups, and its changes are then moved to the best places in the blocks around them.
+
+    Args:
+        prices: of each implementation at the samples.
+        starts: the first sample of each group: of those that no threshold can tell apart.
+        most: how many runs there may be.
+    """
+    fine = np.add.reduceat(prices, starts, axis=1)
+    count = fine.shape[1]
+    edges = np.unique(np.linspace(0, count, min(count, _BLOCKS) + 1).astype(int))
+    coarse, _ = few(np.add.reduceat(fine, edges[:-1], axis=1), most)
+    changes = [0]
+    for left, right in pairwise(coarse):
+        low, high = max(changes[-1], int(edges[right.start - 1])), int(edges[right.start + 1])
+        saved = np.cumsum(fine[left.choice, low:high] - fine[right.choice, low:high])
+        changes.append(low + int(np.argmin(np.insert(saved, 0, 0.0))))
+    ends = [*(int(starts[c]) if c < count else prices.shape[1] for c in changes), prices.shape[1]]
+    runs = [Run(run.choice, a, b) for run, (a, b) in zip(coarse, pairwise(ends), strict=True) if a < b]
+    total = sum(float(prices[r.choice, r.start : r.stop].sum()) for r in runs)
+    return runs, total + CHANGE * (len(runs) - 1)
 
 
 def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Run], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pullback.numerics.formats import Floats
+from pullback.numerics.formats import Floats, format_of
 from pullback.numerics.oracle import exact
 from pullback.numerics.sampling import Domain, every, points
 from pullback.numerics.term import Term, topological
 
+_NEAR, _PAIRS, _BISECTIONS = 200.0, 100, 30
+"""Within what distance of 0 changes of sign are looked for, along how many lines, and how closely."""
 REGION = 16
 """Samples in a region of those that implementations are told apart by."""
 
@@ -89,7 +92,26 @@ def sampled(
         low, high = domain.get(names[0], (-np.inf, np.inf))
         x = every(dtype)
         return samples(target, {names[0]: x[(x >= low) & (x <= high)]})
-    return samples(target, points(names, dtype, seed, domain, [*near, *_turns(target, names)]))
+    found = samples(target, points(names, dtype, seed, domain, [*near, *_turns(target, names)]))
+    return found if len(names) == 1 else found.and_(_crossings(target, found, dtype, seed))
+
+
+def _crossings(target: Term, found: Samples, dtype: torch.dtype, seed: int) -> Samples:
+    """Return samples on the way to where a target of several variables changes its sign: bisection of pairs."""
+    near = np.max([np.abs(x) for x in found.points.values()], axis=0) < _NEAR
+    random, columns = np.random.default_rng(seed), np.stack(list(found.points.values()))
+    sides = [np.flatnonzero(near & (sign * found.exact > 0)) for sign in (1, -1)]
+    if not all(map(len, sides)):
+        return found.at(np.empty(0, int))
+    above, below = (columns[:, random.choice(side, _PAIRS)] for side in sides)
+    ways = []
+    for _ in range(_BISECTIONS):
+        middle = format_of(dtype).round((above + below) / 2)
+        at = dict(zip(found.points, middle, strict=True))
+        value = exact([target], at)[0].high
+        ways.append(Samples(at, value).at(np.flatnonzero(~np.isnan(value))))
+        above, below = np.where(value > 0, middle, above), np.where(value < 0, middle, below)
+    return functools.reduce(Samples.followed_by, ways)
 
 
 def _turns(target: Term, names: Sequence[str]) -> list[dict[str, float]]:

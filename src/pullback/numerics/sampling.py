@@ -65,7 +65,7 @@ def points(
     form, intervals = format_of(dtype), _intervals(variables, domain)
     random = np.random.default_rng(seed)
     lines = [_line(form, interval, random) for interval in intervals]
-    rows = lines[0][:, None] if len(lines) == 1 else _paired(form, lines, random)
+    rows = lines[0][:, None] if len(lines) == 1 else _paired(form, lines, intervals, random)
     return _columns(variables, np.concatenate([rows, *_around(form, variables, near, random)]), form, intervals)
 
 
@@ -146,9 +146,18 @@ def _windows(low: float, high: float) -> list[tuple[float, float, int]]:
     return [(a, b, count) for a, b, count in (*around, *whole) if a < b]
 
 
-def _paired(form: Format, lines: list[Floats], random: np.random.Generator) -> Floats:
-    """Return rows of several variables: drawn from lines independently, then some neighbours brought together."""
+def _paired(
+    form: Format, lines: list[Floats], intervals: list[tuple[float, float]], random: np.random.Generator
+) -> Floats:
+    """Return rows of several variables: drawn from lines independently, then some neighbours brought together.
+
+    In half of the rows all variables are reals of the widest window: what two of them decide is in its middle.
+    """
     rows = form.round(np.stack([random.choice(line, _JOINT) for line in lines], axis=1))
+    half = _REALS[-1][0]
+    for i, (low, high) in enumerate(intervals):
+        if max(low, -half) < min(high, half):
+            rows[::2, i] = form.round(random.uniform(max(low, -half), min(high, half), len(rows[::2])))
     for first, second in zip(range(len(lines) - 1), range(1, len(lines)), strict=True):
         equal, opposite, close, smaller, zero, zeros, *_ = np.array_split(random.permutation(_JOINT), 8)
         x = rows[:, first]

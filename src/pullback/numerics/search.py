@@ -15,15 +15,15 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pullback.numerics.candidates import Choice, extremes, patches, polynomials
+from pullback.numerics.candidates import Choice, clamped, extremes, patches, polynomials
 from pullback.numerics.choices import settled
 from pullback.numerics.critical import beside, critical
 from pullback.numerics.derive import derivative
 from pullback.numerics.egraph import EGraph
 from pullback.numerics.extract import Extraction, Measure
-from pullback.numerics.formats import working
+from pullback.numerics.formats import Floats, working
 from pullback.numerics.piecewise import Program
-from pullback.numerics.regimes import Goal
+from pullback.numerics.regimes import Goal, Positions
 from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
@@ -41,11 +41,14 @@ _GOAL_16 = Goal(0.503, 0.51, 200.0)
 _SAMPLES, _INNER = 7000, 512
 _EFFORTS = ((4, 1000), (3, 3000), (2, 6000))
 """How often rules are applied and to how many nodes: more if every implementation so far fails somewhere."""
-_ROUNDS = 3
+_ROUNDS, _MOST_ROUNDS, _WRONG = 3, 8, 1e4
+"""How often points at which a program fails come back; more often while some are as wrong as this, in ulp."""
 _VARIANTS = 6
 """Stable forms that are differentiated."""
-_WORST = 64
-"""Points that come back at a time."""
+_WORST = 48
+"""Points that come back at a time, and as many that are not as bad."""
+_CLOSER = 16
+"""Of them those around which the next points lie, of several variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Search:
         start = time.perf_counter()
         names = variables(self.formula)
         target, graph, root = self._graph(by, names)
-        known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES)
+        known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES * min(len(names), 2))
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
         places = critical(target, names[0], known, self.dtype) if len(names) == 1 and self.dtype.itemsize > 2 else []
@@ -122,6 +125,8 @@ class Search:
             choices += extremes(bad, self.dtype)
             if len(names) == 1 and attempt > 0:
                 choices += patches(target, names[0], bad, widths, self.dtype)
+            if worst >= _WRONG:
+                choices += [c for t in terms for w in widths if (c := clamped(Choice(t, w), self.dtype)).term is not t]
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
         return Found(target, program, variants, worst, time.perf_counter() - start, graph.size)
 
@@ -148,24 +153,35 @@ class Search:
             The program, its worst error at the last fresh points, and those of them where it is beyond the limit.
         """
         goal = _GOAL_16 if self.dtype.itemsize == 2 else _GOALS[self.wide]
-        program, worst, bad = Program.of(target), np.inf, known
-        for round_ in range(_ROUNDS):
+        best, least, bad, near = Program.of(target), np.inf, known, list[dict[str, float]]()
+        for round_ in range(_MOST_ROUNDS):
             if len(names) == 1:
                 program = univariate(target, names[0], choices, known, goal, self.dtype)
                 near = [{names[0]: piece.upper} for piece in program.pieces if np.isfinite(piece.upper)]
             else:
-                program, near = multivariate(names, choices, known, goal, self.dtype), []
+                program = multivariate(names, choices, known, goal, self.dtype)
             fresh = sampled(target, names, self.dtype, self.seed + 1 + round_, self.domain, near)
             if places:
                 fresh = fresh.and_(beside(target, names, places, self.dtype, self.seed + 1 + round_, self.domain))
             ulp = Measure(fresh.exact, self.dtype).ulp(program.run(fresh.tensors(self.dtype))).numpy()
             worst = float(ulp.max(initial=0.0))
-            rows = np.argsort(-ulp)[:_WORST]
-            bad = fresh.at(np.sort(rows[ulp[rows] > goal.limit]))
-            if not len(bad):
+            if worst <= least:
+                best, least = program, worst
+            rows = _some(ulp, goal.limit, self.seed + round_)
+            bad = fresh.at(np.sort(rows))
+            if not len(bad) or (round_ + 1 >= _ROUNDS and least < _WRONG):
                 break
             known = known.and_(bad)
-        return program, worst, bad
+            near = [{name: float(x[i]) for name, x in fresh.points.items()} for i in rows[:_CLOSER] if len(names) > 1]
+        return best, least, bad
+
+
+def _some(ulp: Floats, limit: float, seed: int) -> Positions:
+    """Return where errors are beyond a limit: the worst, and as many others, which may be of another kind."""
+    beyond = np.flatnonzero(ulp > limit)
+    beyond = beyond[np.argsort(-ulp[beyond], kind="stable")]
+    others = np.random.default_rng(seed).permutation(beyond[_WORST:])
+    return np.concatenate([beyond[:_WORST], others[:_WORST]])
 
 
 def _witnesses(low: float, high: float, shift: int) -> list[float]:

@@ -22,6 +22,14 @@ _FEW = 64
 _PARTS = 4
 """Pieces into which several variables are split at once."""
 _DEPTH = 2
+_COSTS = 0.15
+"""How much less than with one variable the length of code counts: a region that saves some may be wrong elsewhere."""
+_UNCLEAN, _WRONG = 100.0, 1e5
+"""The price, at each sample, of an implementation that is as wrong as that anywhere, in ulp.
+
+Where regions of several variables end is not known to the last bit: what is right everywhere is better than what is
+better here.
+"""
 
 
 def univariate(
@@ -51,7 +59,9 @@ def multivariate(
     names: Sequence[str], choices: Sequence[Choice], near: Samples, goal: Goal, dtype: torch.dtype
 ) -> Program:
     """Return a program that chooses by thresholds on a variable, or a sum, difference, product or quotient of two."""
-    prices = regimes.price(errors_of(choices, near, dtype), _costs(choices), goal)
+    errors = errors_of(choices, near, dtype)
+    prices = regimes.price(errors, _COSTS * _costs(choices), goal)
+    prices += _UNCLEAN * (errors.max(1, keepdims=True) > _WRONG)
     return _parted(names, choices, prices, near, np.arange(len(near)), _DEPTH)[0]
 
 
@@ -72,23 +82,21 @@ def _parted(
     for branch in _branches(names):
         value = evaluate(branch, inputs).double().numpy()
         order = np.argsort(value, kind="stable")
-        runs, total = regimes.few(prices[:, rows[order]], _PARTS)
+        starts = np.unique(value[order], return_index=True)[1]
+        runs, total = regimes.grouped(prices[:, rows[order]], starts, _PARTS)
         if len(runs) == 1 or total >= best[1] - regimes.CHANGE:
             continue
         pieces, spent = [], regimes.CHANGE * (len(runs) - 1)
         for run in runs:
             body, price = _parted(names, choices, prices, near, rows[order[run.start : run.stop]], depth - 1)
             spent += price
-            upper = np.inf if run.stop == len(order) else _between(value[order[run.stop - 1]], value[order[run.stop]])
+            last = run.stop == len(order)
+            upper = np.inf if last else regimes.roundest(*map(float, value[order[run.stop - 1 : run.stop + 1]]))
             only = body.pieces[0]
             pieces.append(Piece(only.body, upper, only.wide) if len(body.pieces) == 1 else Piece(body, upper))
         if spent < best[1]:
             best = Program(branch, tuple(pieces)), spent
     return best
-
-
-def _between(low: float, high: float) -> float:
-    return regimes.roundest(low, high) if low < high else float(low)
 
 
 def _branches(names: Sequence[str]) -> list[Term]:

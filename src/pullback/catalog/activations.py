@@ -6,8 +6,8 @@ value, the gradient and the second derivative have forms of their own, found by 
 values; `activations.stable.toml` says how good each is. Each form runs in PyTorch's kernels one by one: it is slower
 than one built-in kernel.
 
-Elementwise, of any shape, in float32, bfloat16 and float16 on the CPU; elsewhere they are PyTorch's functions as they
-are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of derivatives are carried; the third
+Elementwise, of any shape, in float32 on the CPU, and but for `log_ndtr` and `erfcx` in bfloat16; elsewhere they are
+PyTorch's functions as they are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of derivatives are carried; the third
 is infinite, never a wrong number (`docs/numerics.md`).
 """
 

@@ -23,6 +23,7 @@ PROGRAMS = {
     "a polynomial": "otherwise: poly(x, 0, 0, 0.5, 1e-9, 1e-10, 1.0, -0.5, 0.25)",
     "an odd polynomial": "otherwise: poly(x, 1, 1, 0, 0, 0, 1.0, -0.16666667)",
     "a polynomial of one": "otherwise: poly(x, 0, 0, 0, 0, 0, 2.5)",
+    "a polynomial at a pole": "otherwise: poly(1 / x, -1, 0, 0, 0, 0, 1.0, -0.5)",
     "a polynomial of a term": "otherwise: poly(exp(-abs(x)), 2, 0, 0.1, 0, 0, 1.5, 3.0) + y",
     "a constant": "otherwise: 1",
     "a constant piece": "x <= 0.0: 0\notherwise: PI",

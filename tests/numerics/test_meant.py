@@ -30,6 +30,8 @@ def with_hook(x):
 
 
 NOT_A_TERM = {
+    "an index": lambda x: x + 0 * x[0],
+    "an error of its own": lambda x: torch.special.erfcx(x.half()).to(x.dtype),
     "a straight-through estimator": lambda x: x + (torch.round(x) - x).detach(),
     "detach in place": lambda x: (x * 2).detach_() + x,
     "data": lambda x: x * x.data,

@@ -162,9 +162,8 @@ class Stable:
         key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
         for path in (beside, certificate.cached(key)):
             try:
-                for found in certificate.load(path) if path is not None else ():
-                    if found.key == key:
-                        return _forms_of(found)
+                for found in certificate.load(path, key) if path is not None else ():
+                    return _forms_of(found)
             except Exception as error:  # the file may be anybody's, the formula is there without it
                 complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
         return None

@@ -29,10 +29,13 @@ _HEADER = (
 )
 
 _HIGHEST = 64
-"""The order of a zero: far more than there are."""
+"""The order of a zero or pole: far more than there are."""
 
 By = tuple[str, ...]
 """Variables that a formula is differentiated by, in turn; none for its value."""
+
+Key = tuple[str, tuple[str, ...], str, str]
+"""Formula, variables, dtype and device: what a certificate is looked up by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Certificate:
     forms: Mapping[By, Form]
 
     @property
-    def key(self) -> tuple[str, tuple[str, ...], str, str]:
+    def key(self) -> Key:
         """What it is looked up by."""
         return (self.formula, self.variables, self.dtype, self.device)
 
@@ -90,8 +93,8 @@ def label(by: By) -> str:
     return f"d{powers[len(by)]}/{' '.join(names)}"
 
 
-def load(path: Path) -> list[Certificate]:
-    """Return the certificates of a file; none if there is no such file.
+def load(path: Path, key: Key | None = None) -> list[Certificate]:
+    """Return the certificates of a file, or those with a key; none if there is no such file.
 
     Raises:
         ValueError: if it is not a file of certificates.
@@ -101,7 +104,8 @@ def load(path: Path) -> list[Certificate]:
     except FileNotFoundError:
         return []
     try:
-        return [_of_table(table) for table in tomllib.loads(text).get("certificate", [])]
+        tables = tomllib.loads(text).get("certificate", [])
+        return [_of_table(table) for table in tables if key in (None, _key_of(table))]
     except KeyError as error:
         raise ValueError(f"{path} is not a file of certificates: one has no {error}") from error
     except (ValueError, TypeError, AttributeError, SyntaxError, ArithmeticError, RecursionError) as error:
@@ -137,9 +141,13 @@ def cache() -> Path:
     return caches / "pullback" / "certificates"
 
 
-def cached(key: tuple[Any, ...]) -> Path:
+def cached(key: Key) -> Path:
     """Return the file in the user's cache for one key."""
     return cache() / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{SUFFIX}"
+
+
+def _key_of(table: dict[str, Any]) -> Key:
+    return (table["formula"], tuple(table["variables"]), table["dtype"], table["device"])
 
 
 def _of_table(table: dict[str, Any]) -> Certificate:

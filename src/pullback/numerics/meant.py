@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, PullbackError
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.ops import VALUES
 from pullback.numerics.term import Term
@@ -57,9 +57,14 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
 
 
 def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> None:
-    with torch.enable_grad(), as_written(), _Looking(formula.name):
-        out = formula.result(tensors)
     like = tensors[0]
+    try:
+        with torch.enable_grad(), as_written(), _Looking(formula.name):
+            out = formula.result(tensors)
+    except PullbackError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise FormulaError(f"{formula.name} cannot be called with tensors of shape {tuple(like.shape)}.") from error
     if not isinstance(out, Tensor) or (out.shape, out.dtype) != (like.shape, like.dtype):
         raise FormulaError(f"{formula.name} does not return one tensor of the shape and dtype of its inputs.")
     for node in _nodes(out):

@@ -7,8 +7,8 @@ values; `activations.stable.toml` says how good each is. Each form runs in PyTor
 than one built-in kernel.
 
 Elementwise, of any shape, in float32 on the CPU, and but for `log_ndtr` and `erfcx` in bfloat16; elsewhere they are
-PyTorch's functions as they are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of derivatives are carried; the third
-is infinite, never a wrong number (`docs/numerics.md`).
+PyTorch's functions as they are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of
+derivatives are carried; the third is infinite, never a wrong number (`docs/numerics.md`).
 """
 
 from __future__ import annotations

@@ -79,6 +79,8 @@ class ClassTruths:
         free = set()
         for owner, nodes in self._classes.items():
             for op, *value in nodes:
+                if op == VAR and value[0] not in self._points:
+                    continue
                 if op == VAR:
                     self._balls[owner] = [arb(float(x)) for x in self._points[value[0]]]
                 elif op in LEAVES:

@@ -116,6 +116,8 @@ class Extraction:
         for owner in self._useful:
             leaf = next((n for n in self._graph.nodes[owner] if n[0] in LEAVES), None)
             if leaf is not None and leaf[0] == VAR:
+                if leaf[1] not in self._inputs:  # a variable that the wanted classes do without
+                    continue
                 term, values = Term(VAR, (), leaf[1]), self._inputs[leaf[1]]
             elif owner in self._truths.constants:
                 exact = self._truths.constants[owner]
@@ -134,7 +136,7 @@ class Extraction:
     def _improve(self, owner: int, nodes: Sequence[tuple[str, tuple[int, ...]]], stirred: set[int]) -> bool:
         """Try what an op's class can be made of, now that some operands have new implementations."""
         seen = self._seen.setdefault(owner, {})
-        most = _MAX_COST - self._useful[owner]
+        most = self._useful[owner]
         values, costs, makers = [], [], []
         for op, operands in nodes:
             if not all(c in self.kept for c in operands) or stirred.isdisjoint(operands):
@@ -195,12 +197,12 @@ class Extraction:
 
 
 def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, float]:
-    """Return the classes that some term of a root has in it, cheap ones first, with the least cost of the rest of it.
+    """Return the classes that some term of a root has in it, cheap ones first, with what they may cost in it.
 
     Args:
         graph: the e-graph.
         roots: the classes of the terms.
-        most: that a term may cost.
+        most: that a term may cost, or twice what the cheapest costs if that is more.
     """
     nodes = {
         owner: [(OPS[n[0]].cost, tuple(map(graph.find, n[1:]))) for n in made_of if n[0] not in LEAVES]
@@ -216,7 +218,8 @@ def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, floa
             ]
             if costs and min(costs) < low.get(owner, np.inf):
                 low[owner], changed = min(costs), True
-    rest = {owner: 0.0 for owner in roots if low.get(owner, np.inf) <= most}
+    most = max([most, *(2 * low[owner] for owner in roots if owner in low)])
+    rest = {owner: 0.0 for owner in roots if owner in low}
     waiting = [(0.0, owner) for owner in rest]
     while waiting:
         outside, owner = heapq.heappop(waiting)
@@ -230,7 +233,7 @@ def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, floa
                 if whole <= most and whole - low[c] < rest.get(c, np.inf):
                     rest[c] = whole - low[c]
                     heapq.heappush(waiting, (rest[c], c))
-    return {owner: rest[owner] for owner in sorted(rest, key=low.__getitem__)}
+    return {owner: most - rest[owner] for owner in sorted(rest, key=low.__getitem__)}
 
 
 def _constant(value: float) -> Term:

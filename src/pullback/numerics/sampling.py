@@ -23,8 +23,8 @@ _PATTERNS = 6000
 _REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
 """Half-widths of the intervals around 0 from which reals are drawn uniformly, and how many."""
 _WINDOW = 64
-_JOINT = 24000
-"""Points of several variables."""
+_JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
+"""Points of several variables, and how much of what is in each."""
 
 
 def every(dtype: torch.dtype) -> Floats:
@@ -146,18 +146,29 @@ def _windows(low: float, high: float) -> list[tuple[float, float, int]]:
     return [(a, b, count) for a, b, count in (*around, *whole) if a < b]
 
 
+def _special(form: Format, low: float, high: float) -> Floats:
+    """Return numbers close to 0, ±1 and the ends of an interval."""
+    steps = np.ldexp(1.0, -np.arange(1, form.mantissa + 2))
+    ends = [window(x, _WINDOW, form.dtype) for x in (low, high) if math.isfinite(x)]
+    values = np.concatenate([np.zeros(1), 1 - steps, 1 + steps, steps - 1, -1 - steps, *ends])
+    inside: Floats = values[(values >= low) & (values <= high)]
+    return inside if len(inside) else np.array([form.largest if low > 1 else -form.largest])
+
+
 def _paired(
     form: Format, lines: list[Floats], intervals: list[tuple[float, float]], random: np.random.Generator
 ) -> Floats:
-    """Return rows of several variables: drawn from lines independently, then some neighbours brought together.
+    """Return rows of several variables, then some neighbours brought together.
 
-    In half of the rows all variables are reals of the widest window: what two of them decide is in its middle.
+    Each variable is at random a number of its line, a real of the widest window, or close to ±1, 0 or an end.
     """
-    rows = form.round(np.stack([random.choice(line, _JOINT) for line in lines], axis=1))
     half = _REALS[-1][0]
-    for i, (low, high) in enumerate(intervals):
-        if max(low, -half) < min(high, half):
-            rows[::2, i] = form.round(random.uniform(max(low, -half), min(high, half), len(rows[::2])))
+    columns = []
+    for line, (low, high) in zip(lines, intervals, strict=True):
+        reals = random.uniform(max(low, -half), min(high, half), _JOINT) if max(low, -half) < min(high, half) else line
+        kinds = [random.choice(part, _JOINT) for part in (line, reals, _special(form, low, high))]
+        columns.append(np.choose(random.choice(3, _JOINT, p=_KINDS), kinds))
+    rows = form.round(np.stack(columns, axis=1))
     for first, second in zip(range(len(lines) - 1), range(1, len(lines)), strict=True):
         equal, opposite, close, smaller, zero, zeros, *_ = np.array_split(random.permutation(_JOINT), 8)
         x = rows[:, first]

@@ -99,8 +99,10 @@ class Search:
 
     def _search(self, by: tuple[str, ...]) -> Found:
         start = time.perf_counter()
-        names = variables(self.formula)
-        target, graph, root = self._graph(by, names)
+        target, graph, root = self._graph(by)
+        names = variables(target) or variables(self.formula)  # a derivative may have fewer
+        stable = [derivative(v, by[-1]) for v in self.find(*by[:-1]).variants] if by else []
+        stable = [t for t in stable if set(variables(t)) <= set(names)]
         known = sampled(target, names, self.dtype, self.seed, self.domain).thinned(_SAMPLES * min(len(names), 2))
         if not len(known):
             return Found(target, Program.of(target), (), 0.0, time.perf_counter() - start, graph.size)
@@ -115,7 +117,7 @@ class Search:
         for attempt, (times, nodes) in enumerate(_EFFORTS):
             graph.saturate(rules(), times, nodes)
             kept = Extraction(graph, [root], inner.points, working(self.dtype)).of(root)
-            terms = [*map(tidy, kept.terms if kept else ()), target]
+            terms = [*map(tidy, kept.terms if kept else ()), *stable, target]
             choices = list(dict.fromkeys([*choices, *(Choice(t, w) for t in terms for w in widths)]))
             program, worst, bad = self._program(target, names, choices, known, places)
             if not len(bad) or attempt == len(_EFFORTS) - 1:
@@ -130,8 +132,9 @@ class Search:
         variants = tuple(t for t in terms[:-1] if t.op != CONST)[:_VARIANTS]
         return Found(target, program, variants, worst, time.perf_counter() - start, graph.size)
 
-    def _graph(self, by: tuple[str, ...], names: Sequence[str]) -> tuple[Term, EGraph, int]:
+    def _graph(self, by: tuple[str, ...]) -> tuple[Term, EGraph, int]:
         """Return a target and an e-graph with its class: the target and the derivatives of stable forms."""
+        names = variables(self.formula)
         graph = EGraph({n: _witnesses(*self.domain.get(n, (-np.inf, np.inf)), i) for i, n in enumerate(names)})
         if not by:
             return self.formula, graph, graph.add_term(self.formula)

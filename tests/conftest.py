@@ -6,6 +6,12 @@ import hypothesis
 import pytest
 import torch
 
+from pullback.errors import RunnerError
+from pullback.kernels import build
+from pullback.kernels.backend import backend, set_backend
+
+set_backend("eager")  # whose results are those of the formulas, bit for bit; `native` below is for tests of the other
+
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -37,3 +43,14 @@ def _forget_modules_of_temporary_files():
 def _cache_of_its_own(tmp_path, monkeypatch):
     """What a test keeps is gone after it, and nothing is read that the user keeps."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def native():
+    """Ops run in kernels compiled here."""
+    try:
+        build.require()
+    except RunnerError as error:
+        pytest.skip(str(error))
+    with backend("native"):
+        yield

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pullback.errors import PullbackError as PullbackError
     from pullback.errors import RunnerError as RunnerError
     from pullback.errors import TargetError as TargetError
+    from pullback.kernels.backend import backend as backend
+    from pullback.kernels.backend import set_backend as set_backend
     from pullback.numerics.accuracy import accuracy as accuracy
     from pullback.numerics.result import Accuracy as Accuracy
     from pullback.op import Op as Op
@@ -37,6 +39,8 @@ _HOME = {
     "function": "pullback.op",
     "AutogradFunction": "pullback.autograd_function",
     "Op": "pullback.op",
+    "set_backend": "pullback.kernels.backend",
+    "backend": "pullback.kernels.backend",
     "FormulaError": "pullback.errors",
     "DerivativeError": "pullback.errors",
     "Report": "pullback.report.model",

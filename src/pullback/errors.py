@@ -14,7 +14,7 @@ class OptionError(PullbackError):
 
 
 class RunnerError(PullbackError):
-    """An audit cannot be run in this process, whatever the target."""
+    """What was asked for cannot run in this process or on this machine, whatever the target."""
 
 
 class FormulaError(PullbackError):

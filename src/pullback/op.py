@@ -22,6 +22,7 @@ from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.bind.stable import Stable
 from pullback.errors import DerivativeError, OptionError
+from pullback.kernels.backend import Backend, checked
 from pullback.method import BoundOp, plain_method
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Op:
         soft: Callable[..., Any] | None = None,
         residuals: bool = False,
         stable: bool = True,
+        backend: Backend | None = None,
     ) -> None:
         functools.update_wrapper(self, formula)
         self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
@@ -52,7 +54,8 @@ class Op:
         self._soft = soft
         self._stable = Stable(formula) if stable and soft is None and not residuals else None
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
-        self._plans = Plans(self.__name__, self._functions, (formula, soft))
+        self._exact = (soft is not None or not stable, not stable)
+        self._plans = Plans(self.__name__, self._functions, (formula, soft), backend)
         self._signature = _signature_of(formula)
         self._method: Any = plain_method(self)
         self._rule: Rule | None = None
@@ -121,9 +124,9 @@ class Op:
         if forms is not None:
             return Functions(forms.value, forms.first, forms.second)
         if self._soft is None:
-            return Functions(self._formula, self._formula, self._formula)
+            return Functions(self._formula, self._formula, self._formula, self._exact)
         derivative = differentiated(self._formula, self._soft, self.__name__)
-        return Functions(self._formula, derivative, derivative)
+        return Functions(self._formula, derivative, derivative, self._exact)
 
     @overload
     def vjp(self, rule: Callable[..., Any], /) -> Op: ...
@@ -343,7 +346,11 @@ def function(formula: Callable[..., Any], /) -> Op: ...
 
 @overload
 def function(
-    *, derivative_of: Callable[..., Any] | None = None, residuals: bool = False, stable: bool = True
+    *,
+    derivative_of: Callable[..., Any] | None = None,
+    residuals: bool = False,
+    stable: bool = True,
+    backend: Backend | None = None,
 ) -> Callable[[Callable[..., Any]], Op]: ...
 
 
@@ -354,6 +361,7 @@ def function(
     derivative_of: Callable[..., Any] | None = None,
     residuals: bool = False,
     stable: bool = True,
+    backend: Backend | None = None,
 ) -> Any:
     """Make a differentiable op of a formula in torch ops.
 
@@ -365,13 +373,16 @@ def function(
         residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
         stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`); `False` gives the
             formula as written, bit for bit.
+        backend: whose kernels run it in plain eager mode (`pullback.set_backend`, which also says what is set
+            without). The value of a relaxed op, and all of an op that is not stable, have the bits of PyTorch's
+            kernels but under "native".
 
     Returns:
         An `Op`, called like the formula.
 
     Raises:
-        OptionError: if what is decorated or `derivative_of` is not callable, the two do not take the same number of
-            arguments, or `derivative_of` is given with `residuals`.
+        OptionError: if what is decorated or `derivative_of` is not callable, there is no such backend, the two do
+            not take the same number of arguments, or `derivative_of` is given with `residuals`.
     """
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
@@ -387,6 +398,6 @@ def function(
             )
         if derivative_of is not None:
             require_same_arguments(target, derivative_of)
-        return Op(target, derivative_of, residuals, stable)
+        return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend))
 
     return make if formula is None else make(formula)

@@ -42,9 +42,10 @@ class _Kernels(torch.autograd.Function):
         if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
             gradients = _through_native_ops(kernels, kept[: kernels.n_inputs], cotangents)
         else:
-            gs = [in_layout(cotangents[i], stride) for i, stride in kernels.layouts]
-            traced = torch.compiler.is_dynamo_compiling()  # by compiled autograd, which cannot enter a kernel
-            backward = kernels.joint.backward.forward if traced else kernels.backward
+            # a mode or compiled autograd, which watch ATen ops
+            watched = torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager()
+            gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
+            backward = kernels.joint.backward.forward if watched else kernels.backward
             gradients = backward(*[kept[i] for i in kernels.operands], *gs)
         by_argument: list[Tensor | None] = [None] * (kernels.n_inputs + 1)
         for place, gradient in zip(kernels.places, gradients, strict=True):

@@ -16,7 +16,8 @@ from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
-from pullback.kernels.eager import lower
+from pullback.kernels.backend import Backend, is_native, lower
+from pullback.kernels.native import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Kernels:
         backward: what is saved, and cotangents, to gradients.
         n_inputs, n_outputs: how many tensors go in and come out.
         operands: of the backward, as positions in (inputs, computed values).
-        layouts: position and stride of each cotangent that the backward reads.
+        layouts: position of each cotangent that the backward reads, the stride that PyTorch's kernels were recorded
+            for, and whether our own read it, which take any.
         places: positions of the gradients among those of the Function's arguments.
         dead: positions of the outputs that have no derivative.
         result: what comes out, its tensors taken out.
@@ -43,7 +45,7 @@ class Kernels:
     n_inputs: int
     n_outputs: int
     operands: tuple[int, ...]
-    layouts: tuple[tuple[int, tuple[int, ...]], ...]
+    layouts: tuple[tuple[int, tuple[int, ...], bool], ...]
     places: tuple[int, ...]
     dead: tuple[int, ...]
     result: Tree
@@ -69,14 +71,16 @@ class Functions:
         value: gives its value.
         derivative: gives the same, and its first derivative is the op's.
         native: gives the same, and its derivatives of higher order are the op's.
+        exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
     """
 
     value: Callable[..., Any]
     derivative: Callable[..., Any]
     native: Callable[..., Any]
+    exact: tuple[bool, bool] = (False, False)
 
 
-def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool) -> Plan:
+def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
     """Trace a call and decide how calls like it are carried out; `reads` is what the formulas read.
 
     Raises:
@@ -84,10 +88,10 @@ def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: b
     """
     # anomaly detection asks for values; what is made in inference mode does not count its versions
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
-        return _make_plan(call, name, functions, reads, grad)
+        return _make_plan(call, name, functions, reads, grad, backend)
 
 
-def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool) -> Plan:
+def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
     structure: list[Any] = []
@@ -102,19 +106,36 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
     holding = f"it returns an object of type {strange[0]}" if strange else ""
-    obstacle = (
-        facts.obstacle or call.obstacle or reads.obstacle or holding or ("" if wanted else "no gradient is asked for")
-    )
-    if obstacle:
-        return Plan(None, obstacle, functions.value)
+    obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
+    if obstacle or not (wanted or is_native(backend)):
+        return Plan(None, obstacle or _NOT_ASKED, functions.value)
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted)
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_native(backend))
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
+    if not wanted:
+        return Plan(None, _NOT_ASKED, _value(joint, call, facts.outputs, structure[0], functions.exact, backend))
     if not joint.connected:
         return Plan(None, "no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
-    return Plan(_kernels(joint, _while_current(native, reads, name), facts.outputs, structure[0]))
+    current = _while_current(native, reads, name)
+    return Plan(_kernels(joint, current, facts.outputs, structure[0], functions.exact, backend))
+
+
+_NOT_ASKED = "no gradient is asked for"
+
+
+def _value(
+    joint: Joint, call: Call, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
+) -> Callable[..., Any]:
+    """Return what computes the value where nothing is differentiated."""
+    ((_, run),) = lower([joint.forward], exact[:1], backend)
+    result, simple = Tree.of_leaves(outputs, spec), len(call.tensors) == len(call.leaves)
+
+    def value(*args: Any) -> Any:
+        return result.filled(tuple(run(*(args if simple else [a for a in args if isinstance(a, Tensor)]))))
+
+    return value
 
 
 def _while_current(flat: Flat, reads: Reads, name: str) -> Flat:
@@ -131,31 +152,36 @@ def _while_current(flat: Flat, reads: Reads, name: str) -> Flat:
     return native
 
 
-def _kernels(joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any) -> Kernels:
+def _kernels(
+    joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
+) -> Kernels:
     results = [out for out in outputs if isinstance(out, Tensor)]
     n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
+    (_, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
+    cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
+    ours = [all(isinstance(user.target, Kernel) for user in g.users) for g in cotangents]
     return Kernels(
         joint,
         native,
-        lower(joint.forward),
-        lower(joint.backward),
+        forward,
+        backward,
         n_inputs=n_inputs,
         n_outputs=len(results),
         operands=tuple(next(later) if i is None else i for i in joint.saved),
-        layouts=tuple((i, cotangent_stride(results[i])) for i in joint.connected),
+        layouts=tuple((i, cotangent_stride(results[i]), own) for i, own in zip(joint.connected, ours, strict=True)),
         places=tuple(1 + i for i in joint.wanted),
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
         result=Tree.of_leaves(outputs, spec),
     )
 
 
-def in_layout(g: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Return a cotangent in the layout for which the backward was made."""
+def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:
+    """Return a cotangent in the layout for which the backward was made; in its own if any will do."""
     if g.layout is not torch.strided:  # of a sparse embedding, say
         g = g.to_dense()
     if not torch.compiler.is_dynamo_compiling() and (g.is_neg() or (g.is_complex() and g.is_conj())):  # it cannot ask
         g = g.resolve_conj().resolve_neg()
-    if g.stride() == stride or not g.numel():
+    if is_any or g.stride() == stride or not g.numel():
         return g
     return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)

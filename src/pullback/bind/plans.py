@@ -11,6 +11,7 @@ from torch import Tensor
 from pullback.bind.call import Call
 from pullback.bind.plan import Functions, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
+from pullback.kernels.backend import Backend, current
 
 MAX_PLANS = 64
 """Kinds of call that get graphs of their own; others run the formula as it stands."""
@@ -23,6 +24,7 @@ class Plans:
         name: of the op.
         functions: what it computes for a call.
         sources: the functions that the user wrote, whose reads are watched.
+        backend: whose kernels; `None` for those that are set for all ops.
     """
 
     def __init__(
@@ -30,8 +32,10 @@ class Plans:
         name: str,
         functions: Callable[[Call], Functions],
         sources: tuple[Callable[..., Any] | None, ...],
+        backend: Backend | None = None,
     ) -> None:
-        self._name, self._functions, self._sources = name, functions, sources
+        self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
+        self._made_for: Backend | None = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
         self.plans: dict[Any, Plan] = {}
@@ -40,7 +44,9 @@ class Plans:
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
-        return plan if plan is not None and reads is not None and reads.unchanged() else None
+        if plan is None or reads is None or self._made_for != (self._backend or current()):
+            return None
+        return plan if reads.unchanged() else None
 
     def forget(self) -> None:
         """Drop all plans: what the op computes has changed."""
@@ -54,15 +60,16 @@ class Plans:
             FormulaError: if the formula does what has no derivative.
         """
         with self._lock:
-            if self._reads is None or not self._reads.unchanged():
+            backend = self._backend or current()
+            if self._reads is None or backend != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
-                self._reads = reads_of(*self._sources)
+                self._made_for, self._reads = backend, reads_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
             if plan is None and len(self.plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self._name, self._functions(call), self._reads, grad)
+                plan = make_plan(call, self._name, self._functions(call), self._reads, grad, backend)
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan

@@ -1,7 +1,7 @@
 """The trace of a formula with its first derivative, and its division into a forward and a backward.
 
 The joint graph is cut as autograd cuts it: what the outputs need is computed forward, everything else
-backward; what crosses the cut is saved.
+backward; what crosses the cut is saved, or what it can cheaply be computed from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.graph.facts import Flat
+from pullback.graph.saving import chosen
 
 _NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -47,7 +48,12 @@ class Joint:
 
 
 def joint_of(
-    value: Flat, derivative: Flat, tensors: Sequence[Tensor], outputs: Sequence[Any], wanted: Sequence[int]
+    value: Flat,
+    derivative: Flat,
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Any],
+    wanted: Sequence[int],
+    recompute: bool = False,
 ) -> Joint:
     """Trace a formula and its vjp.
 
@@ -57,6 +63,7 @@ def joint_of(
         tensors: the inputs.
         outputs: fake results of `derivative`, which say what the cotangents are like.
         wanted: positions of the inputs to differentiate.
+        recompute: whether the backward computes cheap values again, where that saves memory.
     """
     results = [out for out in outputs if isinstance(out, Tensor)]
     connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
@@ -81,7 +88,7 @@ def joint_of(
         return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
 
     graph = _torch.trace_ops(both, *(x.detach() for x in tensors), *cotangents)
-    return _cut(graph, n, ahead, tuple(wanted), tuple(connected))
+    return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute)
 
 
 def _cotangent(out: Tensor) -> Tensor:
@@ -106,7 +113,12 @@ def cotangent_stride(out: Tensor) -> tuple[int, ...]:
 
 
 def _cut(
-    joint: fx.GraphModule, n_inputs: int, before: set[str], wanted: tuple[int, ...], connected: tuple[int, ...]
+    joint: fx.GraphModule,
+    n_inputs: int,
+    before: set[str],
+    wanted: tuple[int, ...],
+    connected: tuple[int, ...],
+    recompute: bool,
 ) -> Joint:
     """Divide a joint graph; `before` names the nodes that stood before the derivative was taken."""
     graph = joint.graph
@@ -121,17 +133,37 @@ def _cut(
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
-    borders = list(dict.fromkeys(a for node in later for a in node.all_input_nodes if a in ahead or a in inputs))
-    borders += [g for g in dict.fromkeys(gradients) if isinstance(g, fx.Node) and g in ahead and g not in borders]
-    borders = [node for node in borders if node.op != "get_attr"]
+    read = [a for node in later for a in node.all_input_nodes] + [g for g in gradients if isinstance(g, fx.Node)]
+    borders = [a for a in dict.fromkeys(read) if (a in ahead or a in inputs) and a.op != "get_attr"]
+    again: set[fx.Node] = set()
+    if recompute and any(node not in inputs for node in borders):
+        kept = chosen(inputs, outputs, ahead, borders, _written(graph))
+        borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
-    constants = [node for node in graph.nodes if node.op == "get_attr" and node in ahead]
-    backward = _part(joint, [*borders, *cotangents], [*constants, *later], list(gradients))
+    body = [node for node in graph.nodes if node in again or node in later or (node.op == "get_attr" and node in ahead)]
+    backward = _part(joint, [*borders, *cotangents], body, list(gradients))
     saved = tuple(inputs.index(node) if node in inputs else None for node in borders)
     unused = tuple(g is None for g in gradients)
     untracked = any(map(_is_view, outputs)) and not _share_memory(outputs, computed)
     return Joint(forward, backward, len(outputs), saved, wanted, unused, connected, untracked)
+
+
+def _reached(
+    read: Sequence[fx.Node], kept: set[fx.Node], inputs: Sequence[fx.Node]
+) -> tuple[list[fx.Node], set[fx.Node]]:
+    """Return what of `kept` and of the inputs has to be there to compute what is read, and what is computed of it."""
+    borders: dict[fx.Node, None] = {}
+    again: set[fx.Node] = set()
+    stack = list(reversed(read))
+    while stack:
+        node = stack.pop()
+        if node in kept or node in inputs:
+            borders[node] = None
+        elif node not in again:
+            again.add(node)
+            stack += [a for a in reversed(node.all_input_nodes) if a.op != "get_attr"]
+    return list(borders), again
 
 
 def _is_view(node: Any) -> bool:
@@ -201,6 +233,8 @@ def _part(
     """Return the nodes of `body` as a graph of its own."""
     part = fx.Graph()
     made: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in placeholders}
+    for node, copy in made.items():
+        copy.meta = dict(node.meta)
     for node in body:
         if node not in made:
             made[node] = part.node_copy(node, made.__getitem__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
+from pullback import caches
 from pullback.numerics.ops import CONDITIONS, OPS, VALUES
 from pullback.numerics.piecewise import Program, read
 from pullback.numerics.term import topological
@@ -137,8 +137,7 @@ def beside(source: str) -> Path:
 
 def cache() -> Path:
     """Return the folder of certificates in the user's cache."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "pullback" / "certificates"
+    return caches.root() / "certificates"
 
 
 def cached(key: Key) -> Path:

@@ -1,0 +1,107 @@
+"""Which kernels compute the graphs of ops: our own where they can, or PyTorch's one by one."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+from torch import fx
+
+from pullback.errors import OptionError, RunnerError
+from pullback.kernels import build, eager, native
+
+Backend = Literal["auto", "native", "eager"]
+
+_current: list[Backend] = ["auto"]
+
+
+def set_backend(name: Backend) -> None:
+    """Choose the kernels of all ops of this process that do not name their own.
+
+    Args:
+        name: "native", fused kernels compiled here, for pointwise parts of graphs; "eager", PyTorch's kernels one by
+            one, whose values are those of the formula bit for bit; "auto", native where there is a C++ compiler and a
+            processor that they are written for, eager otherwise.
+
+    Raises:
+        OptionError: for any other name.
+    """
+    _current[0] = checked(name)
+
+
+@contextmanager
+def backend(name: Backend) -> Iterator[None]:
+    """Have a backend for a while; it holds for the whole process, as `set_backend` does."""
+    before = _current[0]
+    set_backend(name)
+    try:
+        yield
+    finally:
+        _current[0] = before
+
+
+def checked(name: Backend) -> Backend:
+    """Return the name of a backend.
+
+    Raises:
+        OptionError: if there is none of that name.
+    """
+    if name not in get_args(Backend):
+        raise OptionError(f"a backend is one of {', '.join(get_args(Backend))}, not {name!r}.")
+    return name
+
+
+def current() -> Backend:
+    """Return the backend of ops that do not name their own."""
+    return _current[0]
+
+
+def is_native(name: Backend) -> bool:
+    """Whether a backend compiles kernels on this machine."""
+    return name == "native" or (name == "auto" and _is_there())
+
+
+@functools.cache
+def _is_there() -> bool:
+    try:
+        build.require()
+    except RunnerError as error:
+        _warn(str(error))
+        return False
+    return True
+
+
+def lower(
+    modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backend
+) -> list[tuple[fx.GraphModule, Callable[..., list[Any]]]]:
+    """Return for each graph what is run for it, as a graph and as a function.
+
+    Args:
+        modules: the graphs.
+        exact: for each, whether it has to compute the bits that PyTorch's kernels compute.
+        name: of the backend; "native" goes before `exact`.
+
+    Raises:
+        RunnerError: if the backend is "native" and cannot compile.
+    """
+    lowered = list(modules)
+    if is_native(name):
+        try:
+            lowered = native.lowered(modules, [bits and name != "native" for bits in exact])
+        except RunnerError as error:
+            if name == "native":
+                raise
+            _warn(str(error))
+    return [(module, eager.lower(module)) for module in lowered]
+
+
+_said: set[str] = set()
+
+
+def _warn(why: str) -> None:
+    if why not in _said:
+        _said.add(why)
+        warnings.warn(f"ops run in PyTorch's kernels one by one: {why.rstrip('.')}.", stacklevel=2)

@@ -1,0 +1,158 @@
+"""C++ source to a function: compiled once, kept on disk, shared by processes.
+
+A compiled kernel lies in the user's cache under the hash of all that it depends on. It is loaded only from a folder
+that nobody else may write to. A damaged one is made again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from pullback import caches
+from pullback.errors import RunnerError
+
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-w")
+"""No contraction and no fast-math: code runs as it is written."""
+_OF_CAPABILITY = {
+    "AVX512": ("avx512.h", ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c")),
+    "AVX2": ("avx2.h", ("-mavx2", "-mfma", "-mf16c")),
+}
+_INCLUDE = Path(str(resources.files("pullback.kernels") / "include"))
+_TORCH = Path(torch.__file__).parent
+_SECONDS = 120
+
+_loaded: dict[str, Any] = {}
+_locks: dict[str, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+@functools.cache
+def header() -> str:
+    """Return the header of the vectors that this machine has.
+
+    Raises:
+        RunnerError: if there is none for it.
+    """
+    return _machine()[0]
+
+
+def require() -> None:
+    """Raise RunnerError if kernels cannot be compiled here."""
+    header()
+    _compiler()
+
+
+def _machine() -> tuple[str, tuple[str, ...]]:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in _OF_CAPABILITY:
+        raise RunnerError(f"kernels are written for AVX2 and AVX-512, and this processor has {capability}.")
+    return _OF_CAPABILITY[capability]
+
+
+def function_of(source: str, n_pointers: int) -> Callable[..., None]:
+    """Return the function `run` of a source, which takes pointers and two sizes.
+
+    Raises:
+        RunnerError: if there is no compiler, it fails, or nothing can be written.
+    """
+    key = _key(source)
+    with _lock:
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:
+        if key not in _loaded:
+            _loaded[key] = _library(key, source)
+        run = _loaded[key].run
+    run.argtypes = [ctypes.c_void_p] * n_pointers + [ctypes.c_int64] * 2
+    run.restype = None
+    return run  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _compiler() -> str:
+    """Return the path of a C++ compiler.
+
+    Raises:
+        RunnerError: if there is none.
+    """
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise RunnerError("there is no C++ compiler (g++ or clang++, or set CXX)")
+
+
+@functools.cache
+def _surroundings() -> bytes:
+    """Return what a compiled kernel depends on besides its source."""
+    parts = [torch.__version__, *_FLAGS, *_machine()[1]]
+    parts += [path.read_text() for path in sorted(_INCLUDE.glob("*.h"))]
+    return "\0".join(parts).encode()
+
+
+def _key(source: str) -> str:
+    return hashlib.sha256(_surroundings() + b"\0" + source.encode()).hexdigest()[:32]
+
+
+def _library(key: str, source: str) -> ctypes.CDLL:
+    try:
+        folder = caches.root() / "kernels"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"{key}.so"
+        if not _is_private(folder):
+            raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
+        if path.exists():
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:  # damaged: made again
+                pass
+        with FileLock(str(folder / f"{key}.lock")):
+            _compile(source, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, RuntimeError) as error:  # there may be no home
+        raise RunnerError(f"kernels cannot be kept: {error}") from error
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a folder is the user's, and nobody else may write to it."""
+    at = folder.stat()
+    return not hasattr(os, "getuid") or (at.st_uid == os.getuid() and not at.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _compile(source: str, path: Path) -> None:
+    """Write a shared library, whole or not at all.
+
+    OpenMP is compiled in, and not linked: its functions are those that PyTorch has loaded, so that there is one pool
+    of threads.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
+        here = Path(made)
+        (here / "kernel.cpp").write_text(source)
+        flags = [*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{_TORCH / 'include'}"]
+        _call([*flags, "-fopenmp", "-c", "kernel.cpp", "-o", "kernel.o"], here)
+        _call(["-shared", "kernel.o", "-o", "kernel.so", f"-L{_TORCH / 'lib'}", "-ltorch_cpu"], here)
+        (here / "kernel.so").replace(path)
+
+
+def _call(arguments: list[str], folder: Path) -> None:
+    compiler = _compiler()
+    try:
+        done = subprocess.run([compiler, *arguments], cwd=folder, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise RunnerError(f"{compiler} took more than {_SECONDS} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+        raise RunnerError(f"{compiler} failed: {lines[0].strip()}")

@@ -1,0 +1,129 @@
+// Vectors of 8 numbers on AVX2: F of floats, D of doubles, M of truth values. avx512.h says the same with 16.
+#include <immintrin.h>
+#include <sleef.h>
+
+constexpr int64_t LANES = 8;
+typedef __m256 F;
+struct D {
+  __m256d lo, hi;
+};
+struct M {
+  __m256i lanes;  // of 32 bits, all ones or all zeros
+};
+
+#define SLEEF(name, accuracy)                                              \
+  static inline F name(F x) { return Sleef_##name##f8_##accuracy(x); }      \
+  static inline D name(D x) {                                               \
+    return {Sleef_##name##d4_##accuracy(x.lo), Sleef_##name##d4_##accuracy(x.hi)}; \
+  }
+#define SLEEF2(name, accuracy)                                             \
+  static inline F name(F x, F y) { return Sleef_##name##f8_##accuracy(x, y); } \
+  static inline D name(D x, D y) {                                          \
+    return {Sleef_##name##d4_##accuracy(x.lo, y.lo), Sleef_##name##d4_##accuracy(x.hi, y.hi)}; \
+  }
+
+static inline F set(float c, F) { return _mm256_set1_ps(c); }
+static inline D set(double c, D) { return {_mm256_set1_pd(c), _mm256_set1_pd(c)}; }
+
+static inline D operator+(D a, D b) { return {a.lo + b.lo, a.hi + b.hi}; }
+static inline D operator-(D a, D b) { return {a.lo - b.lo, a.hi - b.hi}; }
+static inline D operator*(D a, D b) { return {a.lo * b.lo, a.hi * b.hi}; }
+static inline D operator/(D a, D b) { return {a.lo / b.lo, a.hi / b.hi}; }
+
+// Two masks of 4 lanes of 64 bits as one of 8 lanes of 32, and back.
+static inline __m256i joined(__m256d lo, __m256d hi) {
+  __m256i mixed = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castpd_ps(lo), _mm256_castpd_ps(hi), 0x88));
+  return _mm256_permute4x64_epi64(mixed, 0xd8);
+}
+static inline __m256d lower(M m) { return _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm256_castsi256_si128(m.lanes))); }
+static inline __m256d upper(M m) {
+  return _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm256_extracti128_si256(m.lanes, 1)));
+}
+
+#define COMPARISON(name, code)                                                                       \
+  static inline M name(F a, F b) { return {_mm256_castps_si256(_mm256_cmp_ps(a, b, code))}; }        \
+  static inline M name(D a, D b) {                                                                   \
+    return {joined(_mm256_cmp_pd(a.lo, b.lo, code), _mm256_cmp_pd(a.hi, b.hi, code))};               \
+  }
+COMPARISON(lt, _CMP_LT_OQ)
+COMPARISON(le, _CMP_LE_OQ)
+COMPARISON(gt, _CMP_GT_OQ)
+COMPARISON(ge, _CMP_GE_OQ)
+COMPARISON(eq, _CMP_EQ_OQ)
+COMPARISON(ne, _CMP_NEQ_UQ)
+
+static inline M operator&(M a, M b) { return {_mm256_and_si256(a.lanes, b.lanes)}; }
+static inline M operator|(M a, M b) { return {_mm256_or_si256(a.lanes, b.lanes)}; }
+static inline M operator^(M a, M b) { return {_mm256_xor_si256(a.lanes, b.lanes)}; }
+static inline M operator~(M a) { return {_mm256_xor_si256(a.lanes, _mm256_set1_epi32(-1))}; }
+static inline bool any(M a) { return !_mm256_testz_si256(a.lanes, a.lanes); }
+static inline M set(bool c, M) { return {_mm256_set1_epi32(c ? -1 : 0)}; }
+
+static inline F where(M m, F a, F b) { return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m.lanes)); }
+static inline D where(M m, D a, D b) {
+  return {_mm256_blendv_pd(b.lo, a.lo, lower(m)), _mm256_blendv_pd(b.hi, a.hi, upper(m))};
+}
+static inline M where(M m, M a, M b) { return (m & a) | (~m & b); }
+
+static inline F abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), x); }
+static inline D abs(D x) {
+  return {_mm256_andnot_pd(_mm256_set1_pd(-0.), x.lo), _mm256_andnot_pd(_mm256_set1_pd(-0.), x.hi)};
+}
+static inline F neg(F x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.f)); }
+static inline D neg(D x) {
+  return {_mm256_xor_pd(x.lo, _mm256_set1_pd(-0.)), _mm256_xor_pd(x.hi, _mm256_set1_pd(-0.))};
+}
+static inline F sqrt(F x) { return _mm256_sqrt_ps(x); }
+static inline D sqrt(D x) { return {_mm256_sqrt_pd(x.lo), _mm256_sqrt_pd(x.hi)}; }
+static inline F fma(F x, F y, F z) { return _mm256_fmadd_ps(x, y, z); }
+static inline D fma(D x, D y, D z) { return {_mm256_fmadd_pd(x.lo, y.lo, z.lo), _mm256_fmadd_pd(x.hi, y.hi, z.hi)}; }
+#define ROUNDING(name, code)                                                                \
+  static inline F name(F x) { return _mm256_round_ps(x, code | _MM_FROUND_NO_EXC); }        \
+  static inline D name(D x) {                                                               \
+    return {_mm256_round_pd(x.lo, code | _MM_FROUND_NO_EXC), _mm256_round_pd(x.hi, code | _MM_FROUND_NO_EXC)}; \
+  }
+ROUNDING(floor, _MM_FROUND_TO_NEG_INF)
+ROUNDING(ceil, _MM_FROUND_TO_POS_INF)
+ROUNDING(trunc, _MM_FROUND_TO_ZERO)
+ROUNDING(round, _MM_FROUND_TO_NEAREST_INT)
+
+static inline D wide(F x) {
+  return {_mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1))};
+}
+static inline F narrow(D x) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(x.lo)), _mm256_cvtpd_ps(x.hi), 1);
+}
+
+static inline F load(const float* p) { return _mm256_loadu_ps(p); }
+static inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+static inline D load(const double* p) { return {_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4)}; }
+static inline void store(double* p, D x) {
+  _mm256_storeu_pd(p, x.lo);
+  _mm256_storeu_pd(p + 4, x.hi);
+}
+static inline F load(const half* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+static inline void store(half* p, F x) {
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline F load(const bfloat* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+}
+static inline void store(bfloat* p, F x) {
+  // to nearest, ties to even; a NaN must not round to an infinity
+  __m256i bits = _mm256_castps_si256(x);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
+}
+static inline M load(const bool* p) {
+  __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  return {_mm256_xor_si256(_mm256_cmpeq_epi32(wide, _mm256_setzero_si256()), _mm256_set1_epi32(-1))};
+}
+static inline void store(bool* p, M x) {
+  __m256i ones = _mm256_and_si256(x.lanes, _mm256_set1_epi32(1));
+  __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(ones), _mm256_extracti128_si256(ones, 1));
+  _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));
+}

@@ -1,0 +1,111 @@
+// Vectors of 16 numbers on AVX-512: F of floats, D of doubles, M of truth values. avx2.h says the same with 8.
+#include <immintrin.h>
+#include <sleef.h>
+
+constexpr int64_t LANES = 16;
+typedef __m512 F;
+struct D {
+  __m512d lo, hi;
+};
+struct M {
+  __mmask16 bits;
+};
+
+#define SLEEF(name, accuracy)                                              \
+  static inline F name(F x) { return Sleef_##name##f16_##accuracy(x); }      \
+  static inline D name(D x) {                                               \
+    return {Sleef_##name##d8_##accuracy(x.lo), Sleef_##name##d8_##accuracy(x.hi)}; \
+  }
+#define SLEEF2(name, accuracy)                                             \
+  static inline F name(F x, F y) { return Sleef_##name##f16_##accuracy(x, y); } \
+  static inline D name(D x, D y) {                                          \
+    return {Sleef_##name##d8_##accuracy(x.lo, y.lo), Sleef_##name##d8_##accuracy(x.hi, y.hi)}; \
+  }
+
+static inline F set(float c, F) { return _mm512_set1_ps(c); }
+static inline D set(double c, D) { return {_mm512_set1_pd(c), _mm512_set1_pd(c)}; }
+
+static inline D operator+(D a, D b) { return {a.lo + b.lo, a.hi + b.hi}; }
+static inline D operator-(D a, D b) { return {a.lo - b.lo, a.hi - b.hi}; }
+static inline D operator*(D a, D b) { return {a.lo * b.lo, a.hi * b.hi}; }
+static inline D operator/(D a, D b) { return {a.lo / b.lo, a.hi / b.hi}; }
+
+#define COMPARISON(name, code)                                                                  \
+  static inline M name(F a, F b) { return {_mm512_cmp_ps_mask(a, b, code)}; }                   \
+  static inline M name(D a, D b) {                                                              \
+    return {_mm512_kunpackb(_mm512_cmp_pd_mask(a.hi, b.hi, code), _mm512_cmp_pd_mask(a.lo, b.lo, code))}; \
+  }
+COMPARISON(lt, _CMP_LT_OQ)
+COMPARISON(le, _CMP_LE_OQ)
+COMPARISON(gt, _CMP_GT_OQ)
+COMPARISON(ge, _CMP_GE_OQ)
+COMPARISON(eq, _CMP_EQ_OQ)
+COMPARISON(ne, _CMP_NEQ_UQ)
+
+static inline M operator&(M a, M b) { return {(__mmask16)(a.bits & b.bits)}; }
+static inline M operator|(M a, M b) { return {(__mmask16)(a.bits | b.bits)}; }
+static inline M operator^(M a, M b) { return {(__mmask16)(a.bits ^ b.bits)}; }
+static inline M operator~(M a) { return {(__mmask16)~a.bits}; }
+static inline bool any(M a) { return a.bits != 0; }
+static inline M set(bool c, M) { return {(__mmask16)(c ? 0xffff : 0)}; }
+
+static inline F where(M m, F a, F b) { return _mm512_mask_blend_ps(m.bits, b, a); }
+static inline D where(M m, D a, D b) {
+  return {_mm512_mask_blend_pd((__mmask8)m.bits, b.lo, a.lo), _mm512_mask_blend_pd((__mmask8)(m.bits >> 8), b.hi, a.hi)};
+}
+static inline M where(M m, M a, M b) { return (m & a) | (~m & b); }
+
+static inline F abs(F x) { return _mm512_abs_ps(x); }
+static inline D abs(D x) { return {_mm512_abs_pd(x.lo), _mm512_abs_pd(x.hi)}; }
+static inline F neg(F x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.f)); }
+static inline D neg(D x) {
+  return {_mm512_xor_pd(x.lo, _mm512_set1_pd(-0.)), _mm512_xor_pd(x.hi, _mm512_set1_pd(-0.))};
+}
+static inline F sqrt(F x) { return _mm512_sqrt_ps(x); }
+static inline D sqrt(D x) { return {_mm512_sqrt_pd(x.lo), _mm512_sqrt_pd(x.hi)}; }
+static inline F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
+static inline D fma(D x, D y, D z) { return {_mm512_fmadd_pd(x.lo, y.lo, z.lo), _mm512_fmadd_pd(x.hi, y.hi, z.hi)}; }
+#define ROUNDING(name, code)                                                   \
+  static inline F name(F x) { return _mm512_roundscale_ps(x, code | _MM_FROUND_NO_EXC); } \
+  static inline D name(D x) {                                                  \
+    return {_mm512_roundscale_pd(x.lo, code | _MM_FROUND_NO_EXC), _mm512_roundscale_pd(x.hi, code | _MM_FROUND_NO_EXC)}; \
+  }
+ROUNDING(floor, _MM_FROUND_TO_NEG_INF)
+ROUNDING(ceil, _MM_FROUND_TO_POS_INF)
+ROUNDING(trunc, _MM_FROUND_TO_ZERO)
+ROUNDING(round, _MM_FROUND_TO_NEAREST_INT)
+
+static inline D wide(F x) {
+  return {_mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))};
+}
+static inline F narrow(D x) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(x.lo)), _mm512_cvtpd_ps(x.hi), 1);
+}
+
+static inline F load(const float* p) { return _mm512_loadu_ps(p); }
+static inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+static inline D load(const double* p) { return {_mm512_loadu_pd(p), _mm512_loadu_pd(p + 8)}; }
+static inline void store(double* p, D x) {
+  _mm512_storeu_pd(p, x.lo);
+  _mm512_storeu_pd(p + 8, x.hi);
+}
+static inline F load(const half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline void store(half* p, F x) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline F load(const bfloat* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
+static inline void store(bfloat* p, F x) {
+  // to nearest, ties to even; a NaN must not round to an infinity
+  __m512i bits = _mm512_castps_si512(x);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), rounded, _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(rounded));
+}
+static inline M load(const bool* p) {
+  __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return {_mm_test_epi8_mask(bytes, bytes)};
+}
+static inline void store(bool* p, M x) { _mm_storeu_si128((__m128i*)p, _mm_maskz_set1_epi8(x.bits, 1)); }

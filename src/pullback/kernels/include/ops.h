@@ -1,0 +1,185 @@
+// What the ops of a graph compute, on F and D alike, with the formulas of PyTorch's own CPU kernels.
+// Where a function of SLEEF gives up before the result leaves the range of its type, it is taken further here.
+
+// Where SLEEF's log1p, asinh, acosh, and sinh and cosh stop.
+static inline double huge(F) { return 1e38; }
+static inline double huge(D) { return 1e307; }
+static inline double root(F) { return 1e19; }
+static inline double root(D) { return 1e154; }
+static inline double steep(F) { return 87; }
+static inline double steep(D) { return 708; }
+
+#define UNARY(name) template <class V> static inline V name(V x)
+#define BINARY(name) template <class V> static inline V name(V x, V y)
+#define TERNARY(name) template <class V> static inline V name(V x, V y, V z)
+template <class V> static inline V c(double value) { return set(value, V{}); }
+#define ONE c<V>(1)
+#define ZERO c<V>(0)
+
+namespace sleef {
+SLEEF(exp, u10)
+SLEEF(exp2, u10)
+SLEEF(expm1, u10)
+SLEEF(log, u10)
+SLEEF(log1p, u10)
+SLEEF(log2, u10)
+SLEEF(log10, u10)
+SLEEF(sin, u10)
+SLEEF(cos, u10)
+SLEEF(tan, u10)
+SLEEF(asin, u10)
+SLEEF(acos, u10)
+SLEEF(atan, u10)
+SLEEF(sinh, u10)
+SLEEF(cosh, u10)
+SLEEF(tanh, u10)
+SLEEF(asinh, u10)
+SLEEF(acosh, u10)
+SLEEF(atanh, u10)
+SLEEF(erf, u10)
+SLEEF(erfc, u15)
+SLEEF(lgamma, u10)
+SLEEF2(pow, u10)
+SLEEF2(atan2, u10)
+SLEEF2(hypot, u05)
+}  // namespace sleef
+using sleef::acos;
+using sleef::asin;
+using sleef::atan;
+using sleef::atan2;
+using sleef::atanh;
+using sleef::cos;
+using sleef::erf;
+using sleef::erfc;
+using sleef::exp;
+using sleef::exp2;
+using sleef::expm1;
+using sleef::hypot;
+using sleef::lgamma;
+using sleef::log;
+using sleef::log10;
+using sleef::log2;
+using sleef::pow;
+using sleef::sin;
+using sleef::tan;
+using sleef::tanh;
+
+template <class V> static inline M isnan(V x) { return ne(x, x); }
+template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
+BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
+
+UNARY(log1p) {
+  V y = sleef::log1p(x);
+  M far = gt(x, c<V>(huge(x)));
+  return any(far) ? where(far, log(x), y) : y;
+}
+UNARY(sinh) {
+  V y = sleef::sinh(x);
+  M far = gt(abs(x), c<V>(steep(x)));
+  if (!any(far)) return y;
+  V half = exp(c<V>(0.5) * abs(x));
+  return where(far, with_sign(c<V>(0.5) * half * half, x), y);
+}
+UNARY(cosh) {
+  V y = sleef::cosh(x);
+  M far = gt(abs(x), c<V>(steep(x)));
+  if (!any(far)) return y;
+  V half = exp(c<V>(0.5) * abs(x));
+  return where(far, c<V>(0.5) * half * half, y);
+}
+UNARY(asinh) {
+  V y = sleef::asinh(x);
+  M far = gt(abs(x), c<V>(root(x)));
+  return any(far) ? where(far, with_sign(log(abs(x)) + c<V>(0.69314718055994530942), x), y) : y;
+}
+UNARY(acosh) {
+  V y = sleef::acosh(x);
+  M far = gt(x, c<V>(root(x)));
+  return any(far) ? where(far, log(x) + c<V>(0.69314718055994530942), y) : y;
+}
+
+UNARY(frac) { return x - trunc(x); }
+UNARY(reciprocal) { return ONE / x; }
+UNARY(rsqrt) { return ONE / sqrt(x); }
+UNARY(square) { return x * x; }
+UNARY(cube) { return x * x * x; }
+UNARY(sign) { return where(gt(x, ZERO), ONE, where(lt(x, ZERO), c<V>(-1), ZERO)); }
+UNARY(relu) { return where(lt(x, ZERO), ZERO, x); }
+BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }
+BINARY(minimum) { return where(isnan(x) | lt(x, y), x, y); }
+UNARY(sigmoid) { return reciprocal(ONE + exp(neg(x))); }
+UNARY(silu) { return x / (ONE + exp(neg(x))); }
+UNARY(log_sigmoid) { return minimum(ZERO, x) - log1p(exp(neg(abs(x)))); }
+UNARY(mish) { return x * tanh(log1p(exp(x))); }
+UNARY(gelu) { return x * c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440))); }
+UNARY(gelu_inner) { return c<V>(0.79788456080286535588) * (x + c<V>(0.044715) * (x * x * x)); }
+UNARY(gelu_tanh) { return c<V>(0.5) * x * (ONE + tanh(gelu_inner(x))); }
+UNARY(logit) { return log(x / (ONE - x)); }
+UNARY(hardsigmoid) { return minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
+UNARY(hardswish) { return x * minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
+TERNARY(softplus) { return where(gt(x * y, z), x, log1p(exp(x * y)) / y); }
+BINARY(leaky_relu) { return where(gt(x, ZERO), x, x * y); }
+template <class V> static inline V elu(V x, V alpha, V scale, V input_scale) {
+  return where(le(x, ZERO), expm1(x * input_scale) * (alpha * scale), x * scale);
+}
+TERNARY(threshold) { return where(le(x, y), z, x); }
+BINARY(xlogy) { return where(isnan(y), y, where(eq(x, ZERO), ZERO, x * log(y))); }
+BINARY(xlog1py) { return where(isnan(y), y, where(eq(x, ZERO), ZERO, x * log1p(y))); }
+BINARY(logaddexp) {
+  V m = maximum(x, y);
+  return where(isinf(x) & eq(x, y), x, m + log1p(exp(neg(abs(x - y)))));
+}
+
+// Derivatives: g is the cotangent.
+BINARY(sigmoid_backward) { return x * (ONE - y) * y; }
+BINARY(tanh_backward) { return x * (ONE - y * y); }
+template <class V> static inline V silu_backward(V g, V x) {
+  V s = sigmoid(x);
+  return g * (s * (ONE + x * (ONE - s)));
+}
+template <class V> static inline V mish_backward(V g, V x) {
+  V t = tanh(log1p(exp(x)));
+  return g * (t + x * sigmoid(x) * (ONE - t * t));
+}
+template <class V> static inline V gelu_backward(V g, V x) {
+  V cdf = c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440)));
+  V pdf = exp(c<V>(-0.5) * x * x) * c<V>(0.39894228040143267794);
+  return g * (cdf + x * pdf);
+}
+template <class V> static inline V gelu_tanh_backward(V g, V x) {
+  V t = tanh(gelu_inner(x));
+  V inner = c<V>(0.79788456080286535588) * (ONE + c<V>(3 * 0.044715) * (x * x));
+  return g * (c<V>(0.5) * (ONE + t) + c<V>(0.5) * x * ((ONE - t * t) * inner));
+}
+template <class V> static inline V softplus_backward(V g, V x, V beta, V threshold) {
+  V z = exp(x * beta);
+  return where(gt(x * beta, threshold), g, g * z / (z + ONE));
+}
+TERNARY(leaky_relu_backward) { return where(gt(y, ZERO), x, x * z); }
+TERNARY(threshold_backward) { return where(le(y, z), ZERO, x); }
+template <class V> static inline V hardtanh_backward(V g, V x, V lower, V upper) {
+  return where(gt(x, lower) & lt(x, upper), g, ZERO);
+}
+template <class V> static inline V elu_backward(V g, V alpha, V scale, V input_scale, V x) {
+  return where(gt(x, ZERO), g * scale, g * input_scale * (alpha * scale) * exp(x * input_scale));
+}
+template <class V> static inline V elu_backward_of_result(V g, V alpha, V scale, V input_scale, V y) {
+  return where(gt(y, ZERO), g * scale, g * input_scale * (y + alpha * scale));
+}
+template <class V> static inline V logit_backward(V g, V x) {
+  return where(lt(x, ZERO) | gt(x, ONE), c<V>(0. / 0.), g / (x * (ONE - x)));
+}
+template <class V> static inline V log_sigmoid_backward(V g, V x) {
+  V z = exp(neg(abs(x)));
+  M negative = lt(x, ZERO);
+  return g * (where(negative, ONE, ZERO) - where(negative, ONE, c<V>(-1)) * (z / (ONE + z)));
+}
+
+// Conversions. A narrow type of 16 bits is computed in floats; a cast to it rounds.
+template <class T> static inline F through(F x) {
+  T kept[LANES];
+  store(kept, x);
+  return load(kept);
+}
+template <class V> static inline V number(M x) { return where(x, ONE, ZERO); }
+template <class V> static inline M truth(V x) { return ne(x, ZERO); }

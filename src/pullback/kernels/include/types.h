@@ -1,0 +1,12 @@
+#include <cstdint>
+#include <cstring>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct half {
+  uint16_t bits;
+};
+struct bfloat {
+  uint16_t bits;
+};

@@ -1,0 +1,142 @@
+"""Graphs with their pointwise regions as kernels of our own; what is between them runs in PyTorch's."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback.kernels import build
+from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
+from pullback.kernels.regions import Region, regions_of, value_of
+from pullback.kernels.source import source_of
+
+
+class Kernel:
+    """A compiled region, for inputs of the sizes and dtypes that it was made for and any strides.
+
+    It allocates its outputs and returns them: one tensor, or a tuple of several.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.source = source_of(region, build.header())
+        inputs = [value_of(node) for node in region.inputs]
+        outputs = [value_of(node) for node in region.outputs]
+        self._run = build.function_of(self.source, len(inputs) + len(outputs) + 1)
+        self._shape = tuple(region.shape)
+        self._stride = tuple(outputs[0].stride())
+        self._sizes = [tuple(x.shape) for x in inputs]
+        self._outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
+        self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
+        self.__name__ = "kernel"
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Compute the region."""
+        strides = tuple([x.stride() for x in inputs])
+        known = self._layouts.get(strides)
+        if known is None:
+            known = self._layouts[strides] = self._layout(strides)
+        layout, steps, scattered = known
+        if scattered:
+            inputs = tuple(dense(x, self._shape, self._stride) if i in scattered else x for i, x in enumerate(inputs))
+        shape, stride = self._shape, self._stride
+        outputs = [torch.empty_strided(shape, stride, dtype=dtype) for _, dtype in self._outputs]
+        pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]
+        self._run(*pointers, steps, layout.rows, layout.columns)
+        return outputs[0] if len(outputs) == 1 else self._in_strides(outputs)
+
+    def _in_strides(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            y if stride == self._stride else torch.empty_strided(y.shape, stride, dtype=y.dtype).copy_(y)
+            for y, (stride, _) in zip(outputs, self._outputs, strict=True)
+        ]
+
+    def _layout(self, strides: tuple[Strides, ...]) -> tuple[Layout, Any, frozenset[int]]:
+        """Return how to read inputs, the steps for the kernel, and which of them have to be copied for it."""
+        wide = [expanded(s, size, self._shape) for s, size in zip(strides, self._sizes, strict=True)]
+        scattered = frozenset[int]()
+        layout = layout_of(self._shape, self._stride, wide)
+        if layout is None:  # then all but single numbers lie as the outputs do
+            scattered = frozenset(i for i, stride in enumerate(wide) if stride != self._stride and any(stride))
+            wide = [self._stride if i in scattered else stride for i, stride in enumerate(wide)]
+            layout = layout_of(self._shape, self._stride, wide)
+            assert layout is not None
+        steps = layout.steps
+        return layout, None if steps is None else (ctypes.c_int64 * len(steps))(*steps), scattered
+
+
+def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx.GraphModule]:
+    """Return graphs whose regions are calls of kernels, compiled side by side.
+
+    Args:
+        modules: the graphs.
+        exact: for each, whether it has to compute the bits that PyTorch's kernels compute.
+
+    Raises:
+        RunnerError: if they cannot be compiled here.
+    """
+    regions = [regions_of(module.graph, bits) for module, bits in zip(modules, exact, strict=True)]
+    every = [region for of_one in regions for region in of_one]
+    if len(every) > 1:
+        with ThreadPoolExecutor(min(len(every), os.cpu_count() or 1)) as threads:
+            made = list(threads.map(Kernel, every))
+    else:
+        made = [Kernel(region) for region in every]
+    kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
+    return [
+        _Rebuilt(module, of_one, kernels).module if of_one else module
+        for module, of_one in zip(modules, regions, strict=True)
+    ]
+
+
+class _Rebuilt:
+    """A graph made anew, in an order in which each region stands after what it reads."""
+
+    def __init__(self, module: fx.GraphModule, regions: Sequence[Region], kernels: dict[int, Kernel]) -> None:
+        self._graph = fx.Graph()
+        self._home = {node: region for region in regions for node in region.nodes}
+        self._kernels = kernels
+        self._made: dict[fx.Node, fx.Node] = {}
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                self._made[node] = self._graph.placeholder(node.name)
+        for node in module.graph.nodes:
+            if node.op != "output":
+                self._place(node)
+        results: Any = module.graph.output_node().args[0]
+        self._graph.output([self._made[r] if isinstance(r, fx.Node) else r for r in results])
+        self._graph.eliminate_dead_code()
+        self.module = fx.GraphModule(module, self._graph)
+
+    def _place(self, node: fx.Node) -> None:
+        """Add a node, or the region that it is in, after all that is read."""
+        stack = [node]
+        while stack:
+            at = stack[-1]
+            region = self._home.get(at)
+            waiting = [a for a in (region.inputs if region else at.all_input_nodes) if a not in self._made]
+            if at in self._made or not waiting:
+                stack.pop()
+                if at not in self._made:
+                    self._add(at, region)
+            else:
+                stack += waiting
+
+    def _add(self, node: fx.Node, region: Region | None) -> None:
+        if region is None:
+            self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
+            return
+        call = self._graph.call_function(self._kernels[id(region)], tuple(self._made[a] for a in region.inputs))
+        several = len(region.outputs) > 1
+        for i, output in enumerate(region.outputs):
+            made = self._graph.call_function(operator.getitem, (call, i)) if several else call
+            made.meta = dict(output.meta)
+            self._made[output] = made
+        for inner in region.nodes:
+            self._made.setdefault(inner, call)

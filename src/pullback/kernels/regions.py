@@ -1,0 +1,125 @@
+"""The parts of a graph that one loop can compute: pointwise ops on tensors of one shape that depend on each other."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.joint import cotangent_stride
+from pullback.kernels import ops
+
+_FEWEST = 2
+"""A kernel of PyTorch's computes one op as well."""
+
+
+@dataclass(eq=False, slots=True)
+class Region:
+    """Nodes of a graph that become one kernel.
+
+    Attributes:
+        shape: of what each of them computes.
+        exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
+        nodes: in the order of the graph.
+        inputs: nodes outside that they read, but for constants.
+        outputs: of the nodes, those that are read outside.
+    """
+
+    shape: torch.Size
+    exact: bool = False
+    nodes: list[fx.Node] = field(default_factory=list)
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+
+
+def regions_of(graph: fx.Graph, exact: bool = False) -> list[Region]:
+    """Return the regions of a graph, none of which waits for what follows it.
+
+    Args:
+        graph: of ATen ops.
+        exact: whether only ops whose results have the bits of PyTorch's may be in them.
+    """
+    found: list[Region] = []
+    home: dict[fx.Node, Region] = {}
+    for node in graph.nodes:
+        if not is_ours(node) or (exact and not ops.is_exact(node)):
+            continue
+        shape = value_of(node).shape
+        for region in reversed(found):
+            if region.shape == shape and not _waits(node, region, home):
+                break
+        else:
+            region = Region(shape, exact)
+            found.append(region)
+        region.nodes.append(node)
+        home[node] = region
+    return [_finished(region) for region in found if len(region.nodes) >= _FEWEST]
+
+
+def _waits(node: fx.Node, region: Region, home: dict[fx.Node, Region]) -> bool:
+    """Whether a node needs, by way of something outside of a region, what the region computes.
+
+    Other regions are one thing each: what one of their nodes needs, they need.
+    """
+    seen: set[Any] = set()
+    stack = [a for a in node.all_input_nodes if home.get(a) is not region]
+    while stack:
+        at = stack.pop()
+        around = home.get(at)
+        if around is region:
+            return True
+        if (around or at) not in seen:
+            seen.add(around or at)
+            stack += [a for member in (around.nodes if around else [at]) for a in member.all_input_nodes]
+    return False
+
+
+def _finished(region: Region) -> Region:
+    inside = set(region.nodes)
+    read = dict.fromkeys(a for node in region.nodes for a in node.all_input_nodes if a not in inside)
+    region.inputs = [a for a in read if ops.constant_of(a) is None]
+    region.outputs = [node for node in region.nodes if any(user not in inside for user in node.users)]
+    return region
+
+
+def is_ours(node: fx.Node) -> bool:
+    """Whether our kernels compute a node."""
+    if node.op != "call_function" or node.target not in _KNOWN or ops.constant_of(node) is not None:
+        return False
+    value = value_of(node)
+    operands = [value_of(a) for a in node.all_input_nodes]
+    if not all(isinstance(t, Tensor) and _is_plain(t) for t in (value, *operands)) or not value.numel():
+        return False
+    if cotangent_stride(value) != tuple(value.stride()):  # it overlaps, or has gaps
+        return False
+    return _fits(node, value.dtype, [t.dtype for t in operands])
+
+
+_KNOWN = frozenset([*ops.FLOATING, *ops.COMPARING, *ops.LOGICAL, *ops.CHOOSING])
+
+
+def _is_plain(t: Tensor) -> bool:
+    return t.device.type == "cpu" and t.dtype in ops.COMPUTED and t.layout is torch.strided
+
+
+def _fits(node: fx.Node, result: torch.dtype, operands: Iterable[torch.dtype]) -> bool:
+    """Whether the dtypes are those for which the op is in the table, and its other arguments are as well."""
+    if node.target in ops.FLOATING:
+        fits = result != torch.bool
+    elif node.target in ops.LOGICAL:
+        fits = all(dtype == torch.bool for dtype in operands)
+    else:
+        fits = True
+    return fits and ops.is_written(node)
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return the tensor, perhaps without values, that a node stands for."""
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return _torch.traced_value(node)

@@ -1,0 +1,397 @@
+"""Kernels of our own: which parts of a graph they take, what layouts they read, what happens where they cannot be."""
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pullback
+from pullback import caches
+from pullback.errors import OptionError, RunnerError
+from pullback.kernels import backend, build, layout
+from pullback.kernels.eager import lower
+from pullback.kernels.native import Kernel, lowered
+from pullback.kernels.regions import regions_of
+
+
+def gate(x):
+    return torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x))
+
+
+def graph_of(function, *tensors):
+    """Return the graph of a function that returns a list."""
+    return make_fx(function, tracing_mode="fake")(*tensors)
+
+
+def kernels_in(module):
+    return [node.target for node in module.graph.nodes if isinstance(node.target, Kernel)]
+
+
+def gradient(op, *tensors, g=None):
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    out = op(*leaves)
+    return torch.autograd.grad(out, leaves, torch.ones_like(out) if g is None else g)
+
+
+def test_a_pointwise_formula_is_one_kernel_forward_and_one_backward(native):
+    op = pullback.function(gate)
+    x = torch.randn(1000, requires_grad=True)
+    assert torch.allclose(op(x), gate(x), rtol=1e-6, atol=0)
+    assert torch.allclose(gradient(op, x)[0], gradient(gate, x)[0], rtol=1e-5, atol=1e-8)
+    ((kernels),) = [plan.kernels for plan in op._plans.plans.values()]
+    assert kernels.joint.saved == (0,)  # the input alone
+
+
+def test_a_value_is_the_same_with_and_without_a_gradient(native):
+    op = pullback.function(gate)
+    x = torch.randn(37, requires_grad=True)
+    with torch.no_grad():
+        value = op(x)
+    assert torch.equal(op(x), value)
+
+
+def test_what_is_between_reductions_is_fused(native):
+    def norm(x, w):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
+
+    op = pullback.function(norm)
+    x, w = torch.randn(16, 33, dtype=torch.float64), torch.randn(33, dtype=torch.float64)
+    assert torch.allclose(op(x, w), norm(x, w))
+    for ours, theirs in zip(gradient(op, x, w), gradient(norm, x, w), strict=True):
+        assert torch.allclose(ours, theirs)
+    assert torch.autograd.gradcheck(op, (x.requires_grad_(), w.requires_grad_()))
+    assert torch.autograd.gradgradcheck(op, (x, w))
+
+
+def test_a_region_does_not_wait_for_itself():
+    def there_and_back(x):
+        a = torch.exp(x) + 1
+        return [(a * a.sum(-1, keepdim=True)) + a, torch.sin(a) * 2]
+
+    graph = graph_of(there_and_back, torch.randn(3, 4))
+    before, after = regions_of(graph.graph)
+    assert torch.ops.aten.exp.default in {node.target for node in before.nodes}
+    assert len(after.nodes) == 4  # what follows the sum, and what can go with it
+    assert set(after.inputs) - set(before.outputs) == set(
+        graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
+    )
+
+
+def test_two_regions_do_not_wait_for_each_other(native):
+    def crossed(x, y):
+        a, b = torch.exp(x) + 1, torch.exp(y) + 1
+        return [a + b.sum(1)[:, None].expand(4, 4)[:, :1].expand(4, 4) * 2, b + a.sum(0) * 3]
+
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    graph = graph_of(crossed, x, y)
+    for ours, theirs in zip(lower(lowered([graph], [False])[0])(x, y), crossed(x, y), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_choice_computes_what_some_lane_needs(native, wide):
+    def pieces(x):
+        far = (x.double() if wide else x).expm1().log1p().to(x.dtype)
+        return [torch.where(x > 1, far, torch.where(x < -1, torch.tanh(x).exp(), torch.sin(x) * torch.cos(x)))]
+
+    graph = graph_of(pieces, torch.randn(10))
+    module = lowered([graph], [False])[0]
+    (kernel,) = kernels_in(module)
+    assert kernel.source.count("if (const M") >= 3
+    for x in (torch.randn(10), torch.full((10,), 2.0), torch.full((10,), -2.0), torch.full((10,), torch.nan)):
+        module = lowered([graph_of(pieces, x)], [False])[0]
+        assert torch.allclose(lower(module)(x)[0], pieces(x)[0], rtol=1e-6, equal_nan=True)
+
+
+SHAPES = st.lists(st.sampled_from([1, 2, 3, 5, 16, 17, 33]), min_size=0, max_size=4)
+
+
+@st.composite
+def tensors_like(draw, shape, dtype):
+    """Draw a tensor that broadcasts to a shape, in some layout."""
+    size = [n if draw(st.booleans()) else draw(st.sampled_from([n, 1])) for n in shape]
+    size = size[draw(st.integers(0, len(size))) :] if draw(st.booleans()) else size
+    order = draw(st.permutations(range(len(size))))
+    gap = draw(st.sampled_from([1, 1, 2]))
+    offset = draw(st.sampled_from([0, 0, 1, 3]))
+    whole = torch.randn(*[size[i] for i in order], gap, dtype=torch.float32).to(dtype)
+    view = whole[..., 0].permute([order.index(i) for i in range(len(size))])
+    flat = torch.cat([torch.zeros(offset, dtype=dtype), whole.flatten()])
+    return flat.as_strided(view.shape, view.stride(), view.storage_offset() + offset)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_layout_is_read_right(native_for_hypothesis, data):
+    shape = data.draw(SHAPES)
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
+    full = data.draw(tensors_like(shape, dtype)).expand(shape)
+    others = [data.draw(tensors_like(shape, dtype)) for _ in range(2)]
+    if data.draw(st.booleans()):
+        others[0] = others[1]
+
+    def mixed(x, y, z):
+        return [(x + y) * z - x, x > y]
+
+    graph = graph_of(mixed, full, *others)
+    ours = lower(lowered([graph], [True])[0])(full, *others)
+    for o, t in zip(ours, mixed(full, *others), strict=True):
+        assert o.shape == t.shape
+        assert o.stride() == t.stride() or o.numel() < 2 or o.is_contiguous() == t.is_contiguous()
+        assert torch.equal(o, t)
+
+
+@pytest.fixture(scope="module")
+def native_for_hypothesis():
+    try:
+        build.require()
+    except RunnerError as error:
+        pytest.skip(str(error))
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_kernel_made_for_some_strides_reads_others(native_for_hypothesis, data):
+    shape = data.draw(SHAPES)
+
+    def mixed(x, y):
+        return [x * y + y]
+
+    made_of = [torch.randn(shape), torch.randn(shape)]
+    run = lower(lowered([graph_of(mixed, *made_of)], [False])[0])
+    other = data.draw(tensors_like(shape, torch.float32)).expand(shape)
+    assert torch.equal(run(made_of[0], other)[0], mixed(made_of[0], other)[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "inputs", "expected"),
+    [
+        ((4, 8), (8, 1), [(8, 1)], (1, 32, None)),
+        ((4, 8), (8, 1), [(0, 0)], (1, 32, (0, 0))),
+        ((4, 8), (8, 1), [(0, 1)], (4, 8, (0, 1))),
+        ((4, 8), (8, 1), [(1, 0)], (4, 8, (1, 0))),
+        ((4, 8), (1, 4), [(1, 4)], (1, 32, None)),
+        ((4, 8), (8, 1), [(1, 4)], None),
+        ((2, 3, 8), (24, 8, 1), [(8, 0, 1)], None),
+        ((2, 3, 8), (24, 8, 1), [(24, 8, 1), (0, 0, 1)], (6, 8, (8, 1, 0, 1))),
+        ((5,), (1,), [(3,)], (5, 1, (3, 0))),
+        ((), (), [()], (1, 1, None)),
+        ((1, 1), (1, 1), [(7, 0)], (1, 1, (0, 0))),
+    ],
+)
+def test_loops_are_merged(shape, out, inputs, expected):
+    found = layout.layout_of(shape, out, inputs)
+    assert (None if found is None else (found.rows, found.columns, found.steps)) == expected
+
+
+def test_empty_tensors_reach_no_kernel(native):
+    op = pullback.function(gate)
+    x = torch.randn(0, 3, requires_grad=True)
+    assert op(x).shape == (0, 3)
+    assert gradient(op, x)[0].shape == (0, 3)
+
+
+def test_an_expanded_cotangent_is_not_read_past_its_end(native):
+    op = pullback.function(gate)
+    x = torch.randn(1000, requires_grad=True)
+    op(x).sum().backward()
+    assert torch.allclose(x.grad, gradient(gate, x)[0], rtol=1e-5, atol=1e-8)
+
+
+def test_a_cotangent_that_waits_to_be_negated(native):
+    op = pullback.function(gate)
+    x = torch.randn(7, requires_grad=True)
+    g = torch.randn(7, dtype=torch.complex64).conj().imag
+    assert g.is_neg()
+    assert torch.allclose(gradient(op, x, g=g)[0], gradient(gate, x, g=g.resolve_neg())[0], rtol=1e-5)
+
+
+def test_modes_see_the_ops_of_a_backward(native):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    op = pullback.function(lambda x, w: torch.mm(torch.exp(x) + 1, w) * 2)
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    out = op(x, w).sum()
+    with FlopCounterMode(display=False) as counter:
+        out.backward()
+    assert counter.get_total_flops() == 2 * 2 * 4**3
+
+
+def test_relaxed_values_keep_their_bits(native):
+    with pullback.backend("auto"):
+        op = pullback.function(derivative_of=lambda x: x)(lambda x: torch.round(x * 0.3 + 0.7) / 3)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            x = torch.randn(500).to(dtype).requires_grad_()
+            assert torch.equal(op(x), torch.round(x * 0.3 + 0.7) / 3)
+
+
+def test_what_is_not_stable_keeps_its_bits_under_auto(native):
+    x = torch.randn(5000, requires_grad=True)
+    with pullback.backend("auto"):
+        op = pullback.function(stable=False)(gate)
+        assert torch.equal(op(x), gate(x))
+        assert torch.equal(gradient(op, x)[0], gradient(gate, x)[0])
+
+
+def test_a_backend_of_its_own(native):
+    x = torch.randn(5000)
+    eager = pullback.function(backend="eager")(gate)
+    assert torch.equal(eager(x), gate(x))
+    with pytest.raises(OptionError, match="one of auto, native, eager"):
+        pullback.function(backend="cuda")(gate)
+    with pytest.raises(OptionError, match="not 'fast'"):
+        pullback.set_backend("fast")
+
+
+def test_another_backend_makes_other_plans(native):
+    op = pullback.function(gate)
+    x = torch.randn(5000, requires_grad=True)
+    op(x)
+    with pullback.backend("eager"):
+        assert torch.equal(op(x), gate(x))
+    assert torch.allclose(op(x), gate(x))
+
+
+@pytest.fixture
+def bare(monkeypatch, native):
+    """As in a process that has compiled nothing yet."""
+    for name in ("_loaded", "_locks"):
+        monkeypatch.setattr(build, name, {})
+    monkeypatch.setattr(backend, "_said", set())
+    build._compiler.cache_clear()
+    yield
+    build._compiler.cache_clear()
+
+
+def test_a_kernel_is_kept_and_read_again(bare, monkeypatch):
+    op = pullback.function(gate)
+    op(torch.randn(5, requires_grad=True))
+    folder = caches.root() / "kernels"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    kept = sorted(path.name for path in folder.glob("*.so"))
+    assert len(kept) == 2
+    assert not list(folder.glob("making-*"))
+    monkeypatch.setattr(build, "_loaded", {})
+    monkeypatch.setattr(build, "_call", lambda *_: pytest.fail("compiled again"))
+    assert torch.allclose(pullback.function(gate)(torch.ones(5, requires_grad=True)), gate(torch.ones(5)))
+
+
+def test_a_damaged_kernel_is_made_again(tmp_path):
+    program = """
+        import torch, pullback
+        print(pullback.function(backend="native")(lambda x: torch.exp(x) * 2 + 1)(torch.zeros(5)))
+        """
+    first = run(program, PULLBACK_CACHE_DIR=str(tmp_path))
+    (path,) = (tmp_path / "kernels").glob("*.so")
+    path.write_bytes(b"no library")
+    assert run(program, PULLBACK_CACHE_DIR=str(tmp_path)) == first
+    assert path.stat().st_size > 1000
+
+
+def test_a_folder_that_others_may_write_to_is_not_trusted(bare):
+    folder = caches.root() / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(RunnerError, match="written to by others"):
+        pullback.function(gate)(torch.ones(5))
+
+
+def test_without_a_compiler_there_is_one_warning(bare, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    backend._is_there.cache_clear()
+    try:
+        with pullback.backend("auto"):
+            with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+                assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+            pullback.function(gate)(torch.ones(6))  # a second warning would be an error
+        with pytest.raises(RunnerError, match="no C\\+\\+ compiler"):
+            pullback.function(gate)(torch.ones(5))
+    finally:
+        backend._is_there.cache_clear()
+
+
+def test_a_compiler_that_fails_never_breaks_a_call(bare, monkeypatch, tmp_path):
+    failing = tmp_path / "c++"
+    failing.write_text("#!/bin/sh\necho 'error: no space left on device' >&2\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(failing))
+    with pullback.backend("auto"), pytest.warns(UserWarning, match="no space left"):
+        assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+
+
+def test_what_cannot_be_written_never_breaks_a_call(bare, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PULLBACK_CACHE_DIR", str(tmp_path / "file"))
+    with pullback.backend("auto"), pytest.warns(UserWarning, match="cannot be kept"):
+        assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+
+
+def run(program, **environment):
+    text = textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, env=os.environ | environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_many_processes_and_threads_share_one_compilation(tmp_path):
+    program = """
+        import threading, torch, pullback
+        op = pullback.function(backend="native")(lambda x: torch.exp(x) * 2 + 1)
+        x = torch.ones(40000)
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(op(x))) for _ in range(4)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        assert len(results) == 4 and all(torch.allclose(r, torch.exp(x) * 2 + 1) for r in results)
+        """
+    environment = {"PULLBACK_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    processes = [subprocess.Popen(command, env=os.environ | environment) for _ in range(2)]
+    assert [p.wait(timeout=120) for p in processes] == [0, 0]
+    assert len(list((tmp_path / "kernels").glob("*.so"))) == 1
+
+
+def test_several_threads_compute_what_one_does(tmp_path):
+    out = run(
+        """
+        import torch, pullback
+        op = pullback.function(backend="native")(lambda x, b: torch.tanh(x) * b + 1)
+        x, b = torch.randn(300, 1000), torch.randn(1000)
+        torch.set_num_threads(1)
+        one = op(x, b)
+        torch.set_num_threads(2)
+        print(torch.equal(op(x, b), one))
+        narrow = x[:, :7]
+        print(torch.equal(op(narrow, b[:7]), torch.stack([op(row, b[:7]) for row in narrow])))
+        print(len({line.split()[-1] for line in open("/proc/self/maps") if "gomp" in line}))
+        """,
+        PULLBACK_CACHE_DIR=str(tmp_path),
+    )
+    assert out.split() == ["True", "True", "1"]  # and one pool of threads, PyTorch's
+
+
+def test_the_functions_of_sleef_that_are_called_are_there():
+    import ctypes
+    import re
+
+    library = ctypes.CDLL(str(next((build._TORCH / "lib").glob("libtorch_cpu.*"))))
+    text = (build._INCLUDE / "ops.h").read_text()
+    named = re.findall(r"SLEEF2?\((\w+), (\w+)\)", text)
+    assert len(named) > 20
+    lanes = {"avx512.h": ("f16", "d8"), "avx2.h": ("f8", "d4")}
+    missing = [
+        f"Sleef_{name}{kind}_{accuracy}"
+        for name, accuracy in named
+        for kind in lanes[build.header()]
+        if not hasattr(library, f"Sleef_{name}{kind}_{accuracy}")
+    ]
+    assert not missing

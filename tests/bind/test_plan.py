@@ -127,9 +127,9 @@ def test_concurrent_first_calls_trace_once(monkeypatch):
     traced = []
     original = plan_module.joint_of
 
-    def counting(*args):
+    def counting(*args, **options):
         traced.append(threading.get_ident())
-        return original(*args)
+        return original(*args, **options)
 
     monkeypatch.setattr(plan_module, "joint_of", counting)
     op = pullback.function(lambda x: (x.sin() * x).exp())

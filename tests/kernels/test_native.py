@@ -17,7 +17,7 @@ from pullback import caches
 from pullback.errors import OptionError, RunnerError
 from pullback.kernels import backend, build, layout
 from pullback.kernels.eager import lower
-from pullback.kernels.native import Kernel, lowered
+from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
 
 
@@ -31,7 +31,7 @@ def graph_of(function, *tensors):
 
 
 def kernels_in(module):
-    return [node.target for node in module.graph.nodes if isinstance(node.target, Kernel)]
+    return [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)]
 
 
 def gradient(op, *tensors, g=None):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.again import gradient_of
 from pullback.bind.plan import Kernels, in_layout
 from pullback.errors import DerivativeError
 
@@ -39,8 +40,9 @@ class _Kernels(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         kernels: Kernels = ctx.kernels
         kept = ctx.saved_tensors
+        inputs = kept[: kernels.n_inputs]
         if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
-            gradients = _through_native_ops(kernels, kept[: kernels.n_inputs], cotangents)
+            gradients = _recorded(kernels, inputs, [cotangents[i] for i in kernels.joint.connected])
         else:
             # a mode or compiled autograd, which watch ATen ops
             watched = torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager()
@@ -56,26 +58,14 @@ class _Kernels(torch.autograd.Function):
 _apply = _torch.plain_apply(_Kernels)
 
 
-def _through_native_ops(
-    kernels: Kernels, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Return the vjp as native ops, which autograd and every transform differentiate further.
-
-    Each input goes in as an alias of its own: where one input was made from another, the gradient of the
-    first must not count the way through the second, which the engine adds.
-    """
+def _recorded(kernels: Kernels, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return the vjp where autograd records it, or a transform does, which differentiates native ops."""
+    if kernels.again is not None and not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager():
+        gradients = kernels.again([*inputs, *cotangents])
+        if gradients is not None:
+            return gradients
     joint = kernels.joint
-    record = torch.is_grad_enabled()
-    with torch.enable_grad():
-        aliases = [x.view_as(x) if x.requires_grad else x for x in inputs]
-        outputs = [out for out in kernels.native(*aliases) if isinstance(out, Tensor)]
-        gradients = torch.autograd.grad(
-            [outputs[i] for i in joint.connected],
-            [aliases[i] for i in joint.wanted],
-            [cotangents[i] for i in joint.connected],
-            create_graph=record,
-            allow_unused=True,
-        )
+    gradients = gradient_of(kernels.native, joint, kernels.n_inputs)(*inputs, *cotangents)
     missing = [i for i, g, known in zip(joint.wanted, gradients, joint.unused, strict=True) if g is None and not known]
     if missing:
         raise DerivativeError(f"a transform of the backward lost the gradient of input tensor {missing[0]}.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.again import Run
 from pullback.bind.call import ATOMS, Call
 from pullback.bind.tree import Tree
 from pullback.errors import DerivativeError, FormulaError
@@ -17,7 +18,7 @@ from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.kernels.backend import Backend, is_native, lower
-from pullback.kernels.native import Kernel
+from pullback.kernels.native import is_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Kernels:
         places: positions of the gradients among those of the Function's arguments.
         dead: positions of the outputs that have no derivative.
         result: what comes out, its tensors taken out.
+        again: how the gradient is computed where autograd records it too, as an op of its own; none for PyTorch's
+            kernels, where native ops do.
     """
 
     joint: Joint
@@ -49,6 +52,7 @@ class Kernels:
     places: tuple[int, ...]
     dead: tuple[int, ...]
     result: Tree
+    again: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ def _kernels(
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
     (_, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
     cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
-    ours = [all(isinstance(user.target, Kernel) for user in g.users) for g in cotangents]
+    ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
     return Kernels(
         joint,
         native,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from pullback.bind.call import Call
-from pullback.bind.plan import Functions, Plan, make_plan
+from pullback.bind import eager
+from pullback.bind.again import Run, gradient_of
+from pullback.bind.call import Call, key_of
+from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
-from pullback.kernels.backend import Backend, current
+from pullback.kernels.backend import Backend, current, is_native
 
 MAX_PLANS = 64
 """Kinds of call that get graphs of their own; others run the formula as it stands."""
@@ -70,9 +73,29 @@ class Plans:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
                 plan = make_plan(call, self._name, self._functions(call), self._reads, grad, backend)
+                if plan.kernels is not None and is_native(backend):
+                    plan = Plan(replace(plan.kernels, again=_again(self._name, plan.kernels, backend)))
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan
+
+
+def _again(name: str, kernels: Kernels, backend: Backend) -> Run:
+    """Return what computes the gradient of an op where autograd records it, by plans of its own.
+
+    What the formula reads is not watched again: where it has changed, `kernels.native` says so.
+    """
+    gradient = gradient_of(kernels.native, kernels.joint, kernels.n_inputs)
+    plans = Plans(f"the gradient of {name}", lambda _: Functions(gradient, gradient, gradient), (), backend)
+
+    def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
+        plan = plans.known(key_of(tensors, True)) or plans.of(Call(tuple(tensors), {}, True), True)
+        if plan.kernels is None:
+            return None
+        gradients: Sequence[Tensor | None] = eager.run(plan.kernels, tensors)
+        return gradients
+
+    return run
 
 
 def _kind_of(call: Call) -> Hashable:

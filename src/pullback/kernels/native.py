@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,7 +22,9 @@ from pullback.kernels.source import source_of
 class Kernel:
     """A compiled region, for inputs of the sizes and dtypes that it was made for and any strides.
 
-    It allocates its outputs and returns them: one tensor, or a tuple of several.
+    Attributes:
+        source: in C++.
+        call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
 
     def __init__(self, region: Region) -> None:
@@ -34,10 +37,50 @@ class Kernel:
         self._sizes = [tuple(x.shape) for x in inputs]
         self._outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
-        self.__name__ = "kernel"
+        alike = all(tuple(x.stride()) == self._stride and x.shape == region.shape for x in inputs)
+        alike = alike and all(stride == self._stride for stride, _ in self._outputs)
+        self.call = self._direct([x.dtype for x in inputs]) if inputs and alike else self._strided()
 
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Compute the region."""
+    def _direct(self, dtypes: Sequence[torch.dtype]) -> Callable[..., Any]:
+        """Return what is `_any`, faster where all tensors lie in memory as they did when the graph was recorded."""
+        xs, ys = [f"x{i}" for i in range(len(dtypes))], [f"y{i}" for i in range(len(self._outputs))]
+        lines = [
+            f"def call({', '.join(xs)}):",
+            f"    if {' or '.join(f'{x}.stride() != stride' for x in xs)}:",
+            f"        return any_({', '.join(xs)})",
+        ]
+        for y, (_, dtype) in zip(ys, self._outputs, strict=True):
+            like = (
+                f"empty_like(x{dtypes.index(dtype)})"
+                if dtype in dtypes
+                else f"empty_strided(shape, stride, dtype={dtype})"
+            )
+            lines.append(f"    {y} = {like}")
+        pointers = ", ".join(f"{t}.data_ptr()" for t in (*xs, *ys))
+        lines.append(f"    run({pointers}, None, 1, {math.prod(self._shape)})")
+        lines.append(f"    return {ys[0] if len(ys) == 1 else '[' + ', '.join(ys) + ']'}")
+        scope = {
+            "__name__": __name__,
+            "stride": self._stride,
+            "shape": self._shape,
+            "run": self._run,
+            "any_": self._any,
+            "torch": torch,
+        }
+        scope |= {"empty_like": torch.empty_like, "empty_strided": torch.empty_strided}
+        exec(compile("\n".join(lines), "<call of a kernel>", "exec"), scope)
+        call: Any = scope["call"]
+        call.kernel = self
+        return call  # type: ignore[no-any-return]
+
+    def _strided(self) -> Callable[..., Any]:
+        def call(*inputs: Tensor) -> Any:
+            return self._any(*inputs)
+
+        call.kernel = self  # type: ignore[attr-defined]
+        return call
+
+    def _any(self, *inputs: Tensor) -> Any:
         strides = tuple([x.stride() for x in inputs])
         known = self._layouts.get(strides)
         if known is None:
@@ -69,6 +112,11 @@ class Kernel:
             assert layout is not None
         steps = layout.steps
         return layout, None if steps is None else (ctypes.c_int64 * len(steps))(*steps), scattered
+
+
+def is_kernel(target: Any) -> bool:
+    """Whether a node of a graph calls a kernel of ours."""
+    return isinstance(getattr(target, "kernel", None), Kernel)
 
 
 def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx.GraphModule]:
@@ -132,7 +180,7 @@ class _Rebuilt:
         if region is None:
             self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
             return
-        call = self._graph.call_function(self._kernels[id(region)], tuple(self._made[a] for a in region.inputs))
+        call = self._graph.call_function(self._kernels[id(region)].call, tuple(self._made[a] for a in region.inputs))
         several = len(region.outputs) > 1
         for i, output in enumerate(region.outputs):
             made = self._graph.call_function(operator.getitem, (call, i)) if several else call

@@ -1,0 +1,50 @@
+"""The gradient of an op as a formula: where autograd records a backward, it is carried out as an op is.
+
+Its own gradient is one more such formula, and so on: there is a backward of every order, made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pullback.graph.facts import Flat
+from pullback.graph.joint import Joint
+
+
+def gradient_of(native: Flat, joint: Joint, n_inputs: int) -> Callable[..., list[Tensor | None]]:
+    """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
+
+    Each input goes in as an alias of its own: where one input was made from another, the gradient of the first must not
+    count the way through the second, which the engine adds.
+    """
+
+    def gradient(*given: Tensor) -> list[Tensor | None]:
+        inputs, cotangents = given[:n_inputs], given[n_inputs:]
+        record = torch.is_grad_enabled()
+        with torch.enable_grad():
+            aliases = [_alias(x, i in joint.wanted) for i, x in enumerate(inputs)]
+            outputs = [out for out in native(*aliases) if isinstance(out, Tensor)]
+            return list(
+                torch.autograd.grad(
+                    [outputs[i] for i in joint.connected],
+                    [aliases[i] for i in joint.wanted],
+                    cotangents,
+                    create_graph=record,
+                    allow_unused=True,
+                )
+            )
+
+    return gradient
+
+
+def _alias(x: Tensor, wanted: bool) -> Tensor:
+    if x.requires_grad:
+        return x.view_as(x)
+    return x.detach().requires_grad_() if wanted else x
+
+
+Run = Callable[[Sequence[Tensor]], Sequence[Tensor | None] | None]
+"""Computes gradients from inputs and cotangents; `None` where it cannot, and native ops have to."""

@@ -244,7 +244,7 @@ class Op:
         args, kwargs = self._example(args, kwargs)
         how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
         forms = self._stable.forms(args, kwargs) if self._stable is not None else None
-        return introspect.page(self, args, kwargs, how, None if forms is None else forms.certificate)
+        return introspect.page(self, args, kwargs, how, forms)
 
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         call = Call(args, kwargs, grad=True).requiring_grad()

@@ -1,10 +1,10 @@
-"""The stable forms of an op's formula: looked up once for each dtype, and called in its place."""
+"""The stable forms of an op's formula: looked up or made by rules once for each dtype, and called in its place."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pullback.numerics.derive import derivative
 from pullback.numerics.emit import emit
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.meant import meaning_of
+from pullback.numerics.quick import QuickForms, quick_forms, unnoticed
 from pullback.numerics.term import parse
 from pullback.numerics.written import is_as_written
 
@@ -33,12 +34,21 @@ _DEVICE = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders."""
+    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
+
+    Attributes:
+        value, first, second: functions of so many tensors.
+        arity: how many.
+        certificate: that they are from, if they are from one.
+        rules: that they owe to, if they are made by the quick rule pass.
+    """
 
     value: Callable[..., Tensor]
     first: Callable[..., Tensor]
     second: Callable[..., Tensor]
-    certificate: Certificate
+    arity: int
+    certificate: Certificate | None = None
+    rules: tuple[str, ...] = ()
 
 
 class Stable:
@@ -74,7 +84,7 @@ class Stable:
             forms = self._known.get(dtype)  # on which Dynamo then guards
         else:
             forms = self._of(dtype)
-        return None if forms is None or len(forms.certificate.variables) != len(args) else forms
+        return None if forms is None or forms.arity != len(args) else forms
 
     def native_forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms where they stand for the formula in transforms and tracers.
@@ -112,7 +122,7 @@ class Stable:
         """Return those that are in use."""
         with _torch.tracing():
             self._renewed()
-            return [forms.certificate for forms in self._known.values() if forms is not None]
+            return [f.certificate for f in self._known.values() if f is not None and f.certificate is not None]
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
@@ -146,27 +156,38 @@ class Stable:
         return self._reads
 
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
-        """Find the certificate for a dtype; without any on this machine nothing is traced."""
+        """Find the certificate for a dtype; without one, make what rules give."""
         try:
-            beside, cache = self.beside(), certificate.cache()
-            there = [path for path in (beside, cache) if path is not None and path.exists()]
+            places = [path for path in (self.beside(), certificate.cache()) if path is not None and path.exists()]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
-            return None
-        return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
+            places = []
+        found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
+        return found
 
-    def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
-        try:
-            meaning = meaning_of(self._formula, dtype)
-        except PullbackError:  # no certificate is of such a formula
-            return None
-        key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
-        for path in (beside, certificate.cached(key)):
+    def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
+        with unnoticed():
             try:
-                for found in certificate.load(path, key) if path is not None else ():
-                    return _forms_of(found)
-            except Exception as error:  # the file may be anybody's, the formula is there without it
-                complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
-        return None
+                meaning = meaning_of(self._formula, dtype)
+            except PullbackError:  # no certificate is of such a formula
+                return None
+            key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
+            for place in places:
+                path = certificate.cached(key) if place.is_dir() else place
+                try:
+                    for found in certificate.load(path, key):
+                        return _forms_of(found)
+                except Exception as error:  # the file may be anybody's, the formula is there without it
+                    complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
+            quick = quick_forms(self._formula, meaning, dtype)
+            return None if quick is None else _forms_by_rules(self._formula, quick, len(meaning.variables))
+
+
+def _forms_by_rules(formula: Callable[..., Tensor], found: QuickForms, arity: int) -> Forms:
+    value = formula if found.value is None else found.value
+    slopes = [found.derivatives[(i,)] for i in range(arity)]
+    curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
+    first = first_order(value, slopes) if found.value is not None or found.steeper else formula
+    return Forms(value, first, second_order(value, slopes, curvatures), arity, rules=found.rules)
 
 
 def _forms_of(found: Certificate) -> Forms:
@@ -175,7 +196,7 @@ def _forms_of(found: Certificate) -> Forms:
     _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), found)
+    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), len(names), found)
 
 
 _REACH = (2.0, 40.0)

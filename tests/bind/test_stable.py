@@ -31,6 +31,9 @@ from tests.forms import (
 X = torch.tensor([-100.0, 0.5, 30.0])
 STABLE = torch.sigmoid(-X)
 FOUND = certified(log_sigmoid_as_written, LOG_SIGMOID)
+WIDE = torch.tensor([-800.0, 0.5, 30.0], dtype=torch.float64)
+"""In float64 no rules are applied: without a certificate the gradient at −800 is NaN."""
+FOUND_WIDE = certified(log_sigmoid_as_written, LOG_SIGMOID, torch.float64)
 
 
 IDENTITY = {(): "otherwise: x", ("x",): "otherwise: 1", ("x", "x"): "otherwise: 0"}
@@ -59,7 +62,7 @@ def test_a_certificate_in_the_cache_is_found():
 
 def test_without_one_the_formula_is_as_written():
     op = pullback.function(log_sigmoid_as_written)
-    assert gradient(op)[0].isnan()
+    assert gradient(op, WIDE)[0].isnan()
     assert not op.certificates
 
 
@@ -89,12 +92,10 @@ def test_of_a_bad_file_beside_the_module_the_cache_is_not_spoiled(tmp_path):
         assert torch.equal(gradient(scope["f"]), STABLE)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_a_certificate_is_of_one_dtype(dtype):
+def test_a_certificate_is_of_one_dtype():
     op = log_sigmoid()
-    x = X.to(dtype)
-    assert same_bits(op(x), log_sigmoid_as_written(x))
-    assert same_bits(gradient(op, x), gradient(log_sigmoid_as_written, x))
+    assert same_bits(op(WIDE), log_sigmoid_as_written(WIDE))
+    assert same_bits(gradient(op, WIDE), gradient(log_sigmoid_as_written, WIDE))
 
 
 def test_every_dtype_that_has_one():
@@ -179,7 +180,7 @@ def test_forms_are_forgotten_when_a_global_has_changed(monkeypatch):
     torch.testing.assert_close(gradient(op, x), 2 * torch.sigmoid(-2 * x))
     torch.testing.assert_close(torch.func.grad(lambda x: op(x).sum())(x), 2 * torch.sigmoid(-2 * x))
     with torch.no_grad():
-        assert same_bits(op(x), scaled_by_a_global(x))
+        torch.testing.assert_close(op(x), scaled_by_a_global(x))
     torch.testing.assert_close(torch.autograd.grad(g.sum(), leaf)[0], -torch.sigmoid(x) * torch.sigmoid(-x))
     with pytest.raises(pullback.DerivativeError, match="has changed between the call"):
         torch.autograd.grad(again.sum(), leaf, create_graph=True)
@@ -199,9 +200,9 @@ def test_forms_are_forgotten_under_compile_too(monkeypatch):
 def test_a_certificate_that_comes_later_is_used_by_what_is_compiled():
     op = pullback.function(log_sigmoid_as_written)
     function = compiled(lambda x: op(x))
-    assert gradient(function)[0].isnan()
-    op._stable.use(FOUND)
-    assert torch.equal(gradient(function), STABLE)
+    assert gradient(function, WIDE)[0].isnan()
+    op._stable.use(FOUND_WIDE)
+    assert torch.equal(gradient(function, WIDE), torch.sigmoid(-WIDE))
 
 
 def test_a_closed_over_variable_that_changes():
@@ -230,13 +231,13 @@ def test_what_an_op_is_made_of_is_renewed_when_a_certificate_arrives(compile_it)
     inner = pullback.function(log_sigmoid_as_written)
     outer = pullback.function(lambda x: inner(x) * 2)
     function = compiled(lambda x: outer(x)) if compile_it else outer
-    assert gradient(function)[0].isnan()
-    inner._stable.use(FOUND)
-    assert torch.equal(gradient(function), 2 * STABLE)
-    assert torch.equal(torch.func.vmap(torch.func.grad(outer))(X), 2 * STABLE)
-    x = X.clone().requires_grad_()
+    assert gradient(function, WIDE)[0].isnan()
+    inner._stable.use(FOUND_WIDE)
+    assert torch.equal(gradient(function, WIDE), 2 * torch.sigmoid(-WIDE))
+    assert torch.equal(torch.func.vmap(torch.func.grad(outer))(WIDE), 2 * torch.sigmoid(-WIDE))
+    x = WIDE.clone().requires_grad_()
     (g,) = torch.autograd.grad(outer(x).sum(), x, create_graph=True)
-    torch.testing.assert_close(torch.autograd.grad(g.sum(), x)[0], -2 * torch.sigmoid(X) * torch.sigmoid(-X))
+    torch.testing.assert_close(torch.autograd.grad(g.sum(), x)[0], -2 * torch.sigmoid(WIDE) * torch.sigmoid(-WIDE))
 
 
 def test_an_op_of_an_op_means_what_is_written():

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.jet import first_order, second_order
+from pullback.bind.plan import while_current
+from pullback.bind.turns import Turns
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
@@ -37,8 +39,9 @@ class Forms:
     """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
 
     Attributes:
-        value, first, second: functions of so many tensors.
-        arity: how many.
+        value, first, second: functions of so many tensors; `second` in native ops, for transforms and tracers.
+        turns: the same for plain eager mode, with derivatives of every order.
+        arity: how many tensors.
         certificate: that they are from, if they are from one.
         rules: that they owe to, if they are made by the quick rule pass.
     """
@@ -46,9 +49,15 @@ class Forms:
     value: Callable[..., Tensor]
     first: Callable[..., Tensor]
     second: Callable[..., Tensor]
+    turns: Turns
     arity: int
     certificate: Certificate | None = None
     rules: tuple[str, ...] = ()
+
+    def recorded(self, *tensors: Tensor) -> Tensor:
+        """Compute the value where autograd may record derivatives of every order."""
+        plain = not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager()
+        return self.turns(*tensors) if plain else self.second(*tensors)
 
 
 class Stable:
@@ -106,7 +115,7 @@ class Stable:
             reads = self._renewed()
             if reads.obstacle:
                 raise FormulaError(f"{found.name} may mean something else at the next call: {reads.obstacle}.")
-            forms = _torch.apart(lambda: _forms_of(found))
+            forms = _torch.apart(lambda: _forms_of(found, self._written(reads)))
             self._known = {**self._known, getattr(torch, found.dtype): forms}
             self.given = object()
 
@@ -175,28 +184,40 @@ class Stable:
                 path = certificate.cached(key) if place.is_dir() else place
                 try:
                     for found in certificate.load(path, key):
-                        return _forms_of(found)
+                        return _forms_of(found, self._written(self._renewed()))
                 except Exception as error:  # the file may be anybody's, the formula is there without it
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             quick = quick_forms(self._formula, meaning, dtype)
-            return None if quick is None else _forms_by_rules(self._formula, quick, len(meaning.variables))
+            return (
+                None
+                if quick is None
+                else _forms_by_rules(quick, self._formula, self._written(self._renewed()), len(meaning.variables))
+            )
+
+    def _written(self, reads: Reads) -> Callable[..., Tensor]:
+        return while_current(self._formula, reads, getattr(self._formula, "__name__", "the formula"))
 
 
-def _forms_by_rules(formula: Callable[..., Tensor], found: QuickForms, arity: int) -> Forms:
+def _forms_by_rules(
+    found: QuickForms, formula: Callable[..., Tensor], written: Callable[..., Tensor], arity: int
+) -> Forms:
     value = formula if found.value is None else found.value
     slopes = [found.derivatives[(i,)] for i in range(arity)]
     curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
-    return Forms(value, first, second_order(value, slopes, curvatures), arity, rules=found.rules)
+    turns = Turns({(): value, **found.derivatives}, written)
+    return Forms(value, first, second_order(value, slopes, curvatures), turns, arity, rules=found.rules)
 
 
-def _forms_of(found: Certificate) -> Forms:
+def _forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
     names, dtype = found.variables, getattr(torch, found.dtype)
     made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
     _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), len(names), found)
+    turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
+    second = second_order(made[()], slopes, curvatures)
+    return Forms(made[()], first_order(made[()], slopes), second, turns, len(names), found)
 
 
 _REACH = (2.0, 40.0)

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -21,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 from pullback.errors import DerivativeError, PullbackError
 from pullback.numerics import quick_points, quick_rules
 from pullback.numerics.certificate import By
+from pullback.numerics.complements import resolved
 from pullback.numerics.derive import derivative
 from pullback.numerics.emit import emit
 from pullback.numerics.evaluate import evaluate
-from pullback.numerics.formats import format_of, widened
+from pullback.numerics.formats import Floats, format_of, widened
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.meant import Meaning
 from pullback.numerics.piecewise import Program
@@ -75,7 +77,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
         return None
     try:
         with _Inline():
-            bench = _Bench(Formula(function), meaning, dtype)
+            bench = _Bench(Formula(function), meaning, dtype, [draft.term for draft in drafts.values()])
     except (PullbackError, RuntimeError, TypeError, ValueError):  # it does not take float64, or such numbers
         return None
     chosen: dict[By, Function] = {}
@@ -139,11 +141,12 @@ def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
 class _Bench:
     """Tries forms beside the formula as written, at the same points."""
 
-    def __init__(self, formula: Formula, meaning: Meaning, dtype: torch.dtype) -> None:
+    def __init__(self, formula: Formula, meaning: Meaning, dtype: torch.dtype, terms: Sequence[Term]) -> None:
         self._names, self._dtype = meaning.variables, dtype
         self._name, self._term = meaning.name, meaning.term
         self._format, self._single = format_of(dtype), format_of(torch.float32)
-        self._groups = quick_points.groups(len(self._names), dtype)
+        groups = quick_points.groups(len(self._names), dtype)
+        self._groups = quick_points.with_roots(groups, [self._in_float64(term) for term in terms], dtype)
         self._shape = self._groups[0].shape
         points = [torch.from_numpy(x.reshape(-1)) for x in self._groups]
         self._given, single = ([x.to(d) for x in points] for d in (dtype, torch.float32))
@@ -165,6 +168,7 @@ class _Bench:
         target = self._term
         for name in by:
             target = derivative(target, name)
+        (target,) = resolved([target])
 
         @cache
         def exactly(row: int, place: int) -> float | None:
@@ -174,10 +178,19 @@ class _Bench:
             form = emit(Program.of(draft.term, widely), self._names, self._dtype, " ".join((self._name, *by)), free)
             way = self._way(form(*self._given), narrow, wide)
             verdict = judged(way, written, self._format, self._single, exactly)
-            special = widened(form(*self._special)), widened(self._written_special[of])
-            if not verdict.worse and keeps_special(*special, self._format):
+            special, wanted = widened(form(*self._special)), widened(self._written_special[of])
+            if len(by) == 2:  # at a pole it may be of either sign, and so their sum
+                wanted = np.where(np.isinf(wanted), np.nan, wanted)
+            if not verdict.worse and keeps_special(special, wanted, self._format):
                 return form, verdict
         return None
+
+    def _in_float64(self, term: Term) -> Callable[[Sequence[Floats]], Floats]:
+        def function(points: Sequence[Floats]) -> Floats:
+            tensors = map(torch.from_numpy, points)
+            return widened(evaluate(term, dict(zip(self._names, tensors, strict=True))))
+
+        return function
 
     def _way(self, *results: Tensor) -> Way:
         return Way(*(widened(x).reshape(self._shape) for x in results))

@@ -14,14 +14,18 @@ from pullback.numerics.term import CONST, NAMED, VAR, Term, topological
 
 _PRECISIONS = (500, 1000)
 """In bits; where the two differ nothing is known."""
-_ALIKE = 2.0**-40
+_ALIKE, _NEGLIGIBLE = 2.0**-40, 2.0**-300
 
 
 def exact(root: Term, point: Mapping[str, float]) -> float | None:
     """Return the value of a term at a point, rounded; `None` if it has none there, or none that can be had."""
     try:
         rough, value = (_value(root, point, bits) for bits in _PRECISIONS)
-        if rough is None or value is None or abs(rough - value) > _ALIKE * abs(value):
+        if rough is None or value is None:
+            return None
+        if max(abs(rough), abs(value)) < _NEGLIGIBLE:  # what is left of a difference, or as small in truth
+            return 0.0
+        if abs(rough - value) > _ALIKE * abs(value):
             return None
         return float(value)
     except (ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError):

@@ -27,7 +27,7 @@ GAIN = 4.0
 _SETTLED, _SAME, _DISPUTED = 2.0**-8, 2.0**-30, 2.0**-26
 """Relative differences: between float32 and float64 of what does not cancel, between two ways that give one value,
 between two that do not."""
-_MOST_DISPUTED = 12
+_MOST_DISPUTED = 8
 """Points at which exact values are computed."""
 _FEWEST = 12
 """Groups with a settled point, without which nothing is known."""
@@ -64,6 +64,7 @@ def judged(form: Way, written: Way, format_: Format, single: Format, exact: Exac
     ours, theirs = (_settled(way, single) for way in (form, written))
     larger = np.fmax(np.abs(form.wide), np.abs(written.wide))
     disputed = theirs & ~_close(form.wide, written.wide, _DISPUTED * larger) & ~(larger < format_.smallest_normal)
+    disputed |= ~(same | ours) & np.isnan(written.result) & np.isfinite(form.result)
     known = (same | ours | theirs) & ~disputed
     truth = np.where(same | ours, form.wide, written.wide)
     for row, place in _some(np.argwhere(disputed)):
@@ -73,6 +74,8 @@ def judged(form: Way, written: Way, format_: Format, single: Format, exact: Exac
         known[row, place], truth[row, place] = True, value
     error, error_written = (_error(way.result, truth, known, format_) for way in (form, written))
     lost = ~np.isfinite(form.result) & np.isfinite(written.result) & (~known | np.isinf(error))
+    # NaN is better than a number that is several times too large
+    lost |= np.isnan(written.result) & np.isfinite(form.result) & known & (error > 2.0 ** (format_.mantissa + 2))
     most, most_written = error.max(1), error_written.max(1)
     worse = bool(np.any(lost)) or bool(np.any(most > np.maximum(most_written, FLOOR)))
     enough = np.count_nonzero(known.any(1)) >= _FEWEST

@@ -83,13 +83,16 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     chosen: dict[By, Function] = {}
     better: dict[By, Sequence[str]] = {}
     for by, draft in drafts.items():
+        if not draft.rules and not by and bench.agrees(draft):
+            continue
         found = bench.best(by, draft)
-        if found is None and by:
+        if found is None:
             return None
-        if found is not None and (found[1].better or by):
-            chosen[by] = found[0]
-            if found[1].better:
-                better[by] = draft.rules
+        form, verdict = found
+        if verdict.better:
+            better[by] = draft.rules
+        if verdict.better or by:
+            chosen[by] = form
     if not better:
         return None
     places = {name: i for i, name in enumerate(meaning.variables)}
@@ -184,6 +187,12 @@ class _Bench:
             if not verdict.worse and keeps_special(special, wanted, self._format):
                 return form, verdict
         return None
+
+    def agrees(self, draft: _Draft) -> bool:
+        """Whether the term of the value has a value wherever the formula has one: it may be more than its term."""
+        form = emit(Program.of(draft.term), self._names, self._dtype, self._name)
+        both = ((self._given, self._written), (self._special, self._written_special))
+        return not any(bool((form(*xs).isnan() & ~written[Quantity(0, ())].isnan()).any()) for xs, written in both)
 
     def _in_float64(self, term: Term) -> Callable[[Sequence[Floats]], Floats]:
         def function(points: Sequence[Floats]) -> Floats:

@@ -64,7 +64,7 @@ def with_roots(points: Columns, functions: Sequence[Callable[[Columns], Floats]]
         dtype: of the points.
     """
     firsts = [x[:, 0] for x in points]
-    found = [firsts]
+    found: list[Columns] = [firsts]
     for function in functions:
         sign = np.sign(function(firsts))
         left = np.flatnonzero(sign[:-1] * sign[1:] < 0)

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -432,3 +433,56 @@ def test_a_formula_that_is_good_as_written_stays(tmp_path):
     pytest.importorskip("flint")
     with pytest.raises(pullback.errors.FormulaError, match="as accurate as any form"):
         pullback.function(lambda x: 1 - x).stabilise(torch.bfloat16)
+
+
+def softplus_as_written(x):
+    return torch.log(1 + torch.exp(x))
+
+
+def test_without_a_certificate_rules_are_applied():
+    op, x = pullback.function(softplus_as_written), torch.tensor([-100.0, -30.0, 0.5, 100.0])
+    right = torch.nn.functional.softplus(x.double()).float()
+    torch.testing.assert_close(op(x), right, rtol=1e-6, atol=1e-44)
+    for g in (gradient(op, x), torch.func.grad(lambda x: op(x).sum())(x), gradient(compiled(lambda x: op(x)), x)):
+        torch.testing.assert_close(g, torch.sigmoid(x.double()).float(), rtol=1e-6, atol=1e-40)
+    hessian = torch.func.hessian(lambda x: op(x).sum())(x).diagonal()
+    torch.testing.assert_close(hessian, torch.sigmoid(x) * torch.sigmoid(-x), rtol=1e-6, atol=1e-40)
+    assert gradient(softplus_as_written, x)[-1].isnan()
+    assert op.certificates == []
+    assert "log1p(exp(a)) => softplus(a)" in op.explain(x)
+
+
+def test_a_value_that_gains_nothing_keeps_its_bits():
+    op, x = pullback.function(lambda x: torch.tanh(x)), torch.linspace(-12, 12, 97)
+    for value in (op(x), torch.func.vjp(op, x)[0], op(x.clone().requires_grad_()).detach(), compiled(op)(x)):
+        assert same_bits(value, torch.tanh(x))
+    torch.testing.assert_close(gradient(op, x), torch.cosh(x.double()).pow(-2).float(), rtol=1e-6, atol=0)
+
+
+def test_a_certificate_goes_before_rules():
+    op = pullback.function(log_sigmoid_as_written)
+    assert torch.equal(gradient(op), STABLE)
+    assert not op.certificates
+    op._stable.use(FOUND)
+    assert op.certificates == [FOUND]
+    kept()
+    again = pullback.function(log_sigmoid_as_written)
+    again(X)
+    assert len(again.certificates) == 1
+
+
+def test_rules_are_not_applied_to_float64_nor_to_what_is_stable():
+    for x in (WIDE, X.to("meta")):
+        assert pullback.function(softplus_as_written)._stable.forms((x,), {}) is None
+    assert pullback.function(lambda x: torch.sin(x) + 1)._stable.forms((X,), {}) is None
+
+
+def test_a_look_up_draws_no_random_numbers_and_shows_no_warnings(recwarn):
+    def noisy(x):
+        warnings.warn("noisy", stacklevel=2)
+        return torch.log(1 + torch.exp(x + 0 * torch.rand(())))
+
+    op, state = pullback.function(noisy), torch.get_rng_state()
+    op._stable._found(torch.float32, [], [])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not recwarn.list

@@ -34,7 +34,7 @@ def test_those_that_are_taken_from_the_table_are_in_it():
     assert [rule.text for rule in taken() if (rule.left, rule.right) not in table] == []
 
 
-@pytest.mark.parametrize("rule", (*first(), *last()), ids=lambda rule: rule.text)
+@pytest.mark.parametrize("rule", [*first(), *last()], ids=lambda rule: rule.text)
 def test_both_sides_have_values_at_the_same_points(rule):
     names = variables(rule.left)
     at = points(names, torch.float32, seed=5)

@@ -76,7 +76,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     if drafts is None:
         return None
     try:
-        with _Inline():
+        with torch.no_grad():
             bench = _Bench(Formula(function), meaning, dtype, [draft.term for draft in drafts.values()])
     except (PullbackError, RuntimeError, TypeError, ValueError):  # it does not take float64, or such numbers
         return None
@@ -154,9 +154,10 @@ class _Bench:
         points = [torch.from_numpy(x.reshape(-1)) for x in self._groups]
         self._given, single = ([x.to(d) for x in points] for d in (dtype, torch.float32))
         self._special = [torch.from_numpy(x).to(dtype) for x in quick_points.special(len(self._names))]
-        self._written, self._written_special = (formula.run(xs, 2) for xs in (self._given, self._special))
-        self._written_narrow = self._written if dtype == torch.float32 else formula.run(single, 2)
-        self._written_wide = formula.run(points, 2)
+        with _Inline():
+            self._written, self._written_special = (formula.run(xs, 2) for xs in (self._given, self._special))
+            self._written_narrow = self._written if dtype == torch.float32 else formula.run(single, 2)
+            self._written_wide = formula.run(points, 2)
         self._narrow, self._wide = (dict(zip(self._names, xs, strict=True)) for xs in (single, points))
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 

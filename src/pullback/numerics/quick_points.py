@@ -21,7 +21,7 @@ _DISTANCES = np.array([s * 2.0**-k for k in (3, 6, 10, 14) for s in (1, -1)])
 """Relative distances of groups from a root."""
 _ROWS = 360
 """Groups of several variables."""
-_ROOTS, _BISECTIONS = 4, 24
+_ROOTS, _BISECTIONS = 4, 20
 """How many changes of sign of a function are looked at, and how closely."""
 _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 

@@ -95,7 +95,7 @@ def keeps_special(form: Floats, written: Floats, format_: Format) -> bool:
 
 def _close(a: Floats, b: Floats, within: Floats) -> Mask:
     with np.errstate(invalid="ignore"):
-        close: Mask = (a == b) | (np.abs(a - b) <= within)
+        close: Mask = (a == b) | (np.isfinite(b) & (np.abs(a - b) <= within))
     return close
 
 

@@ -226,7 +226,7 @@ class Op:
 
     @property
     def is_stable(self) -> bool:
-        """Whether it uses stable forms where its formula has a certificate."""
+        """Whether it uses stable forms where its formula has some."""
         return self._stable is not None and self.kind == "derived"
 
     @property
@@ -363,8 +363,8 @@ def function(
         derivative_of: a relaxation: the op has the value of `formula` and every derivative of this function,
             which takes the same arguments and returns the same structure, shapes and dtypes.
         residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
-        stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`); `False` gives the
-            formula as written, bit for bit.
+        stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`), else what a few
+            sure rules give, if that is better; `False` gives the formula as written, bit for bit.
 
     Returns:
         An `Op`, called like the formula.

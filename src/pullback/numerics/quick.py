@@ -122,12 +122,12 @@ class _Draft:
 def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
     """Return the rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
     used: dict[str, None] = {}
-    base = tidy(rewritten(meaning.term, quick_rules.first(), used, again=True))
+    base = tidy(rewritten(tidy(meaning.term), quick_rules.first(), used, again=True))
     found: dict[By, _Draft] = {}
     raw: dict[By, Term] = {(): base}
     for by in (by for n in range(3) for by in combinations_with_replacement(meaning.variables, n)):
         try:
-            raw[by] = derivative(raw[by[:-1]], by[-1]) if by else base
+            raw[by] = tidy(derivative(raw[by[:-1]], by[-1])) if by else base
         except DerivativeError:
             return None
         terms = topological([raw[by]])

@@ -28,7 +28,7 @@ def exact(root: Term, point: Mapping[str, float]) -> float | None:
         if abs(rough - value) > _ALIKE * abs(value):
             return None
         return float(value)
-    except (ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError):
+    except (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError):
         return None
 
 

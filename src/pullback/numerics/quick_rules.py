@@ -2,7 +2,8 @@
 
 Both sides have a value at the same points, infinite ones included where that is what the left side gives, and the
 right one is nowhere less accurate but for the errors of a kernel: docs/numerics.md has a measurement of each. Most are
-taken from the table that the search uses (`rules`); the others would not help it, since it finds them by smaller steps.
+taken from the table that the search uses (`rules`); the others would not help it, since it finds them by smaller steps,
+or would hinder it: 0 − a is 0 at both zeros, as 1 − eᵃ is, and −a is not.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from pullback.numerics.rewrite import Rule, read
 
 _TAKEN = """
     exp(a) - 1 => expm1(a)
-    1 - exp(a) => -expm1(a)
     log(1 + a) => log1p(a)
     log(1 - a) => log1p(-a)
-    log1p(-exp(a)) => log(-expm1(a))
     1 / (1 + exp(a)) => sigmoid(-a)
     exp(a) / (1 + exp(a)) => sigmoid(a)
     1 - sigmoid(a) => sigmoid(-a)
@@ -40,9 +39,13 @@ _TAKEN = """
 """
 
 _OWN = """
+    1 - exp(a) => 0 - expm1(a)
+    log1p(-exp(a)) => log(0 - expm1(a))
     a / (1 + exp(b)) => a * sigmoid(-b)
     exp(a) / (exp(a) + exp(b)) => sigmoid(a - b)
     2 * sigmoid(a) - 1 => tanh(a * 0.5)
+    sigmoid(-a) - sigmoid(a) => -tanh(a * 0.5)
+    a * (b * a) - (b * a) * b => (b * a) * (a - b)
     (2 * sinh(a)) / (2 * cosh(a)) => tanh(a)
     expm1(a) / (1 + exp(a)) => tanh(a * 0.5)
     (2 * a) / 2 => a
@@ -60,7 +63,7 @@ _LAST = """
 """
 
 _LAST_OWN = """
-    log(-expm1(a)) => where(a > -LN2, log(-expm1(a)), log1p(-exp(a)))
+    log(0 - expm1(a)) => where(a > -LN2, log(0 - expm1(a)), log1p(-exp(a)))
     sqrt(1 + a) - 1 => where(a < 1, a / (sqrt(1 + a) + 1), sqrt(1 + a) - 1)
     log(exp(a) + exp(b)) => where(a == b, a + LN2, maximum(a, b) + log1p(exp(-abs(a - b))))
 """

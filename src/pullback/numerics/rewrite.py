@@ -39,7 +39,7 @@ def rewritten(root: Term, rules: Sequence[Rule], used: dict[str, None], again: b
         again: whether what a rule makes is rewritten too.
     """
     by_op: dict[str, list[Rule]] = {}
-    for rule in sorted(rules, key=lambda rule: -len(topological([rule.left]))):
+    for rule in sorted(rules, key=_generality):
         by_op.setdefault(rule.left.op, []).append(rule)
     made: dict[Term, Term] = {}
     waiting = [root]
@@ -60,6 +60,11 @@ def rewritten(root: Term, rules: Sequence[Rule], used: dict[str, None], again: b
                 waiting.append(better)
                 # it is looked at first; then the rule makes the same of this term again
     return made[root]
+
+
+def _generality(rule: Rule) -> tuple[int, int]:
+    free = sum(term.op == VAR for term in topological([rule.left]))
+    return free - len(topological([rule.left])), free
 
 
 def _once(term: Term, rules: Sequence[Rule], used: dict[str, None]) -> Term | None:

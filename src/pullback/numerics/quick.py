@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pullback.errors import DerivativeError, PullbackError
+from pullback.errors import DerivativeError
 from pullback.numerics import quick_points, quick_rules
 from pullback.numerics.certificate import By
 from pullback.numerics.complements import resolved
@@ -77,8 +77,8 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
         return None
     try:
         with torch.no_grad():
-            bench = _Bench(Formula(function), meaning, dtype, [draft.term for draft in drafts.values()])
-    except (PullbackError, RuntimeError, TypeError, ValueError):  # it does not take float64, or such numbers
+            bench = _Bench(Formula(function), meaning, dtype, _turning(drafts))
+    except Exception:  # whatever a user's function raises: it does not take float64, or such numbers
         return None
     chosen: dict[By, Function] = {}
     better: dict[By, Sequence[str]] = {}
@@ -139,6 +139,12 @@ def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
         steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & quick_rules.STEEP)]
         found[by] = _Draft(term, (*applied, *(steep if by else ())))
     return found if any(draft.rules for draft in found.values()) else None
+
+
+def _turning(drafts: Mapping[By, _Draft]) -> list[Term]:
+    """Return the terms whose roots are looked at: of several variables there are too many of second order."""
+    several = len({name for by in drafts for name in by}) > 1
+    return [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
 
 
 class _Bench:

@@ -4,8 +4,9 @@
 
 One thread, tensors of 8 elements, so that the time is that of the machinery. Each pair is measured in turns, the
 fastest of many rounds on either side, in processor time. Bounds: a call may cost 10 µs more than the formula, forward
-and backward together, and the choice between the two worlds 1 µs. The exit status is 1 if one is missed. Run it on a
-machine that has nothing else to do.
+and backward together, and the choice between the two worlds 1 µs. What rules or a certificate give in place of a
+formula runs more kernels: the last row has no bound. The exit status is 1 if one is missed. Run it on a machine that
+has nothing else to do.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pullback._torch import is_plain_eager
 
 ROUNDS, CALLS = 15, 1000
 BOUND_CALL, BOUND_CHOICE = 10.0, 1.0
+UNBOUNDED = "log(1+exp(x)), by rules"
 
 
 def gate(x):
@@ -34,6 +36,10 @@ def sine(x):
 
 def decay(x, y):
     return x * torch.exp(-y)
+
+
+def soft(x):
+    return torch.log(1 + torch.exp(x))
 
 
 def clip(x, bound):
@@ -79,10 +85,11 @@ def pairs():
     x, y = (torch.randn(8, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(2))
     return [
         ("sin(x)", pullback.function(sine), sine, (x,)),
-        ("sigmoid(x)·rsqrt(1+exp(x))", pullback.function(gate), gate, (x,)),
+        ("sigmoid(x)·rsqrt(1+exp(x)), stable=False", pullback.function(stable=False)(gate), gate, (x,)),
         ("x·exp(−y)", pullback.function(decay), decay, (x, y)),
         ("round, straight through (relaxed)", rounded, round_native, (x,)),
         ("clipped gradient (ruled), beside a Function", clipped, Clip.apply, (x, 0.5)),
+        (UNBOUNDED, pullback.function(soft), soft, (x,)),
     ]
 
 
@@ -110,7 +117,7 @@ def main() -> int:
         ahead = microseconds([forward(op), forward(formula)])
         whole = microseconds([both(op), both(formula)])
         more = whole[0] - whole[1]
-        missed = missed or more > BOUND_CALL
+        missed = missed or (name != UNBOUNDED and more > BOUND_CALL)
         cells = "".join(f"{a:>9.1f} /{b:>7.1f}" for a, b in (quiet, ahead, whole))
         print(f"{name:45}{cells}{more:>8.1f}")
         rows.append({"formula": name, "no_grad": quiet, "forward": ahead, "forward_and_backward": whole})

@@ -297,6 +297,7 @@ def apart(function: Callable[[], Any]) -> Any:
 
     def run() -> None:
         _LENT.lock = True
+        torch.get_num_threads()  # until it is asked, a new thread computes on as many as there are cores
         try:
             outcome.extend((function(), None))
         except BaseException as error:

@@ -14,11 +14,12 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.call import Call
+from pullback.bind.stable import Forms
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
-from pullback.numerics.certificate import Certificate, label
+from pullback.numerics.certificate import label
 from pullback.numerics.written import as_written
 
 
@@ -156,9 +157,7 @@ def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
     return found
 
 
-def page(
-    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, certificate: Certificate | None = None
-) -> str:
+def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms: Forms | None = None) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain, accuracy."""
     names = input_names(op._signature, args, kwargs)
     shown = op._formula if op._soft is None else op._soft
@@ -179,10 +178,16 @@ def page(
     sections += [f"    {s}" for s in saved]
     sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
-    if certificate is not None:
-        sections.append(f"Uses stable forms for {certificate.dtype}, with the largest errors measured:")
-        sections += [f"    {label(by)}: {form.measured}" for by, form in certificate.forms.items()]
-    return "\n".join(sections) + "\n"
+    return "\n".join([*sections, *_accuracy(forms)]) + "\n"
+
+
+def _accuracy(forms: Forms | None) -> list[str]:
+    if forms is None:
+        return []
+    if forms.certificate is None:
+        return ["Uses stable forms by these rules:", *(f"    {rule}" for rule in forms.rules)]
+    title = f"Uses stable forms for {forms.certificate.dtype}, with the largest errors measured:"
+    return [title, *(f"    {label(by)}: {form.measured}" for by, form in forms.certificate.forms.items())]
 
 
 def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:

@@ -122,7 +122,7 @@ class Op:
     def _functions(self, call: Call) -> Functions:
         forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
         if forms is not None:
-            return Functions(forms.value, forms.first, forms.second)
+            return Functions(forms.value, forms.first, forms.recorded)
         if self._soft is None:
             return Functions(self._formula, self._formula, self._formula, self._exact)
         derivative = differentiated(self._formula, self._soft, self.__name__)
@@ -229,7 +229,7 @@ class Op:
 
     @property
     def is_stable(self) -> bool:
-        """Whether it uses stable forms where its formula has a certificate."""
+        """Whether it uses stable forms where its formula has some."""
         return self._stable is not None and self.kind == "derived"
 
     @property
@@ -247,7 +247,7 @@ class Op:
         args, kwargs = self._example(args, kwargs)
         how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
         forms = self._stable.forms(args, kwargs) if self._stable is not None else None
-        return introspect.page(self, args, kwargs, how, None if forms is None else forms.certificate)
+        return introspect.page(self, args, kwargs, how, forms)
 
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         call = Call(args, kwargs, grad=True).requiring_grad()
@@ -371,8 +371,8 @@ def function(
         derivative_of: a relaxation: the op has the value of `formula` and every derivative of this function,
             which takes the same arguments and returns the same structure, shapes and dtypes.
         residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
-        stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`); `False` gives the
-            formula as written, bit for bit.
+        stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`), else what a few
+            sure rules give, if that is better; `False` gives the formula as written, bit for bit.
         backend: whose kernels run it in plain eager mode (`pullback.set_backend`, which also says what is set
             without). The value of a relaxed op, and all of an op that is not stable, have the bits of PyTorch's
             kernels but under "native".

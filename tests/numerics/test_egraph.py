@@ -2,7 +2,8 @@
 
 import pytest
 
-from pullback.numerics.egraph import EGraph, Rule
+from pullback.numerics.egraph import EGraph
+from pullback.numerics.rewrite import Rule
 from pullback.numerics.rules import rules
 from pullback.numerics.term import parse
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from flint import arb, ctx, fmpq
 
-from pullback.numerics.egraph import COMMUTATIVE
 from pullback.numerics.oracle import straight_line
+from pullback.numerics.rewrite import COMMUTATIVE
 from pullback.numerics.rules import rules
 from pullback.numerics.term import Term, show, substitute, topological, var, variables
 

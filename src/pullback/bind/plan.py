@@ -122,7 +122,7 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     if not joint.connected:
         return Plan(None, "no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
-    current = _while_current(native, reads, name)
+    current = while_current(native, reads, name)
     return Plan(_kernels(joint, current, facts.outputs, structure[0], functions.exact, backend))
 
 
@@ -142,16 +142,16 @@ def _value(
     return value
 
 
-def _while_current(flat: Flat, reads: Reads, name: str) -> Flat:
+def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:
     """Return a formula that refuses to stand for an earlier call once what it reads has changed."""
 
-    def native(*tensors: Tensor) -> list[Any]:
+    def native(*tensors: Tensor) -> Any:
         if not reads.unchanged():
             raise DerivativeError(
                 f"what {name} reads from around it (a global, a closed-over variable, a function) has changed between "
-                "the call and its derivative of second order, which computes the formula again: pass it as an argument."
+                "the call and its derivative of higher order, which computes the formula again: pass it as an argument."
             )
-        return flat(*tensors)
+        return formula(*tensors)
 
     return native
 

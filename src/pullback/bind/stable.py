@@ -1,10 +1,10 @@
-"""The stable forms of an op's formula: looked up once for each dtype, and called in its place."""
+"""The stable forms of an op's formula: looked up or made by rules once for each dtype, and called in its place."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.jet import first_order, second_order
+from pullback.bind.plan import while_current
+from pullback.bind.turns import Turns
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
@@ -22,6 +24,7 @@ from pullback.numerics.derive import derivative
 from pullback.numerics.emit import emit
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.meant import meaning_of
+from pullback.numerics.quick import QuickForms, quick_forms, unnoticed
 from pullback.numerics.term import parse
 from pullback.numerics.written import is_as_written
 
@@ -33,12 +36,28 @@ _DEVICE = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders."""
+    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
+
+    Attributes:
+        value, first, second: functions of so many tensors; `second` in native ops, for transforms and tracers.
+        turns: the same for plain eager mode, with derivatives of every order.
+        arity: how many tensors.
+        certificate: that they are from, if they are from one.
+        rules: that they owe to, if they are made by the quick rule pass.
+    """
 
     value: Callable[..., Tensor]
     first: Callable[..., Tensor]
     second: Callable[..., Tensor]
-    certificate: Certificate
+    turns: Turns
+    arity: int
+    certificate: Certificate | None = None
+    rules: tuple[str, ...] = ()
+
+    def recorded(self, *tensors: Tensor) -> Tensor:
+        """Compute the value where autograd may record derivatives of every order."""
+        plain = not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager()
+        return self.turns(*tensors) if plain else self.second(*tensors)
 
 
 class Stable:
@@ -74,7 +93,7 @@ class Stable:
             forms = self._known.get(dtype)  # on which Dynamo then guards
         else:
             forms = self._of(dtype)
-        return None if forms is None or len(forms.certificate.variables) != len(args) else forms
+        return None if forms is None or forms.arity != len(args) else forms
 
     def native_forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms where they stand for the formula in transforms and tracers.
@@ -96,7 +115,7 @@ class Stable:
             reads = self._renewed()
             if reads.obstacle:
                 raise FormulaError(f"{found.name} may mean something else at the next call: {reads.obstacle}.")
-            forms = _torch.apart(lambda: _forms_of(found))
+            forms = _torch.apart(lambda: _forms_of(found, self._written(reads)))
             self._known = {**self._known, getattr(torch, found.dtype): forms}
             self.given = object()
 
@@ -112,7 +131,7 @@ class Stable:
         """Return those that are in use."""
         with _torch.tracing():
             self._renewed()
-            return [forms.certificate for forms in self._known.values() if forms is not None]
+            return [f.certificate for f in self._known.values() if f is not None and f.certificate is not None]
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
@@ -146,36 +165,59 @@ class Stable:
         return self._reads
 
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
-        """Find the certificate for a dtype; without any on this machine nothing is traced."""
+        """Find the certificate for a dtype; without one, make what rules give."""
         try:
-            beside, cache = self.beside(), certificate.cache()
-            there = [path for path in (beside, cache) if path is not None and path.exists()]
+            places = [path for path in (self.beside(), certificate.cache()) if path is not None and path.exists()]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
-            return None
-        return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
+            places = []
+        found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
+        return found
 
-    def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
-        try:
-            meaning = meaning_of(self._formula, dtype)
-        except PullbackError:  # no certificate is of such a formula
-            return None
-        key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
-        for path in (beside, certificate.cached(key)):
+    def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
+        with unnoticed():
             try:
-                for found in certificate.load(path, key) if path is not None else ():
-                    return _forms_of(found)
-            except Exception as error:  # the file may be anybody's, the formula is there without it
-                complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
-        return None
+                meaning = meaning_of(self._formula, dtype)
+            except PullbackError:  # no certificate is of such a formula
+                return None
+            key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
+            for place in places:
+                path = certificate.cached(key) if place.is_dir() else place
+                try:
+                    for found in certificate.load(path, key):
+                        return _forms_of(found, self._written(self._renewed()))
+                except Exception as error:  # the file may be anybody's, the formula is there without it
+                    complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
+            quick = quick_forms(self._formula, meaning, dtype)
+            return (
+                None
+                if quick is None
+                else _forms_by_rules(quick, self._formula, self._written(self._renewed()), len(meaning.variables))
+            )
+
+    def _written(self, reads: Reads) -> Callable[..., Tensor]:
+        return while_current(self._formula, reads, getattr(self._formula, "__name__", "the formula"))
 
 
-def _forms_of(found: Certificate) -> Forms:
+def _forms_by_rules(
+    found: QuickForms, formula: Callable[..., Tensor], written: Callable[..., Tensor], arity: int
+) -> Forms:
+    value = formula if found.value is None else found.value
+    slopes = [found.derivatives[(i,)] for i in range(arity)]
+    curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
+    first = first_order(value, slopes) if found.value is not None or found.steeper else formula
+    turns = Turns({(): value, **found.derivatives}, written)
+    return Forms(value, first, second_order(value, slopes, curvatures), turns, arity, rules=found.rules)
+
+
+def _forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
     names, dtype = found.variables, getattr(torch, found.dtype)
     made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
     _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), found)
+    turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
+    second = second_order(made[()], slopes, curvatures)
+    return Forms(made[()], first_order(made[()], slopes), second, turns, len(names), found)
 
 
 _REACH = (2.0, 40.0)

@@ -8,7 +8,7 @@ than one built-in kernel.
 
 Elementwise, of any shape, in float32 on the CPU, and but for `log_ndtr` and `erfcx` in bfloat16; elsewhere they are
 PyTorch's functions as they are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of
-derivatives are carried; the third is infinite, never a wrong number (`docs/numerics.md`).
+derivatives have forms; a third is PyTorch's in plain eager mode, and infinite where a tracer or compiler carries them.
 """
 
 from __future__ import annotations

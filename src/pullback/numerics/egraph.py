@@ -12,32 +12,22 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from flint import arb, ctx, fmpq
 
 from pullback.numerics.ops import CONDITIONS, CONSTANTS, OPS
+from pullback.numerics.rewrite import COMMUTATIVE, Rule
 from pullback.numerics.term import CONST, LEAVES, NAMED, VAR, Term, topological
 
 Node = tuple[Any, ...]
 """An op with the ids of its operands' classes; of a leaf its kind and value."""
 
 KINKED = frozenset({"abs", "sgn", "relu", "maximum", "minimum", "where", "floor", "ceil"})
-COMMUTATIVE = frozenset({"add", "mul", "hypot", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"})
 _BITS = 256  # of a witness
 _KEY_BITS = 120  # in which two witnesses must agree
 _SMALL = 10**6  # of a folded rational's parts
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """An equation used from left to right; variables match anything."""
-
-    text: str
-    left: Term
-    right: Term
 
 
 class EGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from pullback.numerics import primitives
 from pullback.numerics.evaluate import number
 from pullback.numerics.formats import working
 from pullback.numerics.piecewise import Program
-from pullback.numerics.term import LEAVES, POLY, VAR, Term, topological
+from pullback.numerics.term import LEAVES, POLY, VAR, Term, topological, variables
 
 _INFIX = {
     "add": "+",
@@ -32,16 +32,18 @@ _PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma", "sinpi", "co
 _NAMES = {"erfcx": "torch.special.erfcx"}
 
 
-def emit(program: Program, names: Sequence[str], dtype: torch.dtype, name: str) -> Callable[..., Tensor]:
+def emit(
+    program: Program, names: Sequence[str], dtype: torch.dtype, name: str, free: Collection[str] = ()
+) -> Callable[..., Tensor]:
     """Return a function of tensors of a dtype, in the order of `names`, that computes a program.
 
-    Its source is in its attribute `source`. What is executed is of our making: `name` is no part of it, ops are those
-    of the table.
+    The result is NaN where an input is, but for those in `free`. Its source is in its attribute `source`. What is
+    executed is of our making: `name` is no part of it, ops are those of the table.
     """
     writer = _Writer(names, dtype)
     result = writer.program(program)
     lines = [f"def form({', '.join(map(_parameter, names))}):", *(f"    {line}" for line in writer.lines)]
-    lines.append(f"    return {writer.finished(program, result)}")
+    lines.append(f"    return {writer.finished(result, set(names) - program.shown() - set(free))}")
     source = "\n".join(lines)
     scope: dict[str, Any] = {"torch": torch, "primitives": primitives}
     exec(compile(source, f"<{name}>", "exec"), scope)
@@ -76,9 +78,9 @@ class _Writer:
                 value = self._line(f"torch.where({condition}, {made}, {value})")
         return value
 
-    def finished(self, program: Program, result: str) -> str:
-        """Return the result in its dtype, a new tensor; NaN where an input is, though no piece may read it there."""
-        for x in map(_parameter, sorted(set(self._names) - program.shown())):
+    def finished(self, result: str, hidden: Collection[str]) -> str:
+        """Return the result in its dtype, a new tensor; NaN where a hidden input is, though no piece may read it."""
+        for x in map(_parameter, sorted(hidden)):
             result = f"torch.where({x} != {x}, {x}, {result})"
         if result in map(_parameter, self._names):
             return f"{result}.clone()"
@@ -94,6 +96,8 @@ class _Writer:
         value = self._known[root, wide]
         if root.op in LEAVES and root.op != VAR:  # a result without inputs has their size
             value = self._line(f"torch.full_like({self._variable(self._names[0], wide)}, {value})")
+        elif not variables(root):
+            value = self._line(f"torch.ones_like({self._variable(self._names[0], wide)}) * {value}")
         return value
 
     def _written(self, term: Term, wide: bool) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pullback.numerics.egraph import Rule
-from pullback.numerics.term import parse
+from pullback.numerics.rewrite import Rule, read
 
 FAMILIES = {
     "ring": """
@@ -319,12 +318,4 @@ FAMILIES = {
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return every rule, both directions of those that have two."""
-    made = []
-    for table in FAMILIES.values():
-        for line in filter(None, map(str.strip, table.splitlines())):
-            both = "<=>" in line
-            left, right = (parse(side.strip()) for side in line.split("<=>" if both else "=>"))
-            made.append(Rule(line, left, right))
-            if both:
-                made.append(Rule(f"{line} (reversed)", right, left))
-    return tuple(made)
+    return tuple(rule for table in FAMILIES.values() for rule in read(table))

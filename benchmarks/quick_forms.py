@@ -1,0 +1,146 @@
+"""What the quick rule pass does for usual formulas, and what a first call costs.
+
+    python benchmarks/quick_forms.py [--dtype bfloat16] [--json FILE]
+
+The 25 formulas of one variable and the 20 of several of `accuracy_formulas.py`, without a certificate. Of each the
+value, the first and the second derivatives are measured at fresh points (`accuracy_points.py`; of one 16-bit variable
+at every number) against exact values, as written under autograd and as the op computes them. *Good* is within 4 ulp
+wherever the exact value is a normal number, without a NaN, infinity or 0 that should not be; *clean* is the latter
+alone. The cost is that of the look-up at the first call for a dtype, in milliseconds of processor time, the fastest of
+three: reading the formula, the rules, and trying what they give; with a file of certificates beside the module that has
+22, as the catalogue's, and none for the formula. Run it on a machine that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import combinations_with_replacement
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from accuracy_formulas import FORMULAS, SEVERAL, Case
+from accuracy_points import fresh
+
+import pullback
+from pullback.bind.stable import Stable
+from pullback.numerics.certificate import By, label
+from pullback.numerics.derive import derivative
+from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.ops import VALUES
+from pullback.numerics.oracle import exact
+from pullback.numerics.sampling import every
+from pullback.numerics.term import parse, variables
+from pullback.numerics.ulp import Errors, errors
+
+POINTS, SEED, ROUNDS, BOUND = 4000, 20262, 3, 50.0
+CATALOGUE = Path(pullback.__file__).parent / "catalog" / "activations.stable.toml"
+
+
+@dataclass
+class Score:
+    """What a quantity was measured to be."""
+
+    formula: str
+    target: str
+    order: int
+    before: tuple[float, int]
+    after: tuple[float, int]
+
+
+def functions(folder: Path) -> dict[Case, Callable[..., Any]]:
+    """Return the formulas as functions of a module, which has a file of certificates beside it."""
+    path = folder / "formulas.py"
+    cases = (*FORMULAS, *SEVERAL)
+    lines = [f"def f{i}({', '.join(variables(parse(c.text)))}): return {c.text}" for i, c in enumerate(cases)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    shutil.copy(CATALOGUE, folder / "formulas.stable.toml")
+    scope: dict[str, Any] = {**vars(torch), **VALUES, "__name__": "formulas", "__file__": str(path)}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), scope)
+    return {case.name: scope[f"f{i}"] for i, case in enumerate(cases)}
+
+
+def milliseconds(function: Callable[..., Any], dtype: torch.dtype) -> float:
+    """Return what the look-up costs; the op is made anew each time."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        stable = Stable(function)
+        start = time.process_time()
+        stable.forms((torch.ones(3, dtype=dtype),) * function.__code__.co_argcount, {})
+        best = min(best, 1e3 * (time.process_time() - start))
+    return best
+
+
+def scores(case: Case, function: Callable[..., Any], dtype: torch.dtype) -> Iterator[Score]:
+    term, names = parse(case.text), variables(parse(case.text))
+    if dtype.itemsize == 2 and len(names) == 1:
+        low, high = case.domain.get(names[0], (-torch.inf, torch.inf))
+        x = every(dtype)
+        at = {names[0]: x[(x >= low) & (x <= high)]}
+    else:
+        at = fresh(names, case.domain, POINTS, SEED)
+        at = {name: torch.from_numpy(x).to(dtype).double().numpy() for name, x in at.items()}
+    tensors = [torch.from_numpy(at[name]).to(dtype) for name in names]
+    written = Formula(function).run(tensors, 2)
+    turns = forms.turns.forms if (forms := Stable(function).forms(tuple(tensors), {})) else {}
+    for by in (by for order in range(3) for by in combinations_with_replacement(names, order)):
+        truth = exact([differentiated(term, by)], at)[0]
+        before = errors(written[Quantity(0, by)], truth)
+        form = turns.get(tuple(names.index(name) for name in by))
+        after = before if form is None else errors(form(*tensors), truth)
+        yield Score(case.name, label(by), len(by), summary(before), summary(after))
+
+
+def differentiated(term: Any, by: By) -> Any:
+    for name in by:
+        term = derivative(term, name)
+    return term
+
+
+def summary(found: Errors) -> tuple[float, int]:
+    normal = found.stated & ~found.subnormal
+    return float(found.ulp[normal].max(initial=0.0)), int((found.spurious & ~found.subnormal).sum())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    dtype = getattr(torch, options.dtype)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        made = functions(Path(folder))
+        milliseconds(next(iter(made.values())), dtype)  # PyTorch's tracer takes a second when it is first used
+        costs = {name: milliseconds(function, dtype) for name, function in made.items()}
+        found = [s for c in (*FORMULAS, *SEVERAL) for s in scores(c, made[c.name], dtype)]
+    for s in found:
+        if s.before != s.after:
+            print(f"{s.formula:24}{s.target:10}{s.before[0]:10.2g}{s.before[1]:6} → {s.after[0]:10.2g}{s.after[1]:6}")
+    print(f"\n{'':16}{'of':>6}{'good: written':>16}{'rules':>8}{'clean: written':>18}{'rules':>8}")
+    for order, name in enumerate(("values", "gradients", "second")):
+        some = [s for s in found if s.order == order]
+        good = [sum(ulp <= 4 and not bad for ulp, bad in side) for side in sides(some)]
+        clean = [sum(not bad for _, bad in side) for side in sides(some)]
+        print(f"{name:16}{len(some):6}{good[0]:16}{good[1]:8}{clean[0]:18}{clean[1]:8}")
+    slowest = max(costs, key=lambda name: costs[name])
+    print(f"\nfirst call: median {median(costs.values()):.0f} ms, worst {costs[slowest]:.0f} ms ({slowest})")
+    if options.json:
+        options.json.write_text(json.dumps({"costs": costs, "scores": [asdict(s) for s in found]}, indent=1))
+    return int(costs[slowest] > BOUND)
+
+
+def sides(some: list[Score]) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
+    return [s.before for s in some], [s.after for s in some]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""The quick rule pass: forms of a formula and its derivatives by a few sure rules, in milliseconds, without a search.
+
+A form is used only if it is nowhere worse than the formula as written, at points of all magnitudes, and somewhere
+better. What that is judged by is float64, so inputs of float64 keep their formula as it is written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pullback.errors import DerivativeError
+from pullback.numerics import quick_points, quick_rules
+from pullback.numerics.certificate import By
+from pullback.numerics.complements import resolved
+from pullback.numerics.derive import derivative
+from pullback.numerics.emit import emit
+from pullback.numerics.evaluate import evaluate
+from pullback.numerics.formats import Floats, format_of, widened
+from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.meant import Meaning
+from pullback.numerics.piecewise import Program
+from pullback.numerics.quick_dispute import exact
+from pullback.numerics.quick_trial import Verdict, Way, judged, keeps_special
+from pullback.numerics.rewrite import rewritten
+from pullback.numerics.term import Term, topological, variables
+from pullback.numerics.tidy import tidy
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MOST_VARIABLES, _MOST_TERMS = 3, 400
+"""Beyond which the pass would not be quick."""
+
+Function = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class QuickForms:
+    """What is computed in place of a formula and its derivatives.
+
+    Attributes:
+        value: of the formula; `None` where it stays as written.
+        derivatives: of first and second order, by the positions of the variables.
+        steeper: whether those of first order are better than autograd's.
+        rules: the rules that they owe to.
+    """
+
+    value: Function | None
+    derivatives: Mapping[tuple[int, ...], Function]
+    steeper: bool
+    rules: tuple[str, ...]
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Call a user's formula as a look-up does, once more than the user: without warnings or other random numbers."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dtype) -> QuickForms | None:
+    """Return the forms that rules give of a formula; `None` if there are no better ones, or one might be worse."""
+    if dtype not in _DTYPES or not 0 < len(meaning.variables) <= _MOST_VARIABLES:
+        return None
+    drafts = _drafts(meaning)
+    if drafts is None:
+        return None
+    try:
+        with torch.no_grad():
+            bench = _Bench(Formula(function), meaning, dtype, _turning(drafts))
+    except Exception:  # whatever a user's function raises: it does not take float64, or such numbers
+        return None
+    chosen: dict[By, Function] = {}
+    better: dict[By, Sequence[str]] = {}
+    for by, draft in drafts.items():
+        if not draft.rules and not by and bench.agrees(draft):
+            continue
+        found = bench.best(by, draft)
+        if found is None:
+            return None
+        form, verdict = found
+        if verdict.better:
+            better[by] = draft.rules
+        if verdict.better or by:
+            chosen[by] = form
+    if not better:
+        return None
+    places = {name: i for i, name in enumerate(meaning.variables)}
+    return QuickForms(
+        chosen.get(()),
+        {tuple(places[name] for name in by): form for by, form in chosen.items() if by},
+        any(len(by) == 1 for by in better),
+        tuple(dict.fromkeys(text for rules in better.values() for text in rules)),
+    )
+
+
+class _Inline(TorchFunctionMode):
+    """Changes nothing, but for ops that a formula calls: they run inline, and make no graphs, for which they wait."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The term of a quantity, and the rules that it was made with."""
+
+    term: Term
+    rules: tuple[str, ...]
+
+
+def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
+    """Return the rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
+    used: dict[str, None] = {}
+    base = tidy(rewritten(tidy(meaning.term), quick_rules.first(), used, again=True))
+    found: dict[By, _Draft] = {}
+    raw: dict[By, Term] = {(): base}
+    for by in (by for n in range(3) for by in combinations_with_replacement(meaning.variables, n)):
+        try:
+            raw[by] = tidy(derivative(raw[by[:-1]], by[-1])) if by else base
+        except DerivativeError:
+            return None
+        terms = topological([raw[by]])
+        if len(terms) > _MOST_TERMS:
+            return None
+        applied = dict(used)
+        raw[by] = tidy(rewritten(raw[by], quick_rules.first(), applied, again=True))
+        term = tidy(rewritten(raw[by], quick_rules.last(), applied, again=False))
+        steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & quick_rules.STEEP)]
+        found[by] = _Draft(term, (*applied, *(steep if by else ())))
+    return found if any(draft.rules for draft in found.values()) else None
+
+
+def _turning(drafts: Mapping[By, _Draft]) -> list[Term]:
+    """Return the terms whose roots are looked at: of several variables there are too many of second order."""
+    several = len({name for by in drafts for name in by}) > 1
+    return [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
+
+
+class _Bench:
+    """Tries forms beside the formula as written, at the same points."""
+
+    def __init__(self, formula: Formula, meaning: Meaning, dtype: torch.dtype, terms: Sequence[Term]) -> None:
+        self._names, self._dtype = meaning.variables, dtype
+        self._name, self._term = meaning.name, meaning.term
+        self._format, self._single = format_of(dtype), format_of(torch.float32)
+        groups = quick_points.groups(len(self._names), dtype)
+        self._groups = quick_points.with_roots(groups, [self._in_float64(term) for term in terms], dtype)
+        self._shape = self._groups[0].shape
+        points = [torch.from_numpy(x.reshape(-1)) for x in self._groups]
+        self._given, single = ([x.to(d) for x in points] for d in (dtype, torch.float32))
+        self._special = [torch.from_numpy(x).to(dtype) for x in quick_points.special(len(self._names))]
+        with _Inline():
+            self._written, self._written_special = (formula.run(xs, 2) for xs in (self._given, self._special))
+            self._written_narrow = self._written if dtype == torch.float32 else formula.run(single, 2)
+            self._written_wide = formula.run(points, 2)
+        self._narrow, self._wide = (dict(zip(self._names, xs, strict=True)) for xs in (single, points))
+        self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
+
+    def best(self, by: By, draft: _Draft) -> tuple[Function, Verdict] | None:
+        """Return what computes a quantity, and how that compares with what is written; `None` if it would be worse."""
+        of = Quantity(0, by)
+        written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
+        narrow = evaluate(draft.term, self._narrow, self._known[0])
+        wide = evaluate(draft.term, self._wide, self._known[1])
+        # the derivative of x·y by y may be a number where y is NaN
+        free = set(self._names) - set(variables(draft.term)) if by else ()
+        target = self._term
+        for name in by:
+            target = derivative(target, name)
+        (target,) = resolved([target])
+
+        @cache
+        def exactly(row: int, place: int) -> float | None:
+            return exact(target, {n: float(x[row, place]) for n, x in zip(self._names, self._groups, strict=True)})
+
+        for widely in (False, True):
+            form = emit(Program.of(draft.term, widely), self._names, self._dtype, " ".join((self._name, *by)), free)
+            way = self._way(form(*self._given), narrow, wide)
+            verdict = judged(way, written, self._format, self._single, exactly)
+            special, wanted = widened(form(*self._special)), widened(self._written_special[of])
+            if len(by) == 2:  # at a pole it may be of either sign, and so their sum
+                wanted = np.where(np.isinf(wanted), np.nan, wanted)
+            if not verdict.worse and keeps_special(special, wanted, self._format):
+                return form, verdict
+        return None
+
+    def agrees(self, draft: _Draft) -> bool:
+        """Whether the term of the value has a value wherever the formula has one: it may be more than its term."""
+        form = emit(Program.of(draft.term), self._names, self._dtype, self._name)
+        both = ((self._given, self._written), (self._special, self._written_special))
+        return not any(bool((form(*xs).isnan() & ~written[Quantity(0, ())].isnan()).any()) for xs, written in both)
+
+    def _in_float64(self, term: Term) -> Callable[[Sequence[Floats]], Floats]:
+        def function(points: Sequence[Floats]) -> Floats:
+            tensors = map(torch.from_numpy, points)
+            return widened(evaluate(term, dict(zip(self._names, tensors, strict=True))))
+
+        return function
+
+    def _way(self, *results: Tensor) -> Way:
+        return Way(*(widened(x).reshape(self._shape) for x in results))

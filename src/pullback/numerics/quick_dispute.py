@@ -1,0 +1,80 @@
+"""Exact values at the few points where float64 cannot tell a quick form from the formula as written.
+
+By mpmath, which comes with PyTorch, where the oracle needs a package that does not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from pullback.numerics.term import CONST, NAMED, VAR, Term, topological
+
+_PRECISIONS = (500, 1000)
+"""In bits; where the two differ nothing is known."""
+_ALIKE, _NEGLIGIBLE = 2.0**-40, 2.0**-300
+
+
+def exact(root: Term, point: Mapping[str, float]) -> float | None:
+    """Return the value of a term at a point, rounded; `None` if it has none there, or none that can be had."""
+    try:
+        rough, value = (_value(root, point, bits) for bits in _PRECISIONS)
+        if rough is None or value is None:
+            return None
+        if max(abs(rough), abs(value)) < _NEGLIGIBLE:  # what is left of a difference, or as small in truth
+            return 0.0
+        if abs(rough - value) > _ALIKE * abs(value):
+            return None
+        return float(value)
+    except (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError):
+        return None
+
+
+def _value(root: Term, point: Mapping[str, float], bits: int) -> Any:
+    context, functions = _at(bits)
+    made: dict[Term, Any] = {}
+    for term in topological([root]):
+        if term.op == VAR:
+            made[term] = context.mpf(point[term.value])
+        elif term.op == CONST:
+            made[term] = context.mpf(term.value.numerator) / term.value.denominator
+        elif term.op == NAMED:
+            made[term] = functions[term.value]
+        else:
+            made[term] = functions[term.op](*(made[a] for a in term.args))
+            if isinstance(made[term], context.mpc):  # outside of the domain
+                return None
+    value = made[root]
+    return value if context.isfinite(value) else None
+
+
+@cache
+def _at(bits: int) -> tuple[Any, dict[str, Any]]:
+    """Return a context of mpmath of its own, and the functions of the table of ops in it."""
+    import mpmath  # type: ignore[import-untyped]  # late: PyTorch loads it when it first traces
+
+    mp = mpmath.MPContext()
+    mp.prec = bits
+    functions: dict[str, Callable[..., Any]] = {
+        "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "neg": operator.neg,
+        "abs": abs, "sgn": mp.sign, "sqrt": mp.sqrt, "rsqrt": lambda a: 1 / mp.sqrt(a), "hypot": mp.hypot,
+        "pow": mp.power, "exp": mp.exp, "exp2": lambda a: mp.power(2, a), "expm1": mp.expm1, "log": mp.log,
+        "log2": lambda a: mp.log(a, 2), "log10": mp.log10, "log1p": mp.log1p,
+        "sigmoid": lambda a: 1 / (1 + mp.exp(-a)), "softplus": lambda a: mp.log1p(mp.exp(a)),
+        "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,
+        "asin": mp.asin, "acos": mp.acos, "atan": mp.atan, "asinh": mp.asinh, "acosh": mp.acosh, "atanh": mp.atanh,
+        "atan2": mp.atan2, "erf": mp.erf, "erfc": mp.erfc, "gauss": lambda a: mp.exp(-a * a / 2),
+        "relu": lambda a: max(a, mp.zero), "maximum": max, "minimum": min,
+        "where": lambda condition, a, b: a if condition else b,
+        "gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le, "eq": operator.eq,
+        "ne": operator.ne, "logical_and": lambda a, b: a and b, "logical_or": lambda a, b: a or b,
+        "logical_not": operator.not_,
+    }  # fmt: skip
+    numbers = {
+        "LN2": mp.log(2), "LN10": mp.log(10), "PI": +mp.pi, "E": +mp.e, "SQRT2": mp.sqrt(2), "SQRT1_2": mp.sqrt(0.5),
+        "INV_SQRT_2PI": 1 / mp.sqrt(2 * mp.pi), "SQRT_2_OVER_PI": mp.sqrt(2 / mp.pi),
+        "TWO_OVER_SQRTPI": 2 / mp.sqrt(mp.pi),
+    }  # fmt: skip
+    return mp, {**functions, **numbers}

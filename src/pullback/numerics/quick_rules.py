@@ -1,0 +1,90 @@
+"""The few rules that are applied without a search, each sure to hold wherever its left side has a value.
+
+Both sides have a value at the same points, infinite ones included where that is what the left side gives, and the
+right one is nowhere less accurate but for the errors of a kernel: docs/numerics.md has a measurement of each. Most are
+taken from the table that the search uses (`rules`); the others would not help it, since it finds them by smaller steps,
+or would hinder it: 0 − a is 0 at both zeros, as 1 − eᵃ is, and −a is not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pullback.numerics.rewrite import Rule, read
+
+_TAKEN = """
+    exp(a) - 1 => expm1(a)
+    log(1 + a) => log1p(a)
+    log(1 - a) => log1p(-a)
+    1 / (1 + exp(a)) => sigmoid(-a)
+    exp(a) / (1 + exp(a)) => sigmoid(a)
+    1 - sigmoid(a) => sigmoid(-a)
+    log(sigmoid(a)) => -softplus(-a)
+    log1p(exp(a)) => softplus(a)
+    exp(-softplus(a)) => sigmoid(-a)
+    rsqrt(1 + exp(a)) => exp(softplus(a) * -0.5)
+    sqrt(1 + exp(a)) => exp(softplus(a) * 0.5)
+    sigmoid(a) - 0.5 => 0.5 * tanh(a * 0.5)
+    1 - tanh(a) => 2 * sigmoid(-2 * a)
+    1 + tanh(a) => 2 * sigmoid(2 * a)
+    exp(a) + exp(-a) => 2 * cosh(a)
+    exp(a) - exp(-a) => 2 * sinh(a)
+    sinh(a) / cosh(a) => tanh(a)
+    0.5 * log((1 + a) / (1 - a)) => atanh(a)
+    log(a + hypot(1, a)) => asinh(a)
+    sqrt(1 + a * a) => hypot(1, a)
+    sqrt(a * a + b * b) => hypot(a, b)
+    1 + erf(a) => erfc(-a)
+    1 - erf(a) => erfc(a)
+"""
+
+_OWN = """
+    1 - exp(a) => 0 - expm1(a)
+    log1p(-exp(a)) => log(0 - expm1(a))
+    a / (1 + exp(b)) => a * sigmoid(-b)
+    exp(a) / (exp(a) + exp(b)) => sigmoid(a - b)
+    2 * sigmoid(a) - 1 => tanh(a * 0.5)
+    sigmoid(-a) - sigmoid(a) => -tanh(a * 0.5)
+    a * (b * a) - (b * a) * b => (b * a) * (a - b)
+    (2 * sinh(a)) / (2 * cosh(a)) => tanh(a)
+    expm1(a) / (1 + exp(a)) => tanh(a * 0.5)
+    (2 * a) / 2 => a
+    0.5 * (2 * a) => a
+    sqrt(1 + a) - sqrt(a) => 1 / (sqrt(1 + a) + sqrt(a))
+"""
+
+_LAST = """
+    1 - tanh(a) * tanh(a) => 1 / (cosh(a) * cosh(a))
+    1 - a * a => (1 - a) * (1 + a)
+    a * a - 1 => (a - 1) * (a + 1)
+    a * a - b * b => (a - b) * (a + b)
+    1 - cos(a) => 2 * (sin(a * 0.5) * sin(a * 0.5))
+    cos(a) - 1 => -2 * (sin(a * 0.5) * sin(a * 0.5))
+"""
+
+_LAST_OWN = """
+    log(0 - expm1(a)) => where(a > -LN2, log(0 - expm1(a)), log1p(-exp(a)))
+    sqrt(1 + a) - 1 => where(a < 1, a / (sqrt(1 + a) + 1), sqrt(1 + a) - 1)
+    log(exp(a) + exp(b)) => where(a == b, a + LN2, maximum(a, b) + log1p(exp(-abs(a - b))))
+"""
+
+STEEP = frozenset({"sigmoid", "tanh", "expm1", "asinh", "acosh", "atanh", "asin", "acos"})
+"""Ops whose derivative autograd computes from their rounded result, or from a square, and `ops` does not."""
+
+
+@cache
+def taken() -> tuple[Rule, ...]:
+    """Return the rules that the search has too."""
+    return (*read(_TAKEN), *read(_LAST))
+
+
+@cache
+def first() -> tuple[Rule, ...]:
+    """Return the rules that make a formula what is also good to differentiate."""
+    return (*read(_TAKEN), *read(_OWN))
+
+
+@cache
+def last() -> tuple[Rule, ...]:
+    """Return the rules for what is only computed; what they make is not looked at again."""
+    return (*read(_LAST), *read(_LAST_OWN))

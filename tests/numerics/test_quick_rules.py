@@ -1,0 +1,67 @@
+"""The rules of the quick pass: where both sides are defined, and what was measured of each."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pullback.numerics.oracle import exact
+from pullback.numerics.quick_rules import first, last, taken
+from pullback.numerics.rules import rules
+from pullback.numerics.sampling import points
+from pullback.numerics.term import variables
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "numerics.md"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCH = load("quick_rules")
+SUBJECTS = {subject.name: subject for subject in BENCH.subjects()}
+
+
+def test_those_that_are_taken_from_the_table_are_in_it():
+    table = {(rule.left, rule.right) for rule in rules()}
+    assert [rule.text for rule in taken() if (rule.left, rule.right) not in table] == []
+
+
+@pytest.mark.parametrize("rule", [*first(), *last()], ids=lambda rule: rule.text)
+def test_both_sides_have_values_at_the_same_points(rule):
+    names = variables(rule.left)
+    at = points(names, torch.float32, seed=5)
+    step = -(-len(at[names[0]]) // 600)
+    left, right = exact([rule.left, rule.right], {name: x[::step] for name, x in at.items()})
+    known = ~(left.undecided | right.undecided)
+    assert known.mean() > 0.9
+    np.testing.assert_array_equal(np.isnan(left.high[known]), np.isnan(right.high[known]))
+
+
+def recorded():
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(BENCH.BEGIN)
+    table, _, _ = rest.partition(BENCH.END)
+    rows = [re.split(r"\s\|\s", line.strip("| ")) for line in table.strip().splitlines()[2:]]
+    return {name.strip("`"): cells for name, *cells in rows}
+
+
+def test_every_rule_has_a_record():
+    assert list(recorded()) == list(SUBJECTS)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_the_record_is_right(name):
+    """To a factor of 2, since kernels differ between processors."""
+    before, after = BENCH.measure(SUBJECTS[name], torch.float32)
+    for score, cell in zip((before, after), recorded()[name], strict=False):
+        ulp, *spurious = cell.split()
+        assert 0.5 * float(ulp) - 0.5 <= score.ulp <= 2 * float(ulp) + 0.5
+        assert spurious[::2] == str(score).split()[1::2]

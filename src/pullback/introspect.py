@@ -157,7 +157,7 @@ def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 
 def page(
-    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, certificate: Certificate | None = None
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, certificates: Sequence[Certificate] = ()
 ) -> str:
     """Return one page on an op called like this: formula, derivative, what is saved, kinks, domain, accuracy."""
     names = input_names(op._signature, args, kwargs)
@@ -179,8 +179,9 @@ def page(
     sections += [f"    {s}" for s in saved]
     sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
-    if certificate is not None:
-        sections.append(f"Uses stable forms for {certificate.dtype}, with the largest errors measured:")
+    for certificate in certificates:
+        of = f" of {certificate.name.partition(', ')[2]}" if ", " in certificate.name else ""
+        sections.append(f"Uses stable forms{of} for {certificate.dtype}, with the largest errors measured:")
         sections += [f"    {label(by)}: {form.measured}" for by, form in certificate.forms.items()]
     return "\n".join(sections) + "\n"
 

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.jet import first_order, second_order
+from pullback.bind.parts import replaced
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
-from pullback.numerics.certificate import Certificate
+from pullback.numerics.certificate import Certificate, Key
 from pullback.numerics.derive import derivative
 from pullback.numerics.emit import emit
 from pullback.numerics.evaluate import evaluate
-from pullback.numerics.meant import meaning_of
+from pullback.numerics.meant import Meaning, meaning_of
+from pullback.numerics.parts import Cut
 from pullback.numerics.term import parse
 from pullback.numerics.written import is_as_written
 
@@ -33,12 +35,23 @@ _DEVICE = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders."""
+    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
 
-    value: Callable[..., Tensor]
-    first: Callable[..., Tensor]
-    second: Callable[..., Tensor]
-    certificate: Certificate
+    Attributes:
+        value, first, second: functions of so many tensors.
+        arity: how many.
+        certificates: that they are from: one, or those of the formula's pointwise parts.
+    """
+
+    value: Callable[..., Any]
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+    arity: int
+    certificates: tuple[Certificate, ...]
+
+
+Find = Callable[[Key], Certificate | None]
+"""Where certificates are looked up."""
 
 
 class Stable:
@@ -74,7 +87,7 @@ class Stable:
             forms = self._known.get(dtype)  # on which Dynamo then guards
         else:
             forms = self._of(dtype)
-        return None if forms is None or len(forms.certificate.variables) != len(args) else forms
+        return None if forms is None or forms.arity != len(args) else forms
 
     def native_forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms where they stand for the formula in transforms and tracers.
@@ -86,33 +99,37 @@ class Stable:
             return None
         return self.forms(args, kwargs)
 
-    def use(self, found: Certificate) -> None:
-        """Use a certificate from now on.
+    def use(self, *found: Certificate) -> None:
+        """Use a certificate from now on, or those of the formula's parts, all for one dtype.
 
         Raises:
-            FormulaError: if it does not compute the formula, or the formula may change unseen.
+            FormulaError: if one does not compute the formula or a part, or the formula may change unseen.
         """
+        dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
         with _torch.tracing():
             reads = self._renewed()
             if reads.obstacle:
-                raise FormulaError(f"{found.name} may mean something else at the next call: {reads.obstacle}.")
-            forms = _torch.apart(lambda: _forms_of(found))
-            self._known = {**self._known, getattr(torch, found.dtype): forms}
+                raise FormulaError(f"{found[0].name} may mean something else at the next call: {reads.obstacle}.")
+            forms = _torch.apart(lambda: _forms_by(self._formula, dtype, given.get))
+            if forms is None:
+                raise FormulaError(f"{found[0].name} is not what this formula is, nor a part of it.")
+            self._known = {**self._known, dtype: forms}
             self.given = object()
 
-    def keep(self, found: Certificate) -> None:
-        """Write a certificate to the user's cache, where the next program finds it."""
-        path = certificate.cached(found.key)
-        try:
-            certificate.save(path, [found])
-        except OSError as error:
-            warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
+    def keep(self, *found: Certificate) -> None:
+        """Write certificates to the user's cache, where the next program finds them."""
+        for one in found:
+            path = certificate.cached(one.key)
+            try:
+                certificate.save(path, [one])
+            except OSError as error:
+                warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
 
     def certificates(self) -> list[Certificate]:
         """Return those that are in use."""
         with _torch.tracing():
             self._renewed()
-            return [forms.certificate for forms in self._known.values() if forms is not None]
+            return [c for forms in self._known.values() if forms is not None for c in forms.certificates]
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
@@ -155,18 +172,47 @@ class Stable:
         return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
 
     def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
-        try:
-            meaning = meaning_of(self._formula, dtype)
-        except PullbackError:  # no certificate is of such a formula
+        def find(key: Key) -> Certificate | None:
+            for path in (beside, certificate.cached(key)):
+                try:
+                    for found in certificate.load(path, key) if path is not None else ():
+                        _forms_of(found)
+                        return found
+                except Exception as error:  # the file may be anybody's, the formula is there without it
+                    complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             return None
-        key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
-        for path in (beside, certificate.cached(key)):
-            try:
-                for found in certificate.load(path, key) if path is not None else ():
-                    return _forms_of(found)
-            except Exception as error:  # the file may be anybody's, the formula is there without it
-                complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
+
+        return _forms_by(self._formula, dtype, find)
+
+
+def _forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
+    """Return the forms of a formula, or the formula with the forms of its parts, if there are certificates."""
+    try:
+        meaning = meaning_of(formula, dtype)
+    except PullbackError:
+        return _forms_by_parts(formula, dtype, find)
+    found = find(_key(meaning, dtype))
+    return None if found is None else _forms_of(found)
+
+
+def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
+    try:
+        cut = Cut(formula)
+    except PullbackError:
         return None
+    found = {part: c for part in cut.parts(dtype) if (c := find(_key(part.meaning, dtype))) is not None}
+    if not found:
+        return None
+    made = {part: _forms_of(c) for part, c in found.items()}
+    value, first, second = (
+        replaced(cut, {part: getattr(forms, order) for part, forms in made.items()}, dtype)
+        for order in ("value", "first", "second")
+    )
+    return Forms(value, first, second, cut.arity, tuple(found.values()))
+
+
+def _key(meaning: Meaning, dtype: torch.dtype) -> Key:
+    return (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
 
 
 def _forms_of(found: Certificate) -> Forms:
@@ -175,7 +221,9 @@ def _forms_of(found: Certificate) -> Forms:
     _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    return Forms(made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), found)
+    return Forms(
+        made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), len(names), (found,)
+    )
 
 
 _REACH = (2.0, 40.0)

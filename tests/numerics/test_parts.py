@@ -97,7 +97,7 @@ def with_no_grad(x):
 
 
 def in_place(x):
-    y = torch.exp(x)
+    y = x * x
     y += 1
     return torch.log(y).sum()
 

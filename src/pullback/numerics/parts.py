@@ -181,7 +181,7 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
     if not given or not all(isinstance(t, Tensor) and t.dtype in (dtype, torch.bool) for t in (out, *given)):
         return False
     names = [_torch.op_name(op).partition("::")[2].partition(".")[0] for op in ops]
-    if not all(map(is_known, names)) or any(map(_torch.is_mutable, ops)):
+    if not all(map(is_known, names)) or "detach" in names or any(map(_torch.is_mutable, ops)):
         return False
     shape = torch.broadcast_shapes(*(t.shape for t in given))
     return out.shape == shape and all(out is not t for t in given)

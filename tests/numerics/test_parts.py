@@ -49,7 +49,9 @@ PARTS = {
 
 
 def shown(formula, dtype=float32):
-    return [(str(part.meaning.term), part.meaning.variables) for part in Cut(formula).parts(dtype)]
+    cut = Cut(formula)
+    cut.require_meant()
+    return [(str(part.meaning.term), part.meaning.variables) for part in cut.parts(dtype)]
 
 
 @pytest.mark.parametrize("formula", PARTS, ids=lambda f: f.__name__)
@@ -146,7 +148,7 @@ NOT_CUT = {
 @pytest.mark.parametrize("formula", NOT_CUT, ids=lambda f: f.__name__)
 def test_what_is_not_cut_says_why(formula):
     with pytest.raises(FormulaError, match=f"{formula.__name__} .*{NOT_CUT[formula]}"):
-        Cut(formula)
+        Cut(formula).require_meant()
 
 
 def test_a_formula_of_any_number_of_tensors_is_not_cut():

@@ -50,8 +50,8 @@ class Forms:
     certificates: tuple[Certificate, ...]
 
 
-Find = Callable[[Key], Certificate | None]
-"""Where certificates are looked up."""
+Find = Callable[[Key], Forms | None]
+"""Where the forms of a pointwise formula are looked up."""
 
 
 class Stable:
@@ -106,11 +106,15 @@ class Stable:
             FormulaError: if one does not compute the formula or a part, or the formula may change unseen.
         """
         dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
+
+        def find(key: Key) -> Forms | None:
+            return _forms_of(given[key]) if key in given else None
+
         with _torch.tracing():
             reads = self._renewed()
             if reads.obstacle:
                 raise FormulaError(f"{found[0].name} may mean something else at the next call: {reads.obstacle}.")
-            forms = _torch.apart(lambda: _forms_by(self._formula, dtype, given.get))
+            forms = _torch.apart(lambda: _forms_by(self._formula, dtype, find))
             if forms is None:
                 raise FormulaError(f"{found[0].name} is not what this formula is, nor a part of it.")
             self._known = {**self._known, dtype: forms}
@@ -172,12 +176,11 @@ class Stable:
         return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
 
     def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
-        def find(key: Key) -> Certificate | None:
+        def find(key: Key) -> Forms | None:
             for path in (beside, certificate.cached(key)):
                 try:
                     for found in certificate.load(path, key) if path is not None else ():
-                        _forms_of(found)
-                        return found
+                        return _forms_of(found)
                 except Exception as error:  # the file may be anybody's, the formula is there without it
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             return None
@@ -191,8 +194,7 @@ def _forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Fo
         meaning = meaning_of(formula, dtype)
     except PullbackError:
         return _forms_by_parts(formula, dtype, find)
-    found = find(_key(meaning, dtype))
-    return None if found is None else _forms_of(found)
+    return find(_key(meaning, dtype))
 
 
 def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
@@ -200,15 +202,14 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         cut = Cut(formula)
     except PullbackError:
         return None
-    found = {part: c for part in cut.parts(dtype) if (c := find(_key(part.meaning, dtype))) is not None}
-    if not found:
+    found = {part: forms for part in cut.parts(dtype) if (forms := find(_key(part.meaning, dtype))) is not None}
+    if not found or not cut.is_meant():
         return None
-    made = {part: _forms_of(c) for part, c in found.items()}
     value, first, second = (
-        replaced(cut, {part: getattr(forms, order) for part, forms in made.items()}, dtype)
+        replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
         for order in ("value", "first", "second")
     )
-    return Forms(value, first, second, cut.arity, tuple(found.values()))
+    return Forms(value, first, second, cut.arity, tuple(c for forms in found.values() for c in forms.certificates))
 
 
 def _key(meaning: Meaning, dtype: torch.dtype) -> Key:

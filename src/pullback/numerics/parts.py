@@ -47,30 +47,46 @@ class Part:
 
 
 class Cut:
-    """A formula of tensors as a graph of PyTorch's functions, and which of its nodes are pointwise."""
+    """A formula of tensors as a graph of PyTorch's functions, and which of its nodes are pointwise.
+
+    It may stand for the formula if `is_meant` says so.
+    """
 
     def __init__(self, formula: Callable[..., Any]) -> None:
         """Record a formula.
 
         Raises:
-            FormulaError: if it cannot be recorded for all shapes, or the graph does not say what it computes.
+            FormulaError: if it cannot be recorded for all shapes.
         """
         self.name: str = getattr(formula, "__name__", type(formula).__name__)
+        self._formula = formula
         self.variables = variables_of(formula, self.name)
         self.graph = recorded(formula, self.variables, self.name)
-        made = function_of(self.graph)
         self.pointwise = [node for node in self.graph.nodes if node.op.startswith("call")]
-        taken = list(examples(formula, self.arity))
-        if not taken:
+        self._taken = list(examples(function_of(self.graph), self.arity))
+        if not self._taken:
             raise FormulaError(f"{self.name} takes no float tensors of one shape, by which its parts could be told")
-        for tensors, wanted in taken:
-            if ops_of(made, tensors) != wanted:
-                raise FormulaError(
-                    f"{self.name} does what a graph of its functions does not show: it stops gradients, writes in "
-                    "place, draws numbers, or asks what its inputs are"
-                )
+        for tensors in self._taken:
             there = _pointwise(self.graph, tensors)
             self.pointwise = [node for node in self.pointwise if node in there]
+
+    def is_meant(self) -> bool:
+        """Whether the graph computes what the formula does, with its gradient. It takes some tenths of a second."""
+        made = function_of(self.graph)
+        pairs = [(ops_of(made, tensors), ops_of(self._formula, tensors)) for tensors in self._taken]
+        return all(ours == theirs for ours, theirs in pairs) and any(theirs for _, theirs in pairs)
+
+    def require_meant(self) -> None:
+        """Refuse a graph that does not compute what the formula does.
+
+        Raises:
+            FormulaError: if so.
+        """
+        if not self.is_meant():
+            raise FormulaError(
+                f"{self.name} does what a graph of its functions does not show: it stops gradients, writes in place, "
+                "draws numbers, or asks what its inputs are"
+            )
 
     @property
     def arity(self) -> int:
@@ -181,7 +197,7 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
     if not given or not all(isinstance(t, Tensor) and t.dtype in (dtype, torch.bool) for t in (out, *given)):
         return False
     names = [_torch.op_name(op).partition("::")[2].partition(".")[0] for op in ops]
-    if not all(map(is_known, names)) or "detach" in names or any(map(_torch.is_mutable, ops)):
+    if not names or not all(map(is_known, names)) or "detach" in names or any(map(_torch.is_mutable, ops)):
         return False
     shape = torch.broadcast_shapes(*(t.shape for t in given))
     return out.shape == shape and all(out is not t for t in given)

@@ -74,19 +74,24 @@ def _writes(node: fx.Node) -> bool:
     return node.op.startswith("call") and (in_place or called in _WRITING or "out" in node.kwargs)
 
 
-def examples(formula: Callable[..., Any], arity: int) -> Iterator[tuple[list[Tensor], Any]]:
-    """Yield tensors that a formula takes, and what it does with them."""
+def examples(function: Callable[..., Any], arity: int) -> Iterator[list[Tensor]]:
+    """Yield tensors that a function takes."""
     for shape in _SHAPES:
         random = torch.Generator().manual_seed(0)
         tensors = [torch.rand(shape, generator=random, dtype=torch.float32, device="cpu") for _ in range(arity)]
         try:
-            yield tensors, ops_of(formula, tensors)
-        except Exception:  # not a shape that the formula takes
+            with as_written(), torch.no_grad():
+                function(*tensors)
+        except Exception:  # not a shape that it takes
             continue
+        yield tensors
 
 
-def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[str, Any]:
-    """Return the ATen ops of a function and of its gradient, as text, and what it returns but for tensors."""
+def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return the ATen ops of a function and of its gradient, as text, and what it returns but for tensors.
+
+    Nothing if it raises.
+    """
     rest: list[Any] = []
 
     def both(*given: Tensor) -> list[Any]:
@@ -100,8 +105,11 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[str
         slopes = torch.autograd.grad(live, xs, ones, allow_unused=True) if live else ()
         return [*outs, *slopes]
 
-    with as_written(), _torch.quiet_fake_tensors():
-        code = _torch.trace_ops(both, *tensors).code
+    try:
+        with as_written(), _torch.quiet_fake_tensors():
+            code = _torch.trace_ops(both, *tensors).code
+    except Exception:  # whatever a user's function or the tracer raises
+        return ()
     return code, rest[-1]
 
 

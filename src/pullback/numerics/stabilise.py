@@ -104,6 +104,7 @@ def certify_parts(
         return [certify(op, dtype, wide, domain, on_progress)], []
     try:
         cut = Cut(written)
+        cut.require_meant()
     except FormulaError as error:
         raise FormulaError(f"{str(whole).rstrip('.')}; it is not cut into parts either: {error}") from None
     found, left = [], []

@@ -3,15 +3,20 @@
 The certificates are written by hand. As written, each of these formulas has NaN or 0 where the exact value is a number.
 """
 
+from itertools import combinations_with_replacement
+
 import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
 
 import pullback
+from pullback.bind import stable
 from pullback.errors import FormulaError
-from pullback.numerics.certificate import cached, save
+from pullback.numerics.certificate import Certificate, Form, cached, save
+from pullback.numerics.derive import derivative
 from pullback.numerics.parts import Cut
+from pullback.numerics.piecewise import Program
 from tests.bind.test_relaxed import same_bits
 from tests.forms import certified
 
@@ -229,7 +234,7 @@ def test_a_certificate_that_is_not_of_the_formula_is_refused():
 
 def test_a_search_of_parts():
     pytest.importorskip("flint")
-    op = pullback.function(lambda x: (1 - torch.sigmoid(x)).mean())
+    op = pullback.function(lambda x: (1 - torch.sigmoid(x)).mean() + (1 - torch.sigmoid(x)).sum() * 0)  # one part twice
     (found,) = op.stabilise(torch.bfloat16)
     assert found.name == "<lambda>, part 1: 1 - sigmoid(x)"
     assert op.certificates == [found]
@@ -243,3 +248,89 @@ def test_without_a_part_to_search_the_error_says_so():
         pullback.function(lambda x: torch.logsumexp(x**2, -1)).stabilise()
     with pytest.raises(FormulaError, match=r"not cut into parts either: .* in place"):
         pullback.function(lambda x: torch.exp(x).add_(1).sum()).stabilise()
+
+
+def plainly(part):
+    """Return a certificate of a part whose forms are its term and the derivatives of that."""
+    term, names = part.meaning.term, part.meaning.variables
+    forms = {}
+    for by in (by for n in range(3) for by in combinations_with_replacement(names, n)):
+        found = term
+        for name in by:
+            found = derivative(found, name)
+        forms[by] = Form(Program.of(found), "as it is")
+    return Certificate(part.function.__name__, str(term), names, "float32", "never", "cpu", "here", forms)
+
+
+def several(x, y):
+    top, place = torch.log1p(x * x).max(-1)
+    low, high = torch.exp(-x)[..., :1], torch.log(1 + torch.exp(-x))[..., 1:]
+    return {"top": top, "place": place, "pair": (low * torch.sigmoid(y), [high.sum(-1), x.shape[-1]])}
+
+
+def chosen(x, y):
+    kept = torch.where(x > y.mean(), torch.log(1 + torch.exp(x)), torch.tanh(y) * x)
+    return kept.masked_fill(kept > 1, 0.5).t().flatten().cumsum(0)
+
+
+def shared(x, y):
+    p = torch.sigmoid(x @ y.t())
+    return (p * torch.log(p)).sum(-1) + torch.log1p(-p).mean() - p.detach().exp().sum()
+
+
+def with_sizes(x, y):
+    scaled = torch.exp(-x / x.shape[-1] ** 0.5)
+    return (scaled / scaled.sum(-1, keepdim=True)) * F.softplus(y).prod(0) / x.size(0)
+
+
+def by_methods(x, y):
+    return x.exp().log1p().sub(y.sigmoid()).reshape(-1).square().mean() * F.mse_loss(x, y)
+
+
+def standardised(x, y):
+    spread = torch.sqrt(((x - x.mean(-1, keepdim=True)) ** 2).mean(-1, keepdim=True) + 1e-3)
+    return F.gelu((x - x.mean(-1, keepdim=True)) / spread * y.exp())
+
+
+ZOO = [several, chosen, shared, with_sizes, by_methods, standardised]
+
+
+@pytest.mark.parametrize("formula", ZOO, ids=lambda f: f.__name__)
+def test_with_its_parts_replaced_a_formula_means_the_same(formula, monkeypatch):
+    monkeypatch.setattr(stable, "_require_sound", lambda *certificate: None)  # these forms are bad in their tails
+    parts = Cut(formula).parts(torch.float32)
+    op = pullback.function(formula)
+    op._stable.use(*map(plainly, parts))
+    assert op.certificates
+    torch.manual_seed(0)
+    x, y = torch.rand(4, 3) + 0.1, torch.rand(4, 3) + 0.1
+    layouts = [(x, y), (x.t().contiguous().t(), y), (x[::2], y[::2]), (x[:1].expand(4, 3), y), (x[:0], y[:0])]
+    for given in layouts[: 4 if formula is several or formula is with_sizes else 5]:
+        assert_same(op(*given), formula(*given))
+        loss = floats_of(op), floats_of(formula)
+        for create_graph in (False, True):
+            got, right = (gradients(f, given, create_graph) for f in loss)
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(*(torch.func.grad(f)(*given) for f in loss), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def floats_of(function):
+    """Return the sum of the float results of a function."""
+
+    def total(*xs):
+        leaves = torch.utils._pytree.tree_leaves(function(*xs))
+        return sum(t.sum() * (i + 1) for i, t in enumerate(leaves) if torch.is_tensor(t) and t.is_floating_point())
+
+    return total
+
+
+def assert_same(got, right):
+    """The same structure, shapes and dtypes, and the same numbers but for rounding."""
+    (got, spec), (right, expected) = map(torch.utils._pytree.tree_flatten, (got, right))
+    assert spec == expected
+    for a, b in zip(got, right, strict=True):
+        assert type(a) is type(b)
+        if torch.is_tensor(b):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        else:
+            assert a == b

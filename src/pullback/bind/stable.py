@@ -209,7 +209,8 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
         for order in ("value", "first", "second")
     )
-    return Forms(value, first, second, cut.arity, tuple(c for forms in found.values() for c in forms.certificates))
+    certificates = {c.key: c for forms in found.values() for c in forms.certificates}
+    return Forms(value, first, second, cut.arity, tuple(certificates.values()))
 
 
 def _key(meaning: Meaning, dtype: torch.dtype) -> Key:

@@ -108,7 +108,12 @@ def certify_parts(
     except FormulaError as error:
         raise FormulaError(f"{str(whole).rstrip('.')}; it is not cut into parts either: {error}") from None
     found, left = [], []
+    searched = set()
     for part in cut.parts(dtype):
+        what = (part.meaning.term, part.meaning.variables)
+        if what in searched:
+            continue
+        searched.add(what)
         limits = {name: ends for name, ends in (domain or {}).items() if name in part.meaning.variables}
         try:
             found.append(certify(part.function, dtype, wide, limits, on_progress))

@@ -50,8 +50,8 @@ class Forms:
     certificates: tuple[Certificate, ...]
 
 
-Find = Callable[[Key], Forms | None]
-"""Where the forms of a pointwise formula are looked up."""
+Find = Callable[[Callable[..., Any], Meaning], Forms | None]
+"""Where the forms of a pointwise formula, with its meaning, are looked up."""
 
 
 class Stable:
@@ -107,7 +107,8 @@ class Stable:
         """
         dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
 
-        def find(key: Key) -> Forms | None:
+        def find(_: Callable[..., Any], meaning: Meaning) -> Forms | None:
+            key = _key(meaning, dtype)
             return _forms_of(given[key]) if key in given else None
 
         with _torch.tracing():
@@ -176,7 +177,8 @@ class Stable:
         return _torch.apart(lambda: self._found(dtype, beside, complaints)) if there else None
 
     def _found(self, dtype: torch.dtype, beside: Path | None, complaints: list[str]) -> Forms | None:
-        def find(key: Key) -> Forms | None:
+        def find(_: Callable[..., Any], meaning: Meaning) -> Forms | None:
+            key = _key(meaning, dtype)
             for path in (beside, certificate.cached(key)):
                 try:
                     for found in certificate.load(path, key) if path is not None else ():
@@ -194,7 +196,7 @@ def _forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Fo
         meaning = meaning_of(formula, dtype)
     except PullbackError:
         return _forms_by_parts(formula, dtype, find)
-    return find(_key(meaning, dtype))
+    return find(formula, meaning)
 
 
 def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
@@ -202,7 +204,7 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         cut = Cut(formula)
     except PullbackError:
         return None
-    found = {part: forms for part in cut.parts(dtype) if (forms := find(_key(part.meaning, dtype))) is not None}
+    found = {part: forms for part in cut.parts(dtype) if (forms := find(part.function, part.meaning)) is not None}
     if not found or not cut.is_meant():
         return None
     value, first, second = (

@@ -334,3 +334,44 @@ def assert_same(got, right):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
         else:
             assert a == b
+
+
+def shares(x):
+    e = torch.log(1 + torch.exp(x))
+    return e / e.sum(-1, keepdim=True)
+
+
+def test_a_part_in_the_middle_passes_on_its_value_where_its_steps_are_not_finite():
+    op = pullback.function(shares)
+    op._stable.use(certified(Cut(shares).parts(torch.float32)[0].function, SOFTPLUS))
+    x, weights = torch.tensor([-torch.inf, 1.0, 2.0, 90.0]), torch.tensor([1.0, 2.0, -1.0, 3.0])
+    right = F.softplus(x.double(), threshold=800) / F.softplus(x.double(), threshold=800).sum()
+    for create_graph in (False, True):
+        leaf = x.clone().requires_grad_()
+        (g,) = torch.autograd.grad((op(leaf) * weights).sum(), leaf, create_graph=create_graph)
+        slope = weights.double() - (weights * right).sum()
+        wanted = slope * torch.sigmoid(x.double()) / F.softplus(x.double(), threshold=800).sum()
+        torch.testing.assert_close(g.detach().double(), wanted, rtol=1e-5, atol=1e-9)
+
+
+def test_an_infinite_slope_in_the_middle_stays_infinite():
+    def spread(x):
+        root = torch.sqrt(x * x + x)
+        return root / (1 + root.sum())
+
+    forms = {
+        (): "otherwise: sqrt(x * (1 + x))",
+        ("x",): "otherwise: (2 * x + 1) / (2 * sqrt(x * (1 + x)))",
+        ("x", "x"): "otherwise: -0.25 / (x * (1 + x) * sqrt(x * (1 + x)))",
+    }
+    op = pullback.function(spread)
+    op._stable.use(certified(Cut(spread).parts(torch.float32)[0].function, forms))
+    assert op(torch.tensor([0.0, 1.0])).isfinite().all()
+    x = torch.tensor([0.0, 1.0])
+    for ours, right in zip(
+        (gradients(lambda x: op(x).sum(), (x,))[0], torch.func.grad(lambda x: op(x).sum())(x)),
+        [gradients(lambda x: spread(x).sum(), (x,))[0]] * 2,
+        strict=True,
+    ):
+        assert ours[0] == torch.inf  # as written it is ∞ · 0
+        torch.testing.assert_close(ours[1], right[1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.jet import first_order, second_order
+from pullback.bind.jet import first_order, first_order_within, second_order
 from pullback.bind.parts import replaced
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.reads import Reads, reads_of
@@ -41,6 +41,8 @@ class Forms:
         value, first, second: functions of so many tensors.
         arity: how many.
         certificates: that they are from: one, or those of the formula's pointwise parts.
+        within: of a pointwise formula, as `first`, for the middle of another: there its value counts, which that of
+            `first` is not where an input or a slope is infinite.
     """
 
     value: Callable[..., Any]
@@ -48,6 +50,7 @@ class Forms:
     second: Callable[..., Any]
     arity: int
     certificates: tuple[Certificate, ...]
+    within: Callable[..., Tensor] | None = None
 
 
 Find = Callable[[Callable[..., Any], Meaning], Forms | None]
@@ -209,7 +212,7 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
         return None
     value, first, second = (
         replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
-        for order in ("value", "first", "second")
+        for order in ("value", "within", "second")
     )
     certificates = {c.key: c for forms in found.values() for c in forms.certificates}
     return Forms(value, first, second, cut.arity, tuple(certificates.values()))
@@ -225,9 +228,9 @@ def _forms_of(found: Certificate) -> Forms:
     _require_sound(found, dtype, made)
     slopes = [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    return Forms(
-        made[()], first_order(made[()], slopes), second_order(made[()], slopes, curvatures), len(names), (found,)
-    )
+    value = made[()]
+    first, second = first_order(value, slopes), second_order(value, slopes, curvatures)
+    return Forms(value, first, second, len(names), (found,), within=first_order_within(value, slopes))
 
 
 _REACH = (2.0, 40.0)

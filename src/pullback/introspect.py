@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.call import Call
-from pullback.bind.stable import Forms
+from pullback.bind.forms import Forms
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
@@ -184,10 +184,14 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
 def _accuracy(forms: Forms | None) -> list[str]:
     if forms is None:
         return []
-    if forms.certificate is None:
+    if forms.rules:
         return ["Uses stable forms by these rules:", *(f"    {rule}" for rule in forms.rules)]
-    title = f"Uses stable forms for {forms.certificate.dtype}, with the largest errors measured:"
-    return [title, *(f"    {label(by)}: {form.measured}" for by, form in forms.certificate.forms.items())]
+    lines = []
+    for certificate in forms.certificates:
+        of = f" of {certificate.name.partition(', ')[2]}" if ", " in certificate.name else ""
+        lines.append(f"Uses stable forms{of} for {certificate.dtype}, with the largest errors measured:")
+        lines += [f"    {label(by)}: {form.measured}" for by, form in certificate.forms.items()]
+    return lines
 
 
 def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:

@@ -198,10 +198,11 @@ class Op:
         dtype: torch.dtype = torch.float32,
         wide: Wide = "where-needed",
         domain: Mapping[str, tuple[float, float]] | None = None,
-    ) -> Certificate:
+    ) -> list[Certificate]:
         """Search for forms of the value, gradient and second derivatives that are accurate over the whole range.
 
-        They are used from then on, and kept in the user's cache. It takes seconds to a minute.
+        They are used from then on, and kept in the user's cache. It takes seconds to a minute. A formula that is not
+        pointwise is cut at its reductions, matrix products and views, and forms are searched for its pointwise parts.
 
         Args:
             dtype: of the inputs: float32, bfloat16 or float16.
@@ -209,21 +210,22 @@ class Op:
             domain: bounds of inputs by name; all finite numbers where the formula has a value, without.
 
         Returns:
-            The certificate: the forms, and their measured errors.
+            The certificates, one or one for each part that has better forms: these, and their measured errors.
 
         Raises:
-            FormulaError: if the formula is not pointwise, or of ops that are not known.
+            FormulaError: if nothing was found: no form is better, the ops are not known, or the formula is not
+                pointwise and has no parts that can be told (it writes in place, decides by shapes, …).
             OptionError: if the op is not derived, or was made with `stable=False`.
             RunnerError: if python-flint is not installed.
         """
-        from pullback.numerics.stabilise import certify  # it needs python-flint, an extra
+        from pullback.numerics.stabilise import certify_parts  # it needs python-flint, an extra
 
         if self._stable is None or not self.is_stable:
             why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
             raise OptionError(f"{self.__name__} has no stable forms: {why}.")
-        found = certify(self._formula, dtype, wide, domain)
-        self._stable.use(found)
-        self._stable.keep(found)
+        found, _ = certify_parts(self._formula, dtype, wide, domain)
+        self._stable.use(*found)
+        self._stable.keep(*found)
         self._plans.forget()
         return found
 

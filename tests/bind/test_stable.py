@@ -419,7 +419,7 @@ def test_a_view_and_its_base():
 def test_a_search_of_its_own(tmp_path):
     pytest.importorskip("flint")
     op = pullback.function(lambda x: 1 - torch.sigmoid(x))
-    found = op.stabilise(torch.bfloat16)
+    (found,) = op.stabilise(torch.bfloat16)
     assert op.certificates == [found]
     assert cached(found.key).exists()
     again = pullback.function(lambda x: 1 - torch.sigmoid(x))

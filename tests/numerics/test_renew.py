@@ -98,3 +98,30 @@ def test_a_file_that_is_no_certificate_is_not_overwritten(stabilise, folder):
     assert "mend or remove" in stabilise("stable_ops.py:log_of_sigmoid", "--wide", "never")
     assert path.read_text() == "not toml ["
     path.unlink() if before is None else path.write_text(before)
+
+
+PARTS = """
+    import torch
+    import pullback
+
+
+    @pullback.function
+    def mean_complement(x):
+        return (1 - torch.sigmoid(x)).mean(-1) + torch.exp(x).sum(-1)
+
+
+    @pullback.function
+    def in_place(x):
+        return torch.exp(x).add_(1).sum()
+"""
+
+
+def test_of_a_larger_formula_the_parts_are_printed_and_written(stabilise, folder):
+    (folder / "ops_of_parts.py").write_text(textwrap.dedent(PARTS))
+    said = " ".join(stabilise("ops_of_parts.py", "--dtype", "bfloat16").split())
+    assert "mean_complement, part 1: 1 -" in said
+    assert "mean_complement, part 2: exp(x) stays as written: " in said
+    assert "in_place stays as written: " in said
+    assert "not cut into parts either: in_place writes in place" in said
+    (found,) = load(folder / "ops_of_parts.stable.toml")
+    assert found.formula == "1 - sigmoid(x)"

@@ -31,6 +31,23 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
     return function
 
 
+def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
+    """Return `first_order` for the middle of a formula: its own value is right too, where that has NaN.
+
+    There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞. Where an input is infinite its derivative is 0.
+    """
+
+    def function(*given: Tensor) -> Tensor:
+        xs = torch.broadcast_tensors(*given)
+        at = [x.detach() for x in xs]
+        steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
+        reached = [slope(*at).masked_fill(torch.isinf(a), 0.0) for slope, a in zip(slopes, at, strict=True)]
+        s = _total([_times(step, slope, step, 0.5) for step, slope in zip(steps, reached, strict=True)])
+        return value(*at) - (s.detach() - s)
+
+    return function
+
+
 def second_order(
     value: Function, slopes: Sequence[Function], curvatures: Mapping[tuple[int, int], Function]
 ) -> Function:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,51 +12,15 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.jet import first_order, second_order
+from pullback.bind.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
 from pullback.bind.plan import while_current
-from pullback.bind.turns import Turns
-from pullback.errors import FormulaError, PullbackError
+from pullback.errors import FormulaError
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
 from pullback.numerics.certificate import Certificate
-from pullback.numerics.derive import derivative
-from pullback.numerics.emit import emit
-from pullback.numerics.evaluate import evaluate
-from pullback.numerics.meant import meaning_of
-from pullback.numerics.quick import QuickForms, quick_forms, unnoticed
-from pullback.numerics.term import parse
+from pullback.numerics.meant import Meaning
+from pullback.numerics.quick import quick_forms, unnoticed
 from pullback.numerics.written import is_as_written
-
-_DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_WIDTHS = (torch.float64, torch.float32)
-_DEVICE = "cpu"
-"""Certificates hold for the kernels that they were measured on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forms:
-    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
-
-    Attributes:
-        value, first, second: functions of so many tensors; `second` in native ops, for transforms and tracers.
-        turns: the same for plain eager mode, with derivatives of every order.
-        arity: how many tensors.
-        certificate: that they are from, if they are from one.
-        rules: that they owe to, if they are made by the quick rule pass.
-    """
-
-    value: Callable[..., Tensor]
-    first: Callable[..., Tensor]
-    second: Callable[..., Tensor]
-    turns: Turns
-    arity: int
-    certificate: Certificate | None = None
-    rules: tuple[str, ...] = ()
-
-    def recorded(self, *tensors: Tensor) -> Tensor:
-        """Compute the value where autograd may record derivatives of every order."""
-        plain = not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager()
-        return self.turns(*tensors) if plain else self.second(*tensors)
 
 
 class Stable:
@@ -84,9 +47,9 @@ class Stable:
             return None
         dtype = args[0].dtype
         for a in args:
-            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != _DEVICE or not _torch.is_plain_kind(a):
+            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not _torch.is_plain_kind(a):
                 return None
-        if dtype.itemsize == 2 and torch.is_autocast_enabled(_DEVICE):  # it widens the results of some ops
+        if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
             return None
         if compiling:
             self._look_up_compiling(dtype)
@@ -105,33 +68,42 @@ class Stable:
             return None
         return self.forms(args, kwargs)
 
-    def use(self, found: Certificate) -> None:
-        """Use a certificate from now on.
+    def use(self, *found: Certificate) -> None:
+        """Use a certificate from now on, or those of the formula's parts, all for one dtype.
 
         Raises:
-            FormulaError: if it does not compute the formula, or the formula may change unseen.
+            FormulaError: if one does not compute the formula or a part, or the formula may change unseen.
         """
+        dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
         with _torch.tracing():
             reads = self._renewed()
             if reads.obstacle:
-                raise FormulaError(f"{found.name} may mean something else at the next call: {reads.obstacle}.")
-            forms = _torch.apart(lambda: _forms_of(found, self._written(reads)))
-            self._known = {**self._known, getattr(torch, found.dtype): forms}
+                raise FormulaError(f"{found[0].name} may mean something else at the next call: {reads.obstacle}.")
+
+            def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
+                certificate = given.get(key_of(meaning, dtype))
+                return None if certificate is None else forms_of(certificate, self._written(formula, reads))
+
+            forms = _torch.apart(lambda: forms_by(self._formula, dtype, find))
+            if forms is None:
+                raise FormulaError(f"{found[0].name} is not what this formula is, nor a part of it.")
+            self._known = {**self._known, dtype: forms}
             self.given = object()
 
-    def keep(self, found: Certificate) -> None:
-        """Write a certificate to the user's cache, where the next program finds it."""
-        path = certificate.cached(found.key)
-        try:
-            certificate.save(path, [found])
-        except OSError as error:
-            warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
+    def keep(self, *found: Certificate) -> None:
+        """Write certificates to the user's cache, where the next program finds them."""
+        for one in found:
+            path = certificate.cached(one.key)
+            try:
+                certificate.save(path, [one])
+            except OSError as error:
+                warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
 
     def certificates(self) -> list[Certificate]:
         """Return those that are in use."""
         with _torch.tracing():
             self._renewed()
-            return [f.certificate for f in self._known.values() if f is not None and f.certificate is not None]
+            return [c for forms in self._known.values() if forms is not None for c in forms.certificates]
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
@@ -150,7 +122,7 @@ class Stable:
             reads = self._renewed()
             if dtype not in self._known:
                 # what cannot be watched may mean something else at the next call
-                forms = None if reads.obstacle or dtype not in _DTYPES else self._look_up(dtype, complaints)
+                forms = None if reads.obstacle or dtype not in DTYPES else self._look_up(dtype, complaints)
                 self._known = {**self._known, dtype: forms}
             forms = self._known[dtype]
         for complaint in complaints:
@@ -174,73 +146,23 @@ class Stable:
         return found
 
     def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
-        with unnoticed():
-            try:
-                meaning = meaning_of(self._formula, dtype)
-            except PullbackError:  # no certificate is of such a formula
-                return None
-            key = (str(meaning.term), meaning.variables, _DTYPES[dtype], _DEVICE)
+        reads = self._renewed()
+
+        def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
+            key, written = key_of(meaning, dtype), self._written(formula, reads)
             for place in places:
                 path = certificate.cached(key) if place.is_dir() else place
                 try:
                     for found in certificate.load(path, key):
-                        return _forms_of(found, self._written(self._renewed()))
+                        return forms_of(found, written)
                 except Exception as error:  # the file may be anybody's, the formula is there without it
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
-            quick = quick_forms(self._formula, meaning, dtype)
-            return (
-                None
-                if quick is None
-                else _forms_by_rules(quick, self._formula, self._written(self._renewed()), len(meaning.variables))
-            )
+            # the parts of a formula are not tried: its first call would wait for each
+            quick = quick_forms(formula, meaning, dtype) if formula is self._formula else None
+            return None if quick is None else forms_by_rules(quick, formula, written)
 
-    def _written(self, reads: Reads) -> Callable[..., Tensor]:
-        return while_current(self._formula, reads, getattr(self._formula, "__name__", "the formula"))
+        with unnoticed():
+            return forms_by(self._formula, dtype, find)
 
-
-def _forms_by_rules(
-    found: QuickForms, formula: Callable[..., Tensor], written: Callable[..., Tensor], arity: int
-) -> Forms:
-    value = formula if found.value is None else found.value
-    slopes = [found.derivatives[(i,)] for i in range(arity)]
-    curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
-    first = first_order(value, slopes) if found.value is not None or found.steeper else formula
-    turns = Turns({(): value, **found.derivatives}, written)
-    return Forms(value, first, second_order(value, slopes, curvatures), turns, arity, rules=found.rules)
-
-
-def _forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
-    names, dtype = found.variables, getattr(torch, found.dtype)
-    made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
-    _require_sound(found, dtype, made)
-    slopes = [made[(name,)] for name in names]
-    curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
-    second = second_order(made[()], slopes, curvatures)
-    return Forms(made[()], first_order(made[()], slopes), second, turns, len(names), found)
-
-
-_REACH = (2.0, 40.0)
-"""How far points go: the ordinary ones, and those of the tails."""
-_PART = 0.9
-"""Of the points, at which a form has to agree: where a formula cancels it is wrong in float64 too."""
-
-
-def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificate.By, Callable[..., Tensor]]) -> None:
-    """Refuse a certificate whose forms do not compute its formula, where float64 and float32 agree on that."""
-    random = torch.Generator("cpu").manual_seed(0)
-    formula = parse(found.formula, found.variables)
-    for reach in _REACH:
-        draws = [torch.rand(128, generator=random, dtype=torch.float64, device="cpu") for _ in found.variables]
-        at = [((u * 2 - 1) * reach).to(dtype) for u in draws]
-        wide, narrow = ({n: x.to(d) for n, x in zip(found.variables, at, strict=True)} for d in _WIDTHS)
-        for by, form in made.items():
-            target = formula
-            for name in by:
-                target = derivative(target, name)
-            right, rough, got = evaluate(target, wide), evaluate(target, narrow).double(), form(*at).double()
-            size = right.abs().clamp_min(1e-3)
-            settled = right.isfinite() & (size < torch.finfo(dtype).max) & ((rough - right).abs() < 1e-3 * size)
-            close = ((got - right).abs() <= size * (16 * torch.finfo(dtype).eps + 1e-6))[settled]
-            if close.numel() and not bool(close.double().mean() >= _PART):
-                raise FormulaError(f"the form of {certificate.label(by)} of {found.name} does not compute it")
+    def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
+        return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))

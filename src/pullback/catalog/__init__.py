@@ -21,6 +21,9 @@ from pullback.catalog.modifiers import clip_grad as clip_grad
 from pullback.catalog.modifiers import reverse_grad as reverse_grad
 from pullback.catalog.modifiers import scale_grad as scale_grad
 from pullback.catalog.modifiers import stop_grad as stop_grad
+from pullback.catalog.rows import log_softmax as log_softmax
+from pullback.catalog.rows import logsumexp as logsumexp
+from pullback.catalog.rows import softmax as softmax
 from pullback.catalog.safe import safe_acos as safe_acos
 from pullback.catalog.safe import safe_norm as safe_norm
 from pullback.catalog.safe import safe_normalize as safe_normalize

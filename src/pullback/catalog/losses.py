@@ -10,28 +10,26 @@ sample: reduce it as you like.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pullback.catalog.rows import wide_log_softmax
 from pullback.op import function
 
 
 @function
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """−log softmax(logits)[target], as log(1 + e^t) with t = log Σ_{j ≠ target} e^{logits_j} − logits_target.
+    """−log softmax(logits)[target]; the gradient is −(1 − p) for the target, with 1 − p a sum, and p for the others.
 
     Args:
         logits: [..., classes].
         target: [...], integers from 0 to classes − 1.
 
-    The gradient is −σ(t) for the target, and σ(t) times the softmax of the others for these.
+    Returns:
+        [...], in the dtype of the logits. Computed as `log_softmax` of the catalogue is: rounded once.
     """
-    if logits.shape[-1] == 1:
-        return (logits - logits).squeeze(-1)
-    place = target.unsqueeze(-1)
-    others = torch.logsumexp(logits.scatter(-1, place, float("-inf")), -1)
-    return -F.logsigmoid(logits.gather(-1, place).squeeze(-1) - others)
+    logs = wide_log_softmax(logits, -1)
+    return -logs.gather(-1, target.unsqueeze(-1)).squeeze(-1).to(logits.dtype)
 
 
 @function

@@ -28,6 +28,11 @@ def row(name: str, given: Given) -> str | None:
     return found if found is None or isinstance(found, str) else found(given)
 
 
+def is_known(name: str) -> bool:
+    """Whether an ATen op is in the table, with some arguments at least."""
+    return name in OPS or name in _ROWS
+
+
 def _pow(given: Given) -> str:
     exponent, base = given["exponent"], given["self"]
     if exponent.op == CONST and exponent.value in _EXPONENTS:

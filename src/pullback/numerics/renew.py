@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pullback.errors import FormulaError, OptionError, TargetError
 from pullback.numerics.certificate import Certificate, beside, label, load, save
 from pullback.numerics.command import domain_of, dtypes_of
 from pullback.numerics.search import Wide
-from pullback.numerics.stabilise import certify
+from pullback.numerics.stabilise import certify_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Renewal:
     Attributes:
         path: the file that was written; `None` if there was nothing to write.
         made: the new certificates.
-        left: ops that stay as written, each with the reason.
+        left: ops and parts of ops that stay as written, each with the reason.
     """
 
     path: Path | None
@@ -63,20 +63,21 @@ def run(
     for done, (name, op, dtype) in enumerate(jobs):
         on_progress(done, len(jobs))
         try:
-            found = certify(op, dtype, wide, limits)
+            found, parts_left = certify_parts(op, dtype, wide, limits)
         except FormulaError as error:
             left.append((name, str(error)))
             continue
-        made.append(found)
+        made += found
+        left += parts_left
         _add(path, found)  # at once: what is done stays done
     on_progress(len(jobs), len(jobs))
     return Renewal(path if made else None, tuple(made), tuple(dict.fromkeys(left)))
 
 
-def _add(path: Path, found: Certificate) -> None:
-    """Write a certificate beside those that a file has by now: another search may have written meanwhile."""
+def _add(path: Path, found: Sequence[Certificate]) -> None:
+    """Write certificates beside those that a file has by now: another search may have written meanwhile."""
     with _readable():
-        kept = {c.key: c for c in (*load(path), found)}
+        kept = {c.key: c for c in (*load(path), *found)}
     try:
         save(path, sorted(kept.values(), key=lambda c: (c.name, c.dtype)))
     except OSError as error:

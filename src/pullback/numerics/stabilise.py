@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pullback.errors import FormulaError, OptionError
+from pullback.errors import FormulaError, OptionError, PullbackError
 from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.meant import meaning_of
 from pullback.numerics.oracle import exact
+from pullback.numerics.parts import Cut
 from pullback.numerics.piecewise import Program
 from pullback.numerics.samples import sampled
 from pullback.numerics.sampling import Domain
@@ -74,6 +75,54 @@ def certify(
     forms = {by: j.form for by, j in judged.items()}
     made = f"pullback {version('pullback')}, torch {torch.__version__}"
     return Certificate(formula.name, str(term), names, str(dtype).removeprefix("torch."), wide, "cpu", made, forms)
+
+
+def certify_parts(
+    op: Callable[..., Any],
+    dtype: torch.dtype = torch.float32,
+    wide: Wide = "where-needed",
+    domain: Domain | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[list[Certificate], list[tuple[str, str]]]:
+    """Search for stable forms of a formula, or, if it is not pointwise, of its pointwise parts.
+
+    Returns:
+        The certificates, at least one, and the parts that stay as written, each with the reason.
+
+    Raises:
+        FormulaError: if nothing is better than what is written, or the formula can neither be read nor cut.
+        OptionError: for a dtype or a `wide` that there is not.
+        RunnerError: if python-flint is not installed.
+    """
+    target: Any = op
+    written = target._formula if getattr(type(op), "_is_pullback_op", False) else op
+    try:
+        meaning_of(written, dtype)
+    except PullbackError as error:
+        whole = error
+    else:
+        return [certify(op, dtype, wide, domain, on_progress)], []
+    try:
+        cut = Cut(written)
+        cut.require_meant()
+    except FormulaError as error:
+        raise FormulaError(f"{str(whole).rstrip('.')}; it is not cut into parts either: {error}") from None
+    found, left = [], []
+    searched = set()
+    for part in cut.parts(dtype):
+        what = (part.meaning.term, part.meaning.variables)
+        if what in searched:
+            continue
+        searched.add(what)
+        limits = {name: ends for name, ends in (domain or {}).items() if name in part.meaning.variables}
+        try:
+            found.append(certify(part.function, dtype, wide, limits, on_progress))
+        except FormulaError as error:
+            left.append((part.function.__name__, str(error)))
+    if not found:
+        why = "; ".join(reason for _, reason in left) or "no pointwise part of it can be wrong"
+        raise FormulaError(f"{str(whole).rstrip('.')}; {why}")
+    return found, left
 
 
 @dataclass(frozen=True, slots=True)

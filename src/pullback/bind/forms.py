@@ -1,0 +1,151 @@
+"""Functions that stand for a formula: made of a certificate, of rules, or of certificates of its pointwise parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.bind.jet import first_order, first_order_within, second_order
+from pullback.bind.parts import replaced
+from pullback.bind.turns import Turns
+from pullback.errors import FormulaError, PullbackError
+from pullback.numerics import certificate
+from pullback.numerics.certificate import Certificate, Key
+from pullback.numerics.derive import derivative
+from pullback.numerics.emit import emit
+from pullback.numerics.evaluate import evaluate
+from pullback.numerics.meant import Meaning, meaning_of
+from pullback.numerics.parts import Cut
+from pullback.numerics.quick import QuickForms
+from pullback.numerics.term import parse
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+DEVICE = "cpu"
+"""Certificates hold for the kernels that they were measured on."""
+_WIDTHS = (torch.float64, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
+
+    Attributes:
+        value, first, second: functions of so many tensors; `second` in native ops, for transforms and tracers.
+        recorded: as `second`, where autograd records in plain eager mode: with derivatives of every order.
+        arity: how many tensors.
+        certificates: that they are from: one, or those of the formula's pointwise parts.
+        rules: that they owe to, if they are made by the quick rule pass.
+        within: of a pointwise formula, as `first`, for the middle of another: there its value counts, which that of
+            `first` is not where an input or a slope is infinite.
+    """
+
+    value: Callable[..., Any]
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+    recorded: Callable[..., Any]
+    arity: int
+    certificates: tuple[Certificate, ...] = ()
+    rules: tuple[str, ...] = ()
+    within: Callable[..., Tensor] | None = None
+
+
+Find = Callable[[Callable[..., Any], Meaning], Forms | None]
+"""Where the forms of a pointwise formula, with its meaning, are looked up."""
+
+
+def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
+    """Return the forms of a formula, or the formula with the forms of its parts, if there are any."""
+    try:
+        meaning = meaning_of(formula, dtype)
+    except PullbackError:
+        return _forms_by_parts(formula, dtype, find)
+    return find(formula, meaning)
+
+
+def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
+    try:
+        cut = Cut(formula)
+    except PullbackError:
+        return None
+    found = {part: forms for part in cut.parts(dtype) if (forms := find(part.function, part.meaning)) is not None}
+    if not found or not cut.is_meant():
+        return None
+    value, first, second, recorded = (
+        replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
+        for order in ("value", "within", "second", "recorded")
+    )
+    certificates = {c.key: c for forms in found.values() for c in forms.certificates}
+    return Forms(value, first, second, recorded, cut.arity, tuple(certificates.values()))
+
+
+def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
+    """Return what the certificate of a formula is looked up by."""
+    return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
+
+
+def forms_by_rules(found: QuickForms, formula: Callable[..., Tensor], written: Callable[..., Tensor]) -> Forms:
+    """Return the forms that the quick rule pass gives; `written` is the formula, for derivatives beyond the second."""
+    value = formula if found.value is None else found.value
+    arity = sum(len(by) == 1 for by in found.derivatives)
+    slopes = [found.derivatives[(i,)] for i in range(arity)]
+    curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
+    first = first_order(value, slopes) if found.value is not None or found.steeper else formula
+    second = second_order(value, slopes, curvatures)
+    turns = Turns({(): value, **found.derivatives}, written)
+    return Forms(value, first, second, _recorded(turns, second), arity, rules=found.rules)
+
+
+def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
+    """Return the forms of a certificate; `written` is its formula, for derivatives beyond the second.
+
+    Raises:
+        FormulaError: if they do not compute it.
+    """
+    names, dtype = found.variables, getattr(torch, found.dtype)
+    made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
+    _require_sound(found, dtype, made)
+    value, slopes = made[()], [made[(name,)] for name in names]
+    curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
+    first, second = first_order(value, slopes), second_order(value, slopes, curvatures)
+    turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
+    within = first_order_within(value, slopes)
+    return Forms(value, first, second, _recorded(turns, second), len(names), (found,), within=within)
+
+
+def _recorded(turns: Turns, second: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def recorded(*tensors: Tensor) -> Tensor:
+        plain = not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager()
+        return turns(*tensors) if plain else second(*tensors)
+
+    return recorded
+
+
+_REACH = (2.0, 40.0)
+"""How far points go: the ordinary ones, and those of the tails."""
+_PART = 0.9
+"""Of the points, at which a form has to agree: where a formula cancels it is wrong in float64 too."""
+
+
+def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificate.By, Callable[..., Tensor]]) -> None:
+    """Refuse a certificate whose forms do not compute its formula, where float64 and float32 agree on that."""
+    random = torch.Generator("cpu").manual_seed(0)
+    formula = parse(found.formula, found.variables)
+    for reach in _REACH:
+        draws = [torch.rand(128, generator=random, dtype=torch.float64, device="cpu") for _ in found.variables]
+        at = [((u * 2 - 1) * reach).to(dtype) for u in draws]
+        wide, narrow = ({n: x.to(d) for n, x in zip(found.variables, at, strict=True)} for d in _WIDTHS)
+        for by, form in made.items():
+            target = formula
+            for name in by:
+                target = derivative(target, name)
+            right, rough, got = evaluate(target, wide), evaluate(target, narrow).double(), form(*at).double()
+            size = right.abs().clamp_min(1e-3)
+            settled = right.isfinite() & (size < torch.finfo(dtype).max) & ((rough - right).abs() < 1e-3 * size)
+            close = ((got - right).abs() <= size * (16 * torch.finfo(dtype).eps + 1e-6))[settled]
+            if close.numel() and not bool(close.double().mean() >= _PART):
+                raise FormulaError(f"the form of {certificate.label(by)} of {found.name} does not compute it")

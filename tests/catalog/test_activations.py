@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pullback
 from pullback import catalog
 from pullback.catalog import activations
 from pullback.numerics.certificate import beside, load
@@ -17,6 +18,8 @@ from pullback.numerics.ulp import errors
 CERTIFICATES = load(beside(activations.__file__))
 NAMES = ["erfcx", "expm1", "gelu", "log_ndtr", "logit", "mish", "sigmoid", "silu", "sinc", "softsign", "tanh"]
 NAMES += ["tanhshrink"]
+IN_16_BITS = sorted(set(NAMES) - {"erfcx", "log_ndtr"})
+"""PyTorch has no 16-bit kernels for the others."""
 SEED = 20261120
 
 
@@ -28,6 +31,21 @@ def no_cache(tmp_path, monkeypatch):
 def test_each_op_has_a_certificate_for_float32():
     assert Path(beside(activations.__file__)).exists()
     assert {c.name for c in CERTIFICATES if c.dtype == "float32"} == set(NAMES)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_each_op_that_runs_in_16_bits_has_a_certificate_for_them(dtype):
+    assert [c.name for c in CERTIFICATES if c.dtype == dtype] == IN_16_BITS
+
+
+@pytest.mark.parametrize("name", IN_16_BITS)
+def test_value_and_gradient_are_within_051_ulp_at_every_float16(name):
+    measured = pullback.accuracy(getattr(activations, name), dtype=torch.float16)
+    assert [(row.of, row.coverage) for row in measured.rows] == [("value", "every input"), ("d/dx", "every input")]
+    for row in measured.rows:
+        assert row.summary.max_ulp <= 0.51
+        assert row.summary.max_subnormal <= 0.51
+        assert row.summary.clean
 
 
 @pytest.mark.parametrize("found", CERTIFICATES, ids=lambda c: f"{c.name}-{c.dtype}")

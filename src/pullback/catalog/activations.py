@@ -6,9 +6,10 @@ value, the gradient and the second derivative have forms of their own, found by 
 values; `activations.stable.toml` says how good each is. Each form runs in PyTorch's kernels one by one: it is slower
 than one built-in kernel.
 
-Elementwise, of any shape, in float32 on the CPU, and but for `log_ndtr` and `erfcx` in bfloat16; elsewhere they are
-PyTorch's functions as they are. Smooth, but for `softsign`, whose second derivative jumps at 0. Two orders of
-derivatives have forms; a third is PyTorch's in plain eager mode, and infinite where a tracer or compiler carries them.
+Elementwise, of any shape, on the CPU, in float32, bfloat16 and float16; elsewhere they are PyTorch's functions as they
+are. `log_ndtr` and `erfcx` are of float32 and float64 alone: PyTorch has no kernels of 16 bits for them. Smooth, but
+for `softsign`, whose second derivative jumps at 0. Two orders of derivatives have forms; a third is PyTorch's in plain
+eager mode, and infinite where a tracer or compiler carries them.
 """
 
 from __future__ import annotations

@@ -215,7 +215,8 @@ class Op:
         Raises:
             FormulaError: if nothing was found: no form is better, the ops are not known, or the formula is not
                 pointwise and has no parts that can be told (it writes in place, decides by shapes, …).
-            OptionError: if the op is not derived, or was made with `stable=False`.
+            OptionError: if the op is not derived, was made with `stable=False`, or does not have a variable of the
+                domain.
             RunnerError: if python-flint is not installed.
         """
         from pullback.numerics.stabilise import certify_parts  # it needs python-flint, an extra

@@ -435,6 +435,13 @@ def test_a_formula_that_is_good_as_written_stays(tmp_path):
         pullback.function(lambda x: 1 - x).stabilise(torch.bfloat16)
 
 
+@pytest.mark.parametrize("formula", [lambda x: 1 - torch.sigmoid(x), lambda x: (1 - torch.sigmoid(x)).sum()])
+def test_a_domain_of_another_variable_is_refused(formula):
+    pytest.importorskip("flint")
+    with pytest.raises(OptionError, match="no variable 'y' for the domain; it has x"):
+        pullback.function(formula).stabilise(torch.bfloat16, domain={"y": (0.0, 1.0)})
+
+
 def softplus_as_written(x):
     return torch.log(1 + torch.exp(x))
 

@@ -83,6 +83,8 @@ def test_a_module_gets_its_certificates_and_uses_them(stabilise, folder):
         (["nowhere.py"], "no such file"),
         (["stable_ops.py", "--dtype", "float64"], "float64"),
         (["stable_ops.py", "--domain", "x~3"], "a domain is written as"),
+        (["stable_ops.py", "--domain", "z>3"], "no op has a variable 'z'"),
+        (["stable_ops.py:log_of_sigmoid", "--domain", "z>3"], "no variable 'z'"),
     ],
 )
 def test_bad_input_is_one_line(stabilise, args, expected):
@@ -98,6 +100,31 @@ def test_a_file_that_is_no_certificate_is_not_overwritten(stabilise, folder):
     assert "mend or remove" in stabilise("stable_ops.py:log_of_sigmoid", "--wide", "never")
     assert path.read_text() == "not toml ["
     path.unlink() if before is None else path.write_text(before)
+
+
+VARIABLES = """
+    import torch
+    import pullback
+
+
+    @pullback.function
+    def complement(x):
+        return 1 - torch.sigmoid(x)
+
+
+    @pullback.function
+    def difference(u):
+        return torch.exp(u) - 1
+"""
+
+
+def test_a_domain_is_for_the_ops_that_have_its_variable(stabilise, folder):
+    (folder / "two_ops.py").write_text(textwrap.dedent(VARIABLES))
+    said = stabilise("two_ops.py", "--dtype", "bfloat16", "--domain", "x>0")
+    assert "two_ops.stable.toml" in said
+    complement, difference = load(folder / "two_ops.stable.toml")
+    assert "at x = -" not in str(complement)
+    assert "at u = " in str(difference)
 
 
 PARTS = """

@@ -17,7 +17,7 @@ from pullback.numerics.formats import DTYPES, format_of
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.measure import measure, measure_sample
 from pullback.numerics.result import Accuracy, Coverage, Row
-from pullback.numerics.sampling import Domain, every
+from pullback.numerics.sampling import Domain, every, limits_of
 from pullback.numerics.summary import Summary
 from pullback.numerics.sweep import sweep
 from pullback.numerics.term import Term
@@ -91,7 +91,7 @@ def accuracy_of(
 ) -> Accuracy:
     """Measure the function that `load` returns, here and in the processes of the executor; else as `accuracy`."""
     formula, dtypes = Formula(load(), args), _dtypes(dtype)
-    limits = _limits(formula, domain)
+    limits = limits_of(formula.name, formula.variables, domain)
     if order not in (0, 1, 2):
         raise OptionError(f"order is 0, 1 or 2, not {order!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -197,15 +197,3 @@ def _dtypes(given: torch.dtype | Iterable[torch.dtype] | None) -> Sequence[torch
     if not dtypes:
         raise OptionError("give at least one dtype")
     return dtypes
-
-
-def _limits(formula: Formula, domain: Domain | None) -> dict[str, tuple[float, float]]:
-    limits = {}
-    for name, (low, high) in (domain or {}).items():
-        if name not in formula.variables:
-            known = ", ".join(formula.variables)
-            raise OptionError(f"{formula.name} has no variable {name!r} for the domain; it has {known}")
-        if not low <= high:
-            raise OptionError(f"the domain of {name} is empty: {low} to {high}")
-        limits[name] = (float(low), float(high))
-    return limits

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pullback.check.find.target import parse_target, similar
 from pullback.errors import FormulaError, OptionError, TargetError
 from pullback.numerics.certificate import Certificate, beside, label, load, save
 from pullback.numerics.command import domain_of, dtypes_of
+from pullback.numerics.sampling import Domain
 from pullback.numerics.search import Wide
 from pullback.numerics.stabilise import certify_parts
 
@@ -59,11 +61,12 @@ def run(
         load(path)
     made: list[Certificate] = []
     left: list[tuple[str, str]] = []
+    domains = _domains(ops, limits)
     jobs = [(name, op, dtype) for name, op in ops.items() for dtype in wanted]
     for done, (name, op, dtype) in enumerate(jobs):
         on_progress(done, len(jobs))
         try:
-            found, parts_left = certify_parts(op, dtype, wide, limits)
+            found, parts_left = certify_parts(op, dtype, wide, domains[name])
         except FormulaError as error:
             left.append((name, str(error)))
             continue
@@ -72,6 +75,17 @@ def run(
         _add(path, found)  # at once: what is done stays done
     on_progress(len(jobs), len(jobs))
     return Renewal(path if made else None, tuple(made), tuple(dict.fromkeys(left)))
+
+
+def _domains(ops: Mapping[str, Any], domain: Domain) -> dict[str, Domain]:
+    """Return for each op what a domain says of its variables: those of a module do not all have the same ones."""
+    if len(ops) == 1:
+        return dict.fromkeys(ops, domain)
+    variables = {name: inspect.signature(op).parameters for name, op in ops.items()}
+    for variable in domain:
+        if not any(variable in known for known in variables.values()):
+            raise OptionError(f"no op has a variable {variable!r} for the domain")
+    return {name: {v: ends for v, ends in domain.items() if v in known} for name, known in variables.items()}
 
 
 def _add(path: Path, found: Sequence[Certificate]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
+from pullback.errors import OptionError
 from pullback.numerics.formats import Floats, Format, format_of
 
 Domain = Mapping[str, tuple[float, float]]
@@ -25,6 +26,23 @@ _REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
 _WINDOW = 64
 _JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
 """Points of several variables, and how much of what is in each."""
+
+
+def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
+    """Return a domain of a formula's variables, as it was given.
+
+    Raises:
+        OptionError: if it is empty, or of a variable that the formula does not have.
+    """
+    limits = {}
+    for variable, (low, high) in (domain or {}).items():
+        if variable not in variables:
+            known = ", ".join(variables)
+            raise OptionError(f"{name} has no variable {variable!r} for the domain; it has {known}")
+        if not low <= high:
+            raise OptionError(f"the domain of {variable} is empty: {low} to {high}")
+        limits[variable] = (float(low), float(high))
+    return limits
 
 
 def every(dtype: torch.dtype) -> Floats:

@@ -21,7 +21,7 @@ from pullback.numerics.oracle import exact
 from pullback.numerics.parts import Cut
 from pullback.numerics.piecewise import Program
 from pullback.numerics.samples import sampled
-from pullback.numerics.sampling import Domain
+from pullback.numerics.sampling import Domain, limits_of
 from pullback.numerics.search import Search, Wide
 from pullback.numerics.ulp import Errors, errors
 
@@ -49,7 +49,7 @@ def certify(
 
     Raises:
         FormulaError: if it is not a pointwise formula of known ops, or nothing is better than what is written.
-        OptionError: for a dtype or a `wide` that there is not.
+        OptionError: for a dtype, a `wide` or a variable of the domain that there is not.
         RunnerError: if python-flint is not installed.
     """
     if dtype not in DTYPES or dtype == torch.float64:
@@ -59,7 +59,7 @@ def certify(
     written = Callee(op).formula  # an op may have stable forms already
     meaning, formula = meaning_of(written, dtype), Formula(written)
     term, names = meaning.term, meaning.variables
-    search = Search(term, domain or {}, wide, dtype)
+    search = Search(term, limits_of(meaning.name, names, domain), wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
     judged = {}
     for done, by in enumerate(wanted):
@@ -91,7 +91,7 @@ def certify_parts(
 
     Raises:
         FormulaError: if nothing is better than what is written, or the formula can neither be read nor cut.
-        OptionError: for a dtype or a `wide` that there is not.
+        OptionError: for a dtype, a `wide` or a variable of the domain that there is not.
         RunnerError: if python-flint is not installed.
     """
     target: Any = op
@@ -107,14 +107,17 @@ def certify_parts(
         cut.require_meant()
     except FormulaError as error:
         raise FormulaError(f"{str(whole).rstrip('.')}; it is not cut into parts either: {error}") from None
+    parts = cut.parts(dtype)
+    inner = (name for part in parts for name in part.meaning.variables)
+    domain = limits_of(cut.name, list(dict.fromkeys((*cut.variables, *inner))), domain)
     found, left = [], []
     searched = set()
-    for part in cut.parts(dtype):
+    for part in parts:
         what = (part.meaning.term, part.meaning.variables)
         if what in searched:
             continue
         searched.add(what)
-        limits = {name: ends for name, ends in (domain or {}).items() if name in part.meaning.variables}
+        limits = {name: ends for name, ends in domain.items() if name in part.meaning.variables}
         try:
             found.append(certify(part.function, dtype, wide, limits, on_progress))
         except FormulaError as error:

@@ -19,9 +19,11 @@ import torch.nn.functional as F
 
 import pullback
 from pullback import OptionError
+from pullback.numerics import chunk
 from pullback.numerics import sweep as sweeping
 from pullback.numerics.accuracy import accuracy
 from pullback.numerics.chunk import Basis, Part, Task, chunks_of, measure_chunk
+from pullback.numerics.enclose import enclose
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.measure import measure
 from pullback.numerics.sweep import sweep
@@ -38,7 +40,7 @@ def itself(function):
 
 def task(function, domain=EVERYTHING, order=1, references=None):
     terms = Formula(function).terms(torch.float32, order)
-    return Task(functools.partial(itself, function), {}, terms, references or terms, domain)
+    return Task(functools.partial(itself, function), {}, terms, references or {}, domain)
 
 
 def test_chunks_hold_the_finite_numbers():
@@ -77,16 +79,31 @@ def test_what_is_too_much_for_the_oracle_is_counted_as_undecided():
     assert "of neither" in str(part.basis)
 
 
+VALUE = Quantity(0, ())
+
+
 def test_a_better_reference_settles_it():
-    better = {Quantity(0, ()): parse("expm1(x)")}
-    part = measure_chunk(task(lambda x: x.exp() - 1, (2.0**-20, 2.0**-20 + 2**-30), 0, better), 0x358)
-    assert part.basis.asked == part.basis.undecided == 0
-    assert part.summaries[0].max_ulp > 1e3
+    better = {VALUE: (parse("expm1(x) - x"), parse("x*x*(0.5 + x/6) + x*x*x*x/24"))}  # the second is apart, and ignored
+    function = lambda x: x.exp() - 1 - x  # noqa: E731
+    alone, helped = (measure_chunk(task(function, (2.0**-9, 2.0**-8), 0, r), 0x3B0) for r in (None, better))
+    assert (helped.basis.undecided, helped.basis.refuted) == (0, 0)
+    assert alone.basis.undecided > 1e5
+    assert helped.summaries[0].points == 2**20
+    assert helped.summaries[0].max_ulp >= alone.summaries[0].max_ulp
 
 
-def test_a_wrong_reference_is_refuted():
-    wrong = {Quantity(0, ()): parse("exp(x)*1.0000001")}
-    part = measure_chunk(task(torch.exp, (1.0, 1.001), 0, wrong), ONE)
+def test_a_reference_that_the_oracle_refutes_is_not_used():
+    wrong = {VALUE: (parse("x*x*0.5001"),)}
+    function = lambda x: x.exp() - 1 - x  # noqa: E731
+    alone, misled = (measure_chunk(task(function, (2.0**-20, 2.0**-19), 0, r), 0x358) for r in (None, wrong))
+    assert misled == alone
+
+
+def test_bounds_that_the_oracle_refutes_are_not_used(monkeypatch):
+    of = task(torch.exp, (1.0, 1.001), 0)
+    wrong = [parse("exp(x)*1.0000001")]
+    monkeypatch.setattr(chunk, "enclose", lambda terms, points: enclose(wrong, points))
+    part = measure_chunk(of, ONE)
     assert part.basis.refuted > 0
     assert part.basis.bounded == 0
     assert part.summaries[0].max_ulp < 1
@@ -247,3 +264,16 @@ def test_a_basis_in_words():
         "bounds in float64 (10) and the oracle (2); the oracle confirmed the bounds at 4 of 4 points"
     )
     assert Part(()) + Part(()) == Part(())
+
+
+def test_the_forms_of_the_rules_are_references(tmp_path):
+    measured = accuracy(
+        lambda x: 1 - torch.tanh(x) ** 2,
+        dtype=torch.float32,
+        exhaustive=True,
+        domain={"x": (8.0, 8.03125)},
+        resume=tmp_path / "done.jsonl",
+    )
+    for row in measured.rows:  # float64 has no bounds of 1 − tanh² there that are close enough
+        assert (row.summary.points, row.summary.undecided) == (2**15 + 1, 0)
+        assert row.summary.max_ulp > 1e5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,11 +106,7 @@ class Stable:
 
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
-        try:
-            source = inspect.getsourcefile(inspect.unwrap(self._formula))
-        except TypeError:
-            return None
-        return certificate.beside(source) if source and not source.startswith("<") else None
+        return certificate.beside_function(self._formula)
 
     def _of(self, dtype: torch.dtype) -> Forms | None:
         reads, known = self._reads, self._known  # in this order: another thread renews the forms first

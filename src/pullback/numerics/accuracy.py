@@ -16,6 +16,7 @@ from pullback.numerics.chunk import Task, chunks_of
 from pullback.numerics.formats import DTYPES, format_of
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.measure import measure, measure_sample
+from pullback.numerics.references import references
 from pullback.numerics.result import Accuracy, Coverage, Row
 from pullback.numerics.sampling import Domain, every, limits_of
 from pullback.numerics.summary import Summary
@@ -157,7 +158,7 @@ class _Job:
         self, terms: dict[Quantity, Term], executor: Executor | None, resume: Path | None, on_progress: Progress
     ) -> list[Row]:
         """Measure at every float32 number."""
-        task = Task(self.load, self.args, terms, terms, self.interval)
+        task = Task(self.load, self.args, terms, references(self.load(), self.args, terms), self.interval)
         part = sweep(task, executor=executor, resume=resume, on_progress=on_progress)
         return _rows(torch.float32, terms, "every input", part.summaries, str(part.basis))
 

@@ -7,11 +7,12 @@ is read, never run, and believed only if it computes its formula.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -133,6 +134,15 @@ def save(path: Path, certificates: Iterable[Certificate]) -> None:
 def beside(source: str) -> Path:
     """Return the file of certificates of a module's file."""
     return Path(source).with_suffix(SUFFIX)
+
+
+def beside_function(function: Callable[..., Any]) -> Path | None:
+    """Return the file of certificates beside a function's module; `None` if it has no file."""
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:
+        return None
+    return beside(source) if source and not source.startswith("<") else None
 
 
 def cache() -> Path:

@@ -2,18 +2,21 @@
 
 The exact values come from bounds in float64 where these are within 2⁻⁸ ulp of each other (which makes an error in ulp
 right to 0.004), and from the oracle where they are not. Where too many are not, the oracle takes some and the rest is
-counted as undecided. The bounds rest on an assumption about PyTorch's float64 kernels, which the oracle tests at the
-ends of each block and at random points inside: where it refutes them, the block is undecided.
+counted as undecided. Bounds are those of the term as it is written and of others that equal it, whichever are closer.
+They rest on an assumption about PyTorch's float64 kernels, which the oracle tests at the ends of each block and at
+random points inside: where it refutes them, the block is undecided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pullback.numerics.enclose import enclose
 from pullback.numerics.formats import Floats, Mask, format_of
@@ -45,14 +48,14 @@ class Task:
         load: returns the function.
         args: values for its parameters that do not vary.
         terms: the exact value and derivatives.
-        references: the same in forms that float64 evaluates well.
+        references: for some of them other terms that are equal, and that float64 may evaluate better.
         domain: the closed interval that the inputs are taken from.
     """
 
     load: Callable[[], Callable[..., Any]]
     args: Mapping[str, Any]
     terms: dict[Quantity, Term]
-    references: dict[Quantity, Term]
+    references: Mapping[Quantity, tuple[Term, ...]]
     domain: tuple[float, float]
 
 
@@ -132,8 +135,7 @@ def measure_chunk(task: Task, index: int) -> Part:
 def _truths(task: Task, at: dict[str, Floats], seed: int) -> tuple[list[Truth], Basis]:
     """Return the exact values at some points, and how they were had."""
     ((name, x),) = at.items()
-    bounds = enclose(list(task.references.values()), {name: torch.from_numpy(x)})
-    truths = [_settled(interval) for interval in bounds]
+    truths = _bounded(task, {name: torch.from_numpy(x)})
     tests = np.random.default_rng(seed).integers(0, len(x), _TESTED - 2)
     tests = np.unique(np.concatenate([[0, len(x) - 1], tests]))
     open_ = np.flatnonzero(np.logical_or.reduce([truth.undecided for truth in truths]))
@@ -143,7 +145,29 @@ def _truths(task: Task, at: dict[str, Floats], seed: int) -> tuple[list[Truth], 
     basis = Basis()
     for truth, answer in zip(truths, answers, strict=True):
         basis += _merge(truth, answer, points)
+    if basis.refuted and any(task.references.values()):  # a term among them may not be equal
+        return _truths(replace(task, references={}), at, seed)
     return truths, basis
+
+
+def _bounded(task: Task, points: Mapping[str, Tensor]) -> list[Truth]:
+    """Return what bounds settle: those of the terms, and where that leaves something open of their references too."""
+    bounds = enclose(list(task.terms.values()), points)
+    truths = [_settled(interval) for interval in bounds]
+    for i, quantity in enumerate(task.terms):
+        others = task.references.get(quantity, ())
+        if others and truths[i].undecided.any():
+            truths[i] = _settled(reduce(_both, enclose(others, points), bounds[i]))
+    return truths
+
+
+def _both(own: Interval, other: Interval) -> Interval:
+    """Return where a number is that is in two intervals; in the first one if they are apart anywhere.
+
+    Where a term has no value is said by the quantity's own: another may have been simplified.
+    """
+    low, high = torch.maximum(own.low, other.low), torch.minimum(own.high, other.high)
+    return Interval(low, high, own.undefined) if bool((low <= high).all()) else own
 
 
 def _merge(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Basis:

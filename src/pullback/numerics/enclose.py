@@ -61,9 +61,15 @@ def enclose(roots: Sequence[Term], points: Mapping[str, Tensor]) -> list[Interva
     return [_sized(interval, like) for interval in intervals]
 
 
+_LONG = 2**36
+"""Constants with a larger denominator may be products of others that were rounded, by a search."""
+
+
 def _constant(term: Term) -> Interval:
     value = VALUES[term.value] if term.op == NAMED else float(term.value)
     number = torch.tensor(value, dtype=torch.float64)
+    if term.op == CONST and term.value.denominator > _LONG:
+        return around(number, number, KERNEL)
     exact = term.op == CONST and term.value == value
     return exactly(number) if exact else around(number, number, ROUNDING)
 
@@ -75,6 +81,11 @@ def _sized(interval: Interval | Condition, like: Tensor) -> Interval:
     undefined = interval.undefined
     undefined = None if undefined is None else undefined.expand_as(like)
     return Interval(interval.low.expand_as(like), interval.high.expand_as(like), undefined)
+
+
+def has_bounds(root: Term) -> bool:
+    """Whether there are bounds for a term: not for polynomials."""
+    return all(term.op in RULES or term.op in (VAR, CONST, NAMED) for term in topological([root]))
 
 
 def _even(rule: Rule) -> Rule:

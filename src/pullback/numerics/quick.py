@@ -72,7 +72,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     """Return the forms that rules give of a formula; `None` if there are no better ones, or one might be worse."""
     if dtype not in _DTYPES or not 0 < len(meaning.variables) <= _MOST_VARIABLES:
         return None
-    drafts = _drafts(meaning)
+    drafts = drafts_of(meaning)
     if drafts is None:
         return None
     try:
@@ -112,18 +112,18 @@ class _Inline(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class Draft:
     """The term of a quantity, and the rules that it was made with."""
 
     term: Term
     rules: tuple[str, ...]
 
 
-def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
+def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
     """Return the rewritten terms of the value and the derivatives; `None` if no rule applies, or they are too large."""
     used: dict[str, None] = {}
     base = tidy(rewritten(tidy(meaning.term), quick_rules.first(), used, again=True))
-    found: dict[By, _Draft] = {}
+    found: dict[By, Draft] = {}
     raw: dict[By, Term] = {(): base}
     for by in (by for n in range(3) for by in combinations_with_replacement(meaning.variables, n)):
         try:
@@ -137,11 +137,11 @@ def _drafts(meaning: Meaning) -> dict[By, _Draft] | None:
         raw[by] = tidy(rewritten(raw[by], quick_rules.first(), applied, again=True))
         term = tidy(rewritten(raw[by], quick_rules.last(), applied, again=False))
         steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & quick_rules.STEEP)]
-        found[by] = _Draft(term, (*applied, *(steep if by else ())))
+        found[by] = Draft(term, (*applied, *(steep if by else ())))
     return found if any(draft.rules for draft in found.values()) else None
 
 
-def _turning(drafts: Mapping[By, _Draft]) -> list[Term]:
+def _turning(drafts: Mapping[By, Draft]) -> list[Term]:
     """Return the terms whose roots are looked at: of several variables there are too many of second order."""
     several = len({name for by in drafts for name in by}) > 1
     return [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
@@ -167,7 +167,7 @@ class _Bench:
         self._narrow, self._wide = (dict(zip(self._names, xs, strict=True)) for xs in (single, points))
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 
-    def best(self, by: By, draft: _Draft) -> tuple[Function, Verdict] | None:
+    def best(self, by: By, draft: Draft) -> tuple[Function, Verdict] | None:
         """Return what computes a quantity, and how that compares with what is written; `None` if it would be worse."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
@@ -195,7 +195,7 @@ class _Bench:
                 return form, verdict
         return None
 
-    def agrees(self, draft: _Draft) -> bool:
+    def agrees(self, draft: Draft) -> bool:
         """Whether the term of the value has a value wherever the formula has one: it may be more than its term."""
         form = emit(Program.of(draft.term), self._names, self._dtype, self._name)
         both = ((self._given, self._written), (self._special, self._written_special))

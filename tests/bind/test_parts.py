@@ -183,6 +183,21 @@ def test_certificates_are_found_by_their_parts_and_shown():
     assert gradients(lambda x: as_written(x).sum(), (X,))[0][0, 2].isnan()
 
 
+def test_without_a_certificate_anywhere_no_formula_is_cut(monkeypatch):
+    cut = []
+    monkeypatch.setattr("pullback.bind.forms.Cut", lambda formula: cut.append(formula) or Cut(formula))
+    pullback.function(softplus_sum)(X)
+    assert not cut
+    (part,) = Cut(kl).parts(torch.float32)[:1]
+    found = certified(part.function, {by: f"otherwise: {part.meaning.term}" for by in SOFTPLUS})
+    cached(found.key).parent.mkdir(parents=True)
+    pullback.function(softplus_sum)(X)  # an empty folder
+    assert not cut
+    save(cached(found.key), [found])
+    pullback.function(softplus_sum)(X)
+    assert cut == [softplus_sum]
+
+
 def test_the_shapes_of_inputs_of_a_part_are_broadcast():
     def spread(x, y):
         return torch.log(1 + torch.exp(x - y.mean(-1, keepdim=True))).sum(0)

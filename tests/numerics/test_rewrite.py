@@ -10,7 +10,7 @@ from tests.numerics.formulas import FORMULAS
 
 def by(table, text, again=True):
     used = {}
-    return str(rewritten(parse(text), list(read(table)), used, again)), list(used)
+    return str(rewritten(parse(text), tuple(read(table)), used, again)), list(used)
 
 
 CASES = {

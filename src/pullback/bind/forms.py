@@ -58,12 +58,12 @@ Find = Callable[[Callable[..., Any], Meaning], Forms | None]
 """Where the forms of a pointwise formula, with its meaning, are looked up."""
 
 
-def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
-    """Return the forms of a formula, or the formula with the forms of its parts, if there are any."""
+def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
+    """Return the forms of a formula, or the formula with the forms of its parts, if there are any and they may be."""
     try:
         meaning = meaning_of(formula, dtype)
     except PullbackError:
-        return _forms_by_parts(formula, dtype, find)
+        return _forms_by_parts(formula, dtype, find) if parts else None
     return find(formula, meaning)
 
 

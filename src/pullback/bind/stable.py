@@ -134,7 +134,7 @@ class Stable:
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
         """Find the certificate for a dtype; without one, make what rules give."""
         try:
-            places = [path for path in (self.beside(), certificate.cache()) if path is not None and path.exists()]
+            places = [path for path in (self.beside(), certificate.cache()) if path is not None and _holds(path)]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
             places = []
         found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
@@ -157,7 +157,16 @@ class Stable:
             return None if quick is None else forms_by_rules(quick, formula, written)
 
         with unnoticed():
-            return forms_by(self._formula, dtype, find)
+            # a formula is cut into parts, which takes a while, only for certificates of them
+            return forms_by(self._formula, dtype, find, parts=bool(places))
 
     def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
         return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
+
+
+def _holds(place: Path) -> bool:
+    """Whether there is a file of certificates, or a folder with some."""
+    try:
+        return any(place.iterdir()) if place.is_dir() else place.exists()
+    except PermissionError:  # what cannot be listed may be read
+        return True

@@ -50,16 +50,23 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
     taken = [name for name in formula.variables if name in VALUES]
     if taken:
         raise FormulaError(f"{formula.name} has a parameter {taken[0]}, the name of a constant: rename it.")
-    for shape in _SHAPES:
+    vector, matrix, _ = (
         _look_at(formula, [torch.ones(shape, dtype=dtype, device="cpu").requires_grad_() for _ in formula.variables])
-    term = formula.terms(dtype, 1, _SHAPES[:2])[Quantity(0, ())]
+        for shape in _SHAPES
+    )
+    if vector != matrix:
+        raise FormulaError(
+            f"{formula.name} depends on the shape of its inputs: forms are for what computes elementwise."
+        )
+    term = formula.terms(dtype, 1, _SHAPES[:1])[Quantity(0, ())]
     return Meaning(formula.name, term, formula.variables)
 
 
-def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> None:
+def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
+    """Refuse what a term does not say; return what runs."""
     like = tensors[0]
     try:
-        with torch.enable_grad(), as_written(), _Looking(formula.name):
+        with torch.enable_grad(), as_written(), _Running() as running, _Looking(formula.name):
             out = formula.result(tensors)
     except PullbackError:
         raise
@@ -70,6 +77,30 @@ def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> None:
     for node in _nodes(out):
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             raise FormulaError(f"{formula.name} calls a Function ({type(node).__name__}), whose derivative is its own.")
+    return running.calls
+
+
+class _Running(_torch.DispatchMode):
+    """Notes the ATen ops that run and their arguments, tensors by the order in which they appear.
+
+    To compare these takes a tenth of the time of a second trace.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Any] = []
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        leaves, spec = _torch.tree_leaves((args, kwargs, out))
+        self._kept += leaves  # so that no other tensor gets the number of one
+        self.calls.append((func, spec, [self._number(x) if isinstance(x, Tensor) else repr(x) for x in leaves]))
+        return out
+
+    def _number(self, x: Tensor) -> int:
+        return self._seen.setdefault(id(x), len(self._seen))
 
 
 class _Looking(TorchFunctionMode):

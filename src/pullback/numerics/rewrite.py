@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pullback.numerics.term import CONST, LEAVES, NAMED, VAR, Term, parse, substitute, topological, var
 
@@ -29,7 +30,7 @@ def read(table: str) -> Iterator[Rule]:
             yield Rule(f"{line} (reversed)", right, left)
 
 
-def rewritten(root: Term, rules: Sequence[Rule], used: dict[str, None], again: bool) -> Term:
+def rewritten(root: Term, rules: tuple[Rule, ...], used: dict[str, None], again: bool) -> Term:
     """Return a term with its subterms rewritten, operands first, by the most specific rule that fits.
 
     Args:
@@ -38,9 +39,7 @@ def rewritten(root: Term, rules: Sequence[Rule], used: dict[str, None], again: b
         used: takes the texts of the rules that were applied.
         again: whether what a rule makes is rewritten too.
     """
-    by_op: dict[str, list[Rule]] = {}
-    for rule in sorted(rules, key=_generality):
-        by_op.setdefault(rule.left.op, []).append(rule)
+    by_op = _by_op(rules)
     made: dict[Term, Term] = {}
     waiting = [root]
     while waiting:
@@ -60,6 +59,15 @@ def rewritten(root: Term, rules: Sequence[Rule], used: dict[str, None], again: b
                 waiting.append(better)
                 # it is looked at first; then the rule makes the same of this term again
     return made[root]
+
+
+@cache
+def _by_op(rules: tuple[Rule, ...]) -> dict[str, list[Rule]]:
+    """Return rules by the op at the root of their left sides, the most specific ones first."""
+    found: dict[str, list[Rule]] = {}
+    for rule in sorted(rules, key=_generality):
+        found.setdefault(rule.left.op, []).append(rule)
+    return found
 
 
 def _generality(rule: Rule) -> tuple[int, int]:

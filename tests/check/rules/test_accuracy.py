@@ -1,0 +1,93 @@
+"""Rules about accuracy on small functions: what they say, where it begins, and what they do not hold against anyone."""
+
+import mpmath
+import pytest
+import torch
+
+import pullback
+
+from ..making import function
+
+
+def found(rule, target, *inputs):
+    """Return the findings of one rule."""
+    return list(pullback.check(target, *inputs, select=rule).findings)
+
+
+def softplus():
+    def gradient(g, x):
+        e = torch.exp(x)
+        return g * e / (1 + e)
+
+    return function(lambda x: torch.log(1 + torch.exp(x)), gradient)
+
+
+def test_301_softplus_overflows_where_exp_does():
+    gradient, value = found("PB301", softplus())
+    assert (gradient.severity, value.severity) == ("error", "warning")
+    assert (gradient.evidence.expected, value.evidence.got) == (1, float("inf"))
+    begins = mpmath.log(mpmath.mpf(2) ** 128)
+    assert f"so it is from x = {float(begins):.6g} on" in value.message
+    assert "exactly 88.7" in value.message
+
+
+def test_301_a_hole_has_its_limit():
+    value, gradient = found("PB301", function(lambda x: torch.sin(x) / x, lambda g, x: g * (x.cos() - x.sin() / x) / x))
+    assert value.severity == gradient.severity == "warning"
+    assert (value.evidence.expected, gradient.evidence.expected) == (1, 0)
+
+
+def test_301_without_a_formula_a_float64_run_says_it():
+    def value(x):
+        return torch.special.i0(x) / torch.exp(x)
+
+    def gradient(g, x):
+        return g * (torch.special.i1(x) - torch.special.i0(x)) / torch.exp(x)
+
+    findings = found("PB301", function(value, gradient))
+    assert findings
+    assert all("in a float64 run of the same function" in finding.message for finding in findings)
+    assert findings[0].evidence.expected == pytest.approx(float(mpmath.besseli(0, 91.9) * mpmath.exp(-91.9)), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.exp,  # its value is beyond the range, so that infinity is right
+        torch.log,  # no value below 0, -inf at 0
+        torch.sqrt,  # no slope at 0
+        torch.lgamma,
+        torch.tan,
+        torch.nn.functional.gelu,
+        torch.nn.functional.silu,
+        torch.nn.functional.softplus,
+        torch.nn.functional.mish,
+        torch.nn.functional.logsigmoid,
+        torch.nn.functional.elu,
+        torch.nn.functional.hardswish,
+        torch.nn.functional.softsign,
+        torch.special.erfcx,
+        torch.logaddexp,
+        torch.xlogy,
+        torch.hypot,
+    ],
+    ids=lambda target: target.__name__,
+)
+def test_pytorch_is_not_accused(target):
+    count = 2 if target in (torch.logaddexp, torch.xlogy, torch.hypot) else 1
+    inputs = [torch.rand(5, dtype=torch.float64, requires_grad=True) for _ in range(count)]
+
+    def fn(*args):
+        return target(*args)
+
+    assert [f.message for f in pullback.check(fn, *inputs, select="PB3").findings if f.severity == "error"] == []
+
+
+def test_the_reproduction_shows_it(capsys):
+    value = found("PB301", torch.nn.Softplus(), torch.zeros(3))
+    assert value == []
+    finding = found("PB301", softplus())[0]
+    script = finding.reproduce.replace("# fn = ", "fn = lambda x: Custom.apply(x)  # ")
+    namespace = {"Custom": softplus()}
+    exec(script, namespace)
+    assert "the gradient is nan and exactly 1" in capsys.readouterr().out

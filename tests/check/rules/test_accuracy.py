@@ -91,3 +91,34 @@ def test_the_reproduction_shows_it(capsys):
     namespace = {"Custom": softplus()}
     exec(script, namespace)
     assert "the gradient is nan and exactly 1" in capsys.readouterr().out
+
+
+def test_304_names_the_branch_and_says_where_it_begins():
+    def log1pexp(x):
+        return torch.where(x > 20, x, torch.log(1 + torch.exp(x)))
+
+    (finding,) = found("PB304", log1pexp)
+    assert finding.severity == "error"
+    assert "the branch log(exp(x) + 1), which is not selected there" in finding.message
+    assert f"from x = {float(mpmath.log(mpmath.mpf(2) ** 128)):.6g} on" in finding.message
+    assert found("PB301", log1pexp) == []
+
+
+def test_304_where_the_forward_cannot_be_traced():
+    class Masked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            out = x.clone()
+            positive = x.detach().numpy() > 0
+            out[torch.from_numpy(positive)] = x[torch.from_numpy(positive)].sqrt()
+            return out
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * ((x > 0) * 0.5 / x.sqrt() + (x <= 0))
+
+    (finding,) = found("PB304", Masked)
+    assert finding.evidence.expected == pytest.approx(1, rel=1e-6)
+    assert "in float32 and in float64" in finding.message

@@ -9,12 +9,23 @@ from torch import Tensor
 
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import show
-from pullback.check.numeric.onset import Onset, single
+from pullback.check.numeric.onset import Onset, is_ordinary, single
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
+
+
+_PASSED, _ORDINARY = 100.0, 1e4
+"""Magnitudes (and their reciprocals) up to which numbers are passed every day, and up to which now and then."""
+
+
+def severity_of(point: dict[str, float], nan: bool) -> Severity:
+    """Return how grave it is that something is not finite at a point."""
+    if nan and all(point.values()) and is_ordinary(point, _PASSED):
+        return "error"
+    return "warning" if is_ordinary(point, _ORDINARY) else "info"
 
 
 def spelled_point(point: dict[str, float]) -> str:

@@ -59,18 +59,17 @@ import torch
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.masked import trapped
 from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.onset import is_ordinary, onset, plainest
+from pullback.check.numeric.onset import onset, plainest
 from pullback.check.numeric.sweep import Measured, Sweeper
-from pullback.check.rules._accuracy import accuracy_finding, onset_text
+from pullback.check.rules._accuracy import accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import rule
 from pullback.numerics.formats import Mask, format_of
-from pullback.report.model import Finding, Severity
+from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _DTYPE = torch.float32
-_PASSED, _ORDINARY = 100.0, 1e4
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -98,7 +97,7 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
     return accuracy_finding(
         audit,
         "PB301",
-        _severity(point, bool(sweep.quantities[k].computed[index].isnan())),
+        severity_of(point, bool(sweep.quantities[k].computed[index].isnan())),
         sweeper,
         _DTYPE,
         k,
@@ -107,12 +106,6 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
         "an intermediate overflows, or is 0/0: rewrite it so that exp is of -abs(x) alone, or use log1p, expm1, "
         "softplus, sigmoid; `pullback.function` of the forward finds such a form",
     )
-
-
-def _severity(point: dict[str, float], nan: bool) -> Severity:
-    if nan and all(point.values()) and is_ordinary(point, _PASSED):
-        return "error"
-    return "warning" if is_ordinary(point, _ORDINARY) else "info"
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pullback.check.numeric.onset import is_ordinary, onset, plainest
+from pullback.check.numeric.onset import is_within, onset, plainest
 from pullback.numerics.formats import format_of
 
 SINGLE = format_of(torch.float32)
@@ -46,7 +46,7 @@ def test_the_plainest_point_is_neither_large_nor_tiny_nor_0():
     assert plainest(at, np.array([True, True, False, True])) == (0, {"x": 0.0})
 
 
-def test_ordinary():
-    assert is_ordinary({"x": 0.0, "y": -99.0}, 100)
-    assert not is_ordinary({"x": 1.0, "y": 101.0}, 100)
-    assert not is_ordinary({"x": 1e-3}, 100)
+def test_magnitudes_that_are_passed():
+    assert is_within({"x": 0.0, "y": -99.0}, (1e-2, 1e2))
+    assert not is_within({"x": 1.0, "y": 101.0}, (1e-2, 1e2))
+    assert not is_within({"x": 1e-3}, (1e-2, 1e2))

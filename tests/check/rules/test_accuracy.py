@@ -27,7 +27,7 @@ def test_301_softplus_overflows_where_exp_does():
     assert (gradient.severity, value.severity) == ("error", "warning")
     assert (gradient.evidence.expected, value.evidence.got) == (1, float("inf"))
     begins = mpmath.log(mpmath.mpf(2) ** 128)
-    assert f"so it is from x = {float(begins):.6g} on" in value.message
+    assert f"it begins at x = {float(begins):.6g}" in value.message
     assert "exactly 88.7" in value.message
 
 
@@ -100,7 +100,7 @@ def test_304_names_the_branch_and_says_where_it_begins():
     (finding,) = found("PB304", log1pexp)
     assert finding.severity == "error"
     assert "the branch log(exp(x) + 1), which is not selected there" in finding.message
-    assert f"from x = {float(mpmath.log(mpmath.mpf(2) ** 128)):.6g} on" in finding.message
+    assert f"it begins at x = {float(mpmath.log(mpmath.mpf(2) ** 128)):.6g}" in finding.message
     assert found("PB301", log1pexp) == []
 
 
@@ -122,3 +122,74 @@ def test_304_where_the_forward_cannot_be_traced():
     (finding,) = found("PB304", Masked)
     assert finding.evidence.expected == pytest.approx(1, rel=1e-6)
     assert "in float32 and in float64" in finding.message
+
+
+def test_302_a_loss_that_weighs_is_a_warning():
+    def versine_ratio(x):
+        return (1 - torch.cos(x)) / x**2
+
+    value = found("PB302", versine_ratio)[0]
+    assert value.severity == "warning"
+    x = float(value.message.split("x = ")[1].split(" ")[0])
+    exact = (1 - mpmath.cos(mpmath.mpf(x))) / mpmath.mpf(x) ** 2
+    assert value.evidence.expected == pytest.approx(float(exact), rel=1e-4)
+    assert value.message.endswith("towards 0")
+
+
+def test_302_a_tail_is_an_info():
+    (finding,) = found("PB302", function(torch.tanh, lambda g, x: g * (1 - torch.tanh(x) ** 2)))
+    assert finding.severity == "info"
+    with mpmath.workdps(40):
+        lost = min(x for x in (9.0 + k * 2.0**-20 for k in range(2**15)) if 1 - mpmath.tanh(x) < mpmath.mpf(2) ** -25)
+    assert float(finding.message.rpartition("x = ")[2]) == pytest.approx(lost, rel=2e-5)
+
+
+@pytest.mark.parametrize("target", [torch.relu, torch.abs, torch.sign, torch.round, lambda x: x.clamp(0, 1)])
+def test_302_a_step_or_a_kink_is_no_loss(target):
+    assert found("PB302", lambda x: target(x) + 0 * x) == []
+
+
+def test_303_the_worst_point_beside_the_exact_value():
+    def ratio(x):
+        return (torch.exp(x) - 1) / x
+
+    findings = found("PB303", ratio)
+    value = next(f for f in findings if f.evidence.where == "value" and f.evidence.dtype == "float32")
+    assert value.severity == "warning"
+    assert value.evidence.expected == pytest.approx(1, abs=0.01)
+    assert abs(value.evidence.got - value.evidence.expected) > 2**-12
+
+
+def test_303_what_the_input_explains_is_not_reported():
+    assert found("PB303", lambda x: torch.sin(x)) == []
+    assert found("PB303", lambda x: torch.cos(x) * x) == []
+
+
+def test_303_float32_inside():
+    (value, gradient) = found("PB303", lambda x: torch.sin(x.float()).to(x.dtype))
+    assert value.severity == gradient.severity == "warning"
+    assert value.evidence.dtype == "float64"
+    assert "float32" in value.hint
+
+
+def test_303_sixteen_bits_say_what_float32_inside_would_do():
+    findings = found("PB303", lambda x: x * torch.log(1 + torch.exp(x)).tanh())
+    (value,) = (f for f in findings if f.evidence.where == "value" and f.evidence.dtype == "bfloat16")
+    assert value.severity == "info"
+    assert "computed in float32 inside and rounded to bfloat16 it would be off by 0." in value.message
+
+
+def test_numbers_that_are_passed_are_the_same_in_every_dtype():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.save_for_backward(x, scale)
+            return torch.sin(x * scale)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, scale = ctx.saved_tensors
+            return g * torch.cos(x * scale) * scale, None
+
+    inputs = torch.zeros(3, dtype=torch.float64, requires_grad=True), torch.tensor(0.6613517, dtype=torch.float64)
+    assert found("PB303", Scaled, *inputs) == []

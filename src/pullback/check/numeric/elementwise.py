@@ -1,4 +1,4 @@
-"""A subject that computes each element of its output from the same element of its inputs, run on many points at once."""
+"""A subject that computes each element of its output from the same element of its inputs, run on many points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Columns = Mapping[str, Floats]
 _MOST_INPUTS = 3
 _PROBED = 7
 """Rows of the probe, of which one element is moved."""
-_MOVES = (1.0, 1.375)
+_MOVE = 1.375
+_FEW_DIGITS = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Elementwise:
     def case(self, dtype: torch.dtype, at: Columns) -> Case:
         """Return the example with points in place of the inputs that vary, all in one dtype.
 
+        What is held fixed is rounded to few digits first: it has to be the same number in every dtype.
         Of the shape all but the first size is kept, so that whatever else is passed still fits; the last point is
         repeated to fill it.
         """
@@ -82,8 +84,16 @@ class Elementwise:
                 filled = np.pad(points, (0, -len(points) % row), mode="edge")
                 changed[position] = torch.from_numpy(filled).to(dtype).reshape(-1, *shape[1:])
             elif has_derivative(value):
-                changed[position] = value.to(dtype)
+                changed[position] = value.to(_FEW_DIGITS).to(dtype)
         return self.base.with_values(changed, str(dtype).removeprefix("torch."))
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether a tensor of numbers is held fixed."""
+        return any(
+            isinstance(value, Tensor) and has_derivative(value) and name not in self.names
+            for name, value in zip(self.base.names, self.base.values, strict=True)
+        )
 
     @property
     def shape(self) -> torch.Size:
@@ -126,7 +136,7 @@ def _each_by_itself(found: Elementwise) -> bool:
         return False
     moved_some = False
     for k in (0, count // 2):
-        moved = {name: np.where(np.arange(count) == k, x * _MOVES[1] + 2**-4, x) for name, x in original.items()}
+        moved = {name: np.where(np.arange(count) == k, x * _MOVE + 2**-4, x) for name, x in original.items()}
         for a, b in zip(before, found.run(dtype, moved), strict=True):
             differs = (a != b) & ~(a.isnan() & b.isnan())
             moved_some = moved_some or bool(differs[k])

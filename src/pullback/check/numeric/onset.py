@@ -62,20 +62,27 @@ def _first_bad(
 
 
 def plainest(at: Columns, among: Mask) -> tuple[int, dict[str, float]]:
-    """Return, of some points, the one most like those that people pass, neither large nor tiny nor 0; its place first."""
+    """Return the place of a point, of some, and the point: the one most like what people pass, not large, tiny or 0."""
     with np.errstate(divide="ignore"):
         far: Floats = np.max([np.where(x == 0, _ODD_ZERO, np.abs(np.log2(np.abs(x)))) for x in at.values()], axis=0)
+        far = far + _TIE * np.any([np.signbit(x) for x in at.values()], axis=0)
     index = int(np.argmin(np.where(among, far, np.inf)))
     return index, {name: float(x[index]) for name, x in at.items()}
 
 
 _ODD_ZERO = 12.0
 """Binary orders of magnitude that 0 counts as: a point with larger or tinier numbers is odder."""
+_TIE = 1e-6
+"""The positive of two such numbers."""
 
 
-def is_ordinary(point: dict[str, float], most: float) -> bool:
-    """Whether each number is 0, or of a magnitude from 1/most to `most`."""
-    return all(x == 0 or 1 / most <= abs(x) <= most for x in point.values())
+PASSED, ORDINARY = (1e-2, 1e2), (1e-8, 1e4)
+"""Magnitudes of numbers that are passed every day, and of those that are passed now and then."""
+
+
+def is_within(point: dict[str, float], magnitudes: tuple[float, float]) -> bool:
+    """Whether each number is 0, or of a magnitude between the two."""
+    return all(x == 0 or magnitudes[0] <= abs(x) <= magnitudes[1] for x in point.values())
 
 
 def single(point: dict[str, float]) -> Columns:

@@ -12,13 +12,15 @@ from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.numeric.truth import Exact, Wider, believable, terms
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
-from pullback.numerics.formats import Mask
+from pullback.numerics.formats import Floats, Mask, format_of
 from pullback.numerics.oracle import Truth
 from pullback.numerics.sampling import points
 from pullback.numerics.term import Term
 from pullback.numerics.ulp import Errors, errors
 
 _POINTS = 3000
+_STEPS = (-1.0, -0.83, -0.59, -0.37, -0.11, 0.137, 0.29, 0.53, 0.71, 1.0)
+"""Uneven and many: where values are as good as random from one number to the next, as sin(1e30) is, some differ."""
 _DOMAINS: tuple[tuple[float, float], ...] = (
     (-np.inf, np.inf),
     (0.0, np.inf),
@@ -96,7 +98,7 @@ class Sweeper:
         last: Raised | None = None
         for low, high in _DOMAINS:
             domain = dict.fromkeys(self.function.names, (low, high))
-            at = _thinned(points(self.function.names, dtype, self._seed, domain), low, high)
+            at = _thinned(points(self.function.names, dtype, self._seed, domain), low, high, torch.finfo(dtype).tiny)
             try:
                 self.function.run(dtype, at)
             except Raised as error:
@@ -127,9 +129,28 @@ class Sweeper:
         known = Exact(self.terms).truths(at, dtype) if any(self._trusted) else wide
         return [known[k] if sure else wide[k] for k, sure in enumerate(self._trusted)], self._trusted
 
+    def spread(self, dtype: torch.dtype, at: Columns) -> list[Floats]:
+        """Return how much the truth of each quantity changes within a unit in the last place of each input.
 
-def _thinned(at: Columns, low: float, high: float) -> Columns:
-    """Return some of many points, with 0 and 1 among them, of either sign, where they lie in the domain."""
+        An input that was rounded answers for no less. At a kink or a jump it is the height of the step.
+        """
+        form = format_of(dtype)
+        here, _ = self.truths(dtype, at)
+        most = [np.zeros(len(truth.high)) for truth in here]
+        for name, x in at.items():
+            unit: Floats = np.ldexp(1.0, form.ulp_exponent(x))
+            for step in _STEPS:
+                there, _ = self.truths(dtype, {**at, name: x + step * unit})
+                for k, (a, b) in enumerate(zip(here, there, strict=True)):
+                    with np.errstate(invalid="ignore"):
+                        move = np.abs(a.high - b.high)
+                    most[k] = np.maximum(most[k], np.where(np.isnan(move), np.inf, move))
+        return most
+
+
+def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:
+    """Return some of many points, none below the normal numbers, with 0 and ±1 where they lie in the domain."""
     step = max(1, len(next(iter(at.values()))) // _POINTS)
+    normal = np.all([(x == 0) | (np.abs(x) >= least) for x in at.values()], axis=0)
     marks = np.array([x for x in (0.0, -0.0, 1.0, -1.0) if low <= x <= high])
-    return {name: np.concatenate([x[::step], marks]) for name, x in at.items()}
+    return {name: np.concatenate([x[normal][::step], marks]) for name, x in at.items()}

@@ -108,25 +108,27 @@ def believable(found: Sequence[Truth], function: Elementwise, at: Columns) -> li
 
     They do not where the backward is wrong, or no derivative on purpose, or where a trace does not show what runs.
     """
-    ordinary = np.all([(np.abs(x) >= _ORDINARY[0]) & (np.abs(x) <= _ORDINARY[1]) for x in at.values()], axis=0)
     try:
         computed = function.run(torch.float64, at)
     except Raised:
         return [False] * len(found)
-    return [_agree(truth.high, widened(got), ordinary) for truth, got in zip(found, computed, strict=True)]
+    return [_agree(truth.high, widened(got), at) for truth, got in zip(found, computed, strict=True)]
 
 
-def _agree(true: Floats, got: Floats, ordinary: Mask) -> bool:
-    known = ordinary & np.isfinite(true) & np.isfinite(got)
+def _agree(true: Floats, got: Floats, at: Columns) -> bool:
+    known = _ordinary(at) & np.isfinite(true) & np.isfinite(got)
     if not known.any():
         return False
-    close = (
-        np.abs(true - got)[known] <= _ALIKE * np.maximum(np.abs(true), np.minimum(1.0, scale_of(true[known])))[known]
-    )
-    return bool(close.mean() >= _MOSTLY)
+    size = min(1.0, usual(true, at))
+    return bool((np.abs(true - got)[known] <= _ALIKE * np.maximum(np.abs(true[known]), size)).mean() >= _MOSTLY)
 
 
-def scale_of(values: Floats) -> float:
-    """Return how large values usually are."""
-    finite = np.abs(values[np.isfinite(values)])
-    return float(np.median(finite)) if len(finite) else 0.0
+def usual(true: Floats, at: Columns) -> float:
+    """Return how large values usually are at ordinary points."""
+    known = np.abs(true[_ordinary(at) & np.isfinite(true)])
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _ordinary(at: Columns) -> Mask:
+    ordinary: Mask = np.all([(np.abs(x) >= _ORDINARY[0]) & (np.abs(x) <= _ORDINARY[1]) for x in at.values()], axis=0)
+    return ordinary

@@ -14,7 +14,8 @@ step. It comes late, in long runs, when some activation grows.
 
 ## Limits
 An `error` is a NaN at numbers between 0.01 and 100 in magnitude, which people pass. A NaN at 0 alone, and whatever
-is not finite up to 10 000 (and down to 0.0001), is a warning; beyond, an info. Where the formula itself has no
+is not finite up to 10 000 (and down to 1e-8), is a warning; beyond, and within a factor of 16 of the largest
+number, an info. Where the formula itself has no
 finite value (`log(-1)`, the slope of `sqrt` at 0) nothing is said; where it has a hole with a limit, such as
 `sin(x) / x` at 0, the limit counts. NaN through a branch that `where` does not select is
 PB304's. Functions that mix elements are not looked at yet.
@@ -51,6 +52,7 @@ class Softplus(torch.autograd.Function):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -61,7 +63,7 @@ from pullback.check.numeric.masked import trapped
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest
 from pullback.check.numeric.sweep import Measured, Sweeper
-from pullback.check.rules._accuracy import accuracy_finding, onset_text, severity_of
+from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import rule
 from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Finding
@@ -93,15 +95,13 @@ def _bad(at: Columns, quantities: Sequence[Measured], k: int) -> Mask:
 
 def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
     index, point = plainest(sweep.at, bad)
+    spot = Spot(sweeper, sweep, _DTYPE, k, index)
     begins = onset(lambda at: _bad(at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
     return accuracy_finding(
         audit,
         "PB301",
-        severity_of(point, bool(sweep.quantities[k].computed[index].isnan())),
-        sweeper,
-        _DTYPE,
-        k,
-        point,
+        severity_of(point, math.isnan(spot.got), spot.expected),
+        spot,
         onset_text(begins, point),
         "an intermediate overflows, or is 0/0: rewrite it so that exp is of -abs(x) alone, or use log1p, expm1, "
         "softplus, sigmoid; `pullback.function` of the forward finds such a form",

@@ -51,7 +51,7 @@ from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest, single
 from pullback.check.numeric.slopes import slope_at
 from pullback.check.numeric.sweep import Measured, Sweeper
-from pullback.check.rules._accuracy import accuracy_finding, name_of, onset_text, severity_of, spelled_point
+from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, onset_text, severity_of, spelled_point
 from pullback.check.rules._rule import rule
 from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Evidence, Finding
@@ -102,10 +102,7 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
         audit,
         "PB304",
         severity_of(point, bool(slope.computed[index].isnan())),
-        sweeper,
-        _DTYPE,
-        k,
-        point,
+        Spot(sweeper, sweep, _DTYPE, k, index),
         f": the branch {branch}, which is not selected there, or its derivative, is not finite"
         + onset_text(begins, point),
         _HINT,

@@ -193,3 +193,47 @@ def test_numbers_that_are_passed_are_the_same_in_every_dtype():
 
     inputs = torch.zeros(3, dtype=torch.float64, requires_grad=True), torch.tensor(0.6613517, dtype=torch.float64)
     assert found("PB303", Scaled, *inputs) == []
+
+
+def two_slopes(kink, mask):
+    """Return max(x - kink, 2 (x - kink)) with a backward of a mask's making."""
+    return function(lambda x: torch.maximum(x - kink, 2 * (x - kink)), lambda g, x: g * mask(x))
+
+
+@pytest.mark.parametrize("kink", [0.3, -7.123, 1.0, 11.9])
+def test_305_a_kink_is_found_wherever_it_lies(kink):
+    (finding,) = found("PB305", two_slopes(kink, lambda x: (x <= kink) * 1.0 + (x >= kink) * 2.0))
+    assert (finding.severity, finding.evidence.got) == ("warning", 3)
+    assert "is anything between 1 and 2" in finding.message
+    assert f"at x = {kink:g}" in finding.message
+
+
+@pytest.mark.parametrize("value", [1.0, 1.3, 1.5, 2.0])
+def test_305_every_value_of_the_interval_is_right(value):
+    def mask(x):
+        return torch.where(x > 0.3, 2.0, torch.where(x < 0.3, 1.0, value)).to(x.dtype)
+
+    assert found("PB305", two_slopes(0.3, mask)) == []
+
+
+def test_305_a_mask_with_another_bound():
+    (finding,) = found("PB305", two_slopes(0.3, lambda x: torch.where(x > 0.30001, 2.0, 1.0).to(x.dtype)))
+    assert finding.severity == "error"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.relu,
+        torch.abs,
+        lambda x: x.clamp(-0.7, 0.4),
+        torch.nn.functional.hardswish,
+        lambda x: torch.nn.functional.softshrink(x, 0.37),
+        lambda x: torch.remainder(x, 0.7),
+        lambda x: x * torch.sign(x - 0.21),
+        lambda x: torch.sqrt((x - 0.3).abs()),
+        lambda x: torch.sin(40 * x),
+    ],
+)
+def test_305_pytorch_is_right_at_its_kinks_and_nothing_is_said_of_jumps_and_cusps(target):
+    assert found("PB305", lambda x: target(x) + 0 * x) == []

@@ -87,6 +87,11 @@ class Elementwise:
                 changed[position] = value.to(_FEW_DIGITS).to(dtype)
         return self.base.with_values(changed, str(dtype).removeprefix("torch."))
 
+    def example(self, name: str) -> float:
+        """Return the first number of an input in the example."""
+        position = next(p for p in self.base.wrt if self.base.names[p] == name)
+        return float(self.base.values[position].flatten()[0])
+
     @property
     def holds_numbers(self) -> bool:
         """Whether a tensor of numbers is held fixed."""

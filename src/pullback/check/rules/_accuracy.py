@@ -130,6 +130,11 @@ def accuracy_finding(
 def _shown(case: Case, by: str, says: str) -> list[str]:
     if not by:
         return [f"print('the value is', out.flatten()[0].item(), 'and', {says!r})"]
+    return gradient_lines(case, by, says)
+
+
+def gradient_lines(case: Case, by: str, says: str) -> list[str]:
+    """Return lines that print the first element of a gradient, and what it should be."""
     position = next(p for p in case.wrt if case.names[p] == by)
     return [
         f"g = torch.autograd.grad(out.sum(), {variables(case)[position]})[0]",

@@ -6,12 +6,20 @@ import torch
 
 import pullback
 
+from ...mutants.load import function_of, load_base
 from ..making import function
 
 
 def found(rule, target, *inputs):
     """Return the findings of one rule."""
     return list(pullback.check(target, *inputs, select=rule).findings)
+
+
+@pytest.mark.parametrize("base", ["softplus", "gain", "x_log_x", "bend", "x_sin", "decay", "softmax", "rms_norm"])
+def test_stable_ones_are_not_accused(base):
+    module = load_base(base)
+    findings = found("PB3", function_of(module), *module.inputs())
+    assert [f.message for f in findings if f.severity != "info"] == []
 
 
 def softplus():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.numeric.elementwise import Columns, elementwise
+from pullback.check.numeric.scaled import Scaled, scaled
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.trial import Raised
 
@@ -44,6 +45,18 @@ class Numbers:
             return None
         found = elementwise(facts.subject, facts.base)
         return None if found is None else Sweeper(found, facts.options.seed)
+
+    @functools.cached_property
+    def scaled(self) -> list[Scaled]:
+        """The example made larger, smaller and moved, of a subject that mixes elements; the example itself first."""
+        facts = self._facts
+        if facts.draws or facts.backward_draws or not facts.backward_works or self.sweeper is not None:
+            return []
+        found = []
+        for trial in scaled(facts.subject, facts.base):
+            facts.events.beat()
+            found.append(trial)
+        return found if found and found[0].amount == 1 else []
 
     def sweep(self, dtype: torch.dtype) -> Sweep | None:
         """Return the measurement in one dtype; `None` where there is none."""

@@ -31,7 +31,10 @@ def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Se
     """Return how grave it is that something is not finite at a point, where a number of float32 is expected."""
     if abs(expected) > _NEAR_LARGEST:
         return "info"
-    if nan and all(point.values()) and is_within(point, PASSED):
+    everyday = is_within(point, PASSED)
+    if not all(point.values()):  # a single point, or a line: 0 · exp(256) is for few
+        return "warning" if everyday else "info"
+    if nan and everyday:
         return "error"
     return "warning" if is_within(point, ORDINARY) else "info"
 

@@ -18,7 +18,11 @@ is not finite up to 10 000 (and down to 1e-8), is a warning; beyond, and within 
 number, an info. Where the formula itself has no
 finite value (`log(-1)`, the slope of `sqrt` at 0) nothing is said; where it has a hole with a limit, such as
 `sin(x) / x` at 0, the limit counts. NaN through a branch that `where` does not select is
-PB304's. Functions that mix elements are not looked at yet.
+PB304's.
+
+A function that mixes elements (a softmax, a norm) is run on its example multiplied by powers of ten from 0.0001 to
+10 000 and moved by 100 and 1000, beside a float64 run on the same numbers, where that is finite and steady; its
+gravity goes by the largest number among the inputs.
 
 ## Bad
 ```python
@@ -65,6 +69,7 @@ from pullback.check.numeric.onset import onset, plainest
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import rule
+from pullback.check.rules._scaled import nonfinite_when_scaled
 from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Finding
 
@@ -77,6 +82,8 @@ _DTYPE = torch.float32
 def _run(audit: Audit) -> Iterator[Finding]:
     sweeper, sweep = audit.numbers.sweeper, audit.numbers.sweep(_DTYPE)
     if sweeper is None or sweep is None:
+        if (mixing := nonfinite_when_scaled(audit)) is not None:
+            yield mixing
         return
     for k in range(len(sweep.quantities)):
         bad = _bad(sweep.at, sweep.quantities, k)

@@ -14,7 +14,7 @@ trains. Where it should be 0.5, as for `(1 - cos(x)) / x**2`, the value is plain
 A warning is a loss that weighs: at least 1/4096 of the size that the value, or gradient, usually has between 0.01
 and 16, at inputs from 1e-8 to 10 000. Else it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose
 their tails so. What input rounding alone explains, a step or a kink right there, is not reported, nor are numbers
-below the normal ones. Functions that mix elements are not looked at.
+below the normal ones. Functions that mix elements are looked at as PB301 does, and only for what weighs.
 
 ## Bad
 ```python
@@ -61,6 +61,7 @@ from pullback.check.numeric.sweep import Sweeper
 from pullback.check.numeric.weight import STEP, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text
 from pullback.check.rules._rule import rule
+from pullback.check.rules._scaled import lost_when_scaled
 from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Finding
 
@@ -74,6 +75,8 @@ _WEIGHS = 2.0**-12
 def _run(audit: Audit) -> Iterator[Finding]:
     sweeper, sweep = audit.numbers.sweeper, audit.numbers.sweep(_DTYPE)
     if sweeper is None or sweep is None:
+        if (mixing := lost_when_scaled(audit, "PB302", zero=True)) is not None:
+            yield mixing
         return
     for k in range(len(sweep.quantities)):
         bad = _bad(sweeper, sweep.at, k)

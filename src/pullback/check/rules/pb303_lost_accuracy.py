@@ -20,7 +20,11 @@ trained on noise. `gradcheck` looks at float64 and ordinary numbers, and sees no
 What the rounding of the input alone explains is not reported: an error counts beyond four times what a unit in the
 last place of the input changes. So `sin(1e4)` is judged by the number 1e4 as it is, but near a root only by what
 that unit leaves of it, and `sin(1e30)` not at all. Numbers below the normal ones are left out. A float64 run that
-is not steady counts for nothing. Functions that mix elements are not looked at.
+is not steady counts for nothing.
+
+Of a function that mixes elements (a softmax, a norm) whole tensors are compared with a float64 run, on the variants
+of the example that PB301 tries: a warning where half of the digits of the largest element are lost, or of its usual
+size, and 16 times what float32's last bit of the inputs explains.
 
 ## Bad
 ```python
@@ -65,6 +69,7 @@ from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.numeric.weight import STEP, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of
 from pullback.check.rules._rule import rule
+from pullback.check.rules._scaled import lost_when_scaled
 from pullback.numerics.formats import Floats, Mask, format_of
 from pullback.numerics.ulp import errors
 from pullback.report.model import Finding
@@ -91,6 +96,8 @@ _HINT = (
 def _run(audit: Audit) -> Iterator[Finding]:
     sweeper = audit.numbers.sweeper
     if sweeper is None:
+        if (mixing := lost_when_scaled(audit, "PB303", zero=False)) is not None:
+            yield mixing
         return
     for dtype in (torch.float64, torch.float32):
         sweep = audit.numbers.sweep(dtype)

@@ -245,3 +245,10 @@ def test_305_a_mask_with_another_bound():
 )
 def test_305_pytorch_is_right_at_its_kinks_and_nothing_is_said_of_jumps_and_cusps(target):
     assert found("PB305", lambda x: target(x) + 0 * x) == []
+
+
+def test_without_ball_arithmetic_a_float64_run_is_what_there_is(monkeypatch):
+    monkeypatch.setattr("pullback.numerics.precision.flint", None)
+    findings = found("PB301", softplus())
+    assert [f.severity for f in findings] == ["error", "warning"]
+    assert all("in a float64 run of the same function" in f.message for f in findings)

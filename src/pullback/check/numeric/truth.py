@@ -25,6 +25,8 @@ _BESIDE = tuple(k * 2.0**-44 for k in (-2, -1, 1, 2))
 """How far beside a point, relative to it, a float64 run is asked whether it is stable there."""
 _STEADY = 2.0**-28
 """By how much, relative to the value, it may change there. 2⁻²⁴ is half a unit in the last place of float32."""
+_AROUND, _NOISE_STEP = (-4.0, -2.83, -1.79, 0.94, 2.06, 3.17), 2.0**-8
+"""Where its noise is measured, in steps of a part of the input or, for a large one, of 1."""
 _ORDINARY = (2.0**-7, 2.0**4)
 _ALIKE, _MOSTLY = 1e-6, 0.9
 """Relative difference within which terms and a float64 run agree, and at how many of the ordinary points they must."""
@@ -42,7 +44,7 @@ class Exact:
 
 
 class Wider:
-    """A float64 run of the function itself; undecided where that is not finite or not steady."""
+    """A float64 run of the function itself; undecided where that is not finite, not steady or noisy."""
 
     def __init__(self, function: Elementwise) -> None:
         self.function = function
@@ -50,26 +52,47 @@ class Wider:
     def truths(self, at: Columns, dtype: torch.dtype) -> list[Truth]:
         """Return what is computed in float64; about points of float64 nothing."""
         count = len(next(iter(at.values())))
-        try:
-            here = self.function.run(torch.float64, at)
-            beside = [self.function.run(torch.float64, {n: x * (1 + d) for n, x in at.items()}) for d in _BESIDE]
-        except Raised:
-            return [_undecided(count)] * (1 + len(self.function.names))
+        nothing = Truth(np.full(count, np.nan), np.zeros(count), np.ones(count, dtype=np.bool_))
         if dtype == torch.float64:
-            return [_undecided(count)] * len(here)
-        return [_steady(values, [run[k] for run in beside]) for k, values in enumerate(here)]
+            return [nothing] * (1 + len(self.function.names))
+        try:
+            here = self._run(at)
+            beside = [self._run({n: x * (1 + d) for n, x in at.items()}) for d in _BESIDE]
+            around = [self._run({n: x + p * _step(x) for n, x in at.items()}) for p in _AROUND]
+        except Raised:
+            return [nothing] * (1 + len(self.function.names))
+        return [
+            _steady(high, [run[k] for run in beside], _noise(high, [run[k] for run in around]))
+            for k, high in enumerate(here)
+        ]
+
+    def _run(self, at: Columns) -> list[Floats]:
+        return [widened(t) for t in self.function.run(torch.float64, at)]
 
 
-def _undecided(count: int) -> Truth:
-    return Truth(np.full(count, np.nan), np.zeros(count), np.ones(count, dtype=np.bool_))
+def _step(x: Floats) -> Floats:
+    step: Floats = _NOISE_STEP * np.minimum(np.abs(x), 1.0)
+    return step
 
 
-def _steady(values: Tensor, beside: Sequence[Tensor]) -> Truth:
-    high = widened(values)
+def _steady(high: Floats, beside: Sequence[Floats], noise: Floats) -> Truth:
     with np.errstate(invalid="ignore", over="ignore"):
-        moves = np.max([np.abs(widened(b) - high) for b in beside], axis=0)
-        steady = np.isfinite(high) & (moves <= _STEADY * np.abs(high))
+        moves = np.max([np.abs(b - high) for b in beside], axis=0)
+        steady = np.isfinite(high) & (np.maximum(moves, noise) <= _STEADY * np.abs(high))
     return Truth(np.where(steady, high, np.nan), np.zeros(len(high)), ~steady)
+
+
+def _noise(high: Floats, around: Sequence[Floats]) -> Floats:
+    """Return the size of what is not smooth in values around a point, by their sixth difference.
+
+    A difference that cancels, such as 1 - cos(1e-7), may be the same for all neighbours, and wrong by a per cent: a
+    step. As the steps grow, a smooth function's differences of high order fade, those of a staircase do not.
+    """
+    points = np.array([*_AROUND, 0.0])
+    weights = 1 / np.prod(points[:, None] - points + np.eye(len(points)), axis=1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        noise: Floats = np.abs((weights / np.linalg.norm(weights)) @ np.array([*around, high]))
+    return np.where(np.isnan(noise), 0.0, noise)  # beside a point that is finite there may be others: `beside` tells
 
 
 def terms(function: Elementwise) -> list[Term] | None:

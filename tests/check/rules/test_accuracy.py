@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import pullback
+from pullback.check.runner.task import Limits
 
 from ...mutants.load import function_of, load_base
 from ..making import function
@@ -252,3 +253,20 @@ def test_without_ball_arithmetic_a_float64_run_is_what_there_is(monkeypatch):
     findings = found("PB301", softplus())
     assert [f.severity for f in findings] == ["error", "warning"]
     assert all("in a float64 run of the same function" in f.message for f in findings)
+
+
+def test_an_iteration_that_does_not_end_at_1e38_is_no_error(monkeypatch):
+    class Fraction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            while bool((x > 1).any()):
+                x = torch.where(x > 1, x - 1, x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=2, total=30))
+    report = pullback.check(Fraction, torch.rand(3, dtype=torch.float64), select="PB301")
+    assert {(f.rule, f.severity, f.verdict) for f in report.findings} == {("PB003", "warning", "unstable")}

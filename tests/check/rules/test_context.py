@@ -74,7 +74,7 @@ def test_203_tells_what_was_changed():
 
         @staticmethod
         def backward(ctx, g):
-            x, out = ctx.saved_tensors
+            _, out = ctx.saved_tensors
             result = g * out
             out.detach().zero_()
             g.neg_()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pullback.check.numeric.elementwise import elementwise
-from pullback.check.numeric.masked import trapped, traps
+from pullback.check.numeric.masked import traps
 from pullback.check.numeric.slopes import slope_at
 from pullback.check.numeric.sweep import Sweeper
 from pullback.check.numeric.truth import Wider, terms, usual
@@ -70,19 +70,20 @@ def test_a_float64_run_counts_where_it_is_steady():
 def test_an_unselected_branch_is_named():
     value, _ = terms(of(lambda x: torch.where(x > 0, x.sqrt(), x)))
     at = {"x": np.array([-2.0, 0.0, 2.0])}
-    assert trapped(value, "x", at, torch.float32).tolist() == [True, True, False]
-    ((branch, _),) = traps(value, "x", at, torch.float32)
+    ((branch, where),) = traps(value, "x", at, torch.float32)
     assert str(branch) == "sqrt(x)"
+    assert where.tolist() == [True, True, False]
 
 
 def test_slopes_from_either_side():
     kink = slope_at(of(lambda x: (x - 0.3).abs()), "x", {"x": 0.3})
     assert (kink.kink, kink.low, kink.high) == (True, pytest.approx(-1), pytest.approx(1))
+    assert (kink.nearest(0.7), kink.nearest(3.0)) == (0.7, kink.high)
     assert kink.accepts(0.7)
     assert not kink.accepts(1.1)
     smooth = slope_at(of(lambda x: x.sin()), "x", {"x": 2.0})
     assert not smooth.kink
-    assert smooth.value == pytest.approx(float(mpmath.cos(2)), abs=10 * smooth.bar)
+    assert smooth.nearest(5.0) == pytest.approx(float(mpmath.cos(2)), abs=10 * smooth.bar)
     assert slope_at(of(lambda x: torch.floor(x) + 0 * x), "x", {"x": 2.0}) is None
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.numeric.elementwise import Columns
+from pullback.check.numeric.onset import PASSED
+from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.errors import DerivativeError
 from pullback.numerics.derive import derivative
 from pullback.numerics.evaluate import evaluate_all
@@ -33,10 +35,23 @@ def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[T
     return found
 
 
-def trapped(value: Term, by: str, at: Columns, dtype: torch.dtype) -> Mask:
-    """Return the points at which some unselected branch is not finite."""
-    nowhere: Mask = np.zeros(len(next(iter(at.values()))), dtype=np.bool_)
-    found: Mask = np.logical_or.reduce([nowhere, *(where for _, where in traps(value, by, at, dtype))])
+def masked(sweeper: Sweeper, at: Columns, quantity: Measured, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
+    """Return those of some bad points of a gradient at which more digits would not help.
+
+    An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at numbers that
+    overflow nothing: a mask in the backward that is multiplied by what is not finite.
+    """
+    found = np.zeros_like(bad)
+    if not quantity.by or not bad.any():
+        return found
+    if quantity.formula is not None:
+        for _, where in traps(quantity.formula, quantity.by, at, dtype):
+            found |= bad & where
+    plain = np.all([(np.abs(x) >= PASSED[0]) & (np.abs(x) <= PASSED[1]) for x in at.values()], axis=0)
+    left = np.flatnonzero(bad & plain & ~found)
+    if len(left):
+        wide = sweeper.function.run(torch.float64, {name: x[left] for name, x in at.items()})
+        found[left] = wide[k].isnan().numpy()
     return found
 
 

@@ -33,10 +33,9 @@ class Slope:
     bar: float
     kink: bool
 
-    @property
-    def value(self) -> float:
-        """The derivative, at a kink the middle of the interval."""
-        return (self.low + self.high) / 2
+    def nearest(self, slope: float) -> float:
+        """Return the derivative, at a kink the one nearest to a number."""
+        return min(max(slope, self.low), self.high)
 
     def accepts(self, slope: float) -> bool:
         """Whether a number is one of the derivatives, within the error bars."""

@@ -63,7 +63,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.masked import trapped
+from pullback.check.numeric.masked import masked
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest
 from pullback.check.numeric.sweep import Measured, Sweeper
@@ -86,24 +86,22 @@ def _run(audit: Audit) -> Iterator[Finding]:
             yield mixing
         return
     for k in range(len(sweep.quantities)):
-        bad = _bad(sweep.at, sweep.quantities, k)
+        bad = _bad(sweeper, sweep.at, sweep.quantities, k)
         if bad.any():
             yield _finding(audit, sweeper, sweep, k, bad)
 
 
-def _bad(at: Columns, quantities: Sequence[Measured], k: int) -> Mask:
-    """Return where a quantity is spuriously not finite, with a value in range, and no unselected branch is why."""
+def _bad(sweeper: Sweeper, at: Columns, quantities: Sequence[Measured], k: int) -> Mask:
+    """Return where a quantity is spuriously not finite, with a value in range, and no mask is why."""
     found, value = quantities[k], quantities[0]
     bad = (found.errors.nan | found.errors.inf) & value.within_range(_DTYPE) & found.within_range(_DTYPE)
-    if found.by and found.formula is not None and bad.any():
-        bad = bad & ~trapped(found.formula, found.by, at, _DTYPE)
-    return bad
+    return bad & ~masked(sweeper, at, found, k, _DTYPE, bad)
 
 
 def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
     index, point = plainest(sweep.at, bad)
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
-    begins = onset(lambda at: _bad(at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
+    begins = onset(lambda at: _bad(sweeper, at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
     return accuracy_finding(
         audit,
         "PB301",

@@ -3,8 +3,9 @@
 ## What it finds
 Points at which the value is finite and right, and the gradient is NaN or infinite although its exact value is
 finite, because a branch of `torch.where` that is *not* selected there is infinite or undefined, or its derivative
-is: its cotangent is 0, and 0 · ∞ is NaN. The same goes for `clamp`, `relu` and a product with a mask. The exact
-value is had as in PB301; the finding names the branch. Where the forward is no formula that can be traced, a
+is: its cotangent is 0, and 0 · ∞ is NaN. Or because the backward itself multiplies a mask by what is not finite: the
+gradient is then NaN in float64 too, at numbers between 0.01 and 100. The exact value is had as in PB301; the finding
+names the branch. Where the forward is no formula that can be traced, a
 gradient that is NaN in float64 too, at a finite value whose numeric derivative is finite, counts.
 
 ## Why it hurts
@@ -38,6 +39,7 @@ example = root
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,12 +48,20 @@ import torch
 
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.masked import trapped, traps
+from pullback.check.numeric.masked import masked, traps
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest, single
 from pullback.check.numeric.slopes import slope_at
 from pullback.check.numeric.sweep import Measured, Sweeper
-from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, onset_text, severity_of, spelled_point
+from pullback.check.rules._accuracy import (
+    Spot,
+    accuracy_finding,
+    gradient_lines,
+    name_of,
+    onset_text,
+    severity_of,
+    spelled_point,
+)
 from pullback.check.rules._rule import rule
 from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Evidence, Finding
@@ -75,36 +85,35 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if not slope.by:
             continue
         if slope.exact:
-            bad = _bad(sweep.at, sweep.quantities, k)
+            bad = _bad(sweeper, sweep.at, sweep.quantities, k)
             if bad.any():
                 yield _finding(audit, sweeper, sweep, k, bad)
         else:
             yield from _in_any_precision(audit, sweeper, sweep, k)
 
 
-def _bad(at: Columns, quantities: list[Measured], k: int) -> Mask:
-    """Return where the gradient is not finite, the value is right, and an unselected branch is not finite."""
+def _bad(sweeper: Sweeper, at: Columns, quantities: list[Measured], k: int) -> Mask:
+    """Return where the gradient is not finite, the value is right, and a mask is why."""
     value, slope = quantities[0], quantities[k]
     bad = (slope.errors.nan | slope.errors.inf) & slope.within_range(_DTYPE)
     bad = bad & value.within_range(_DTYPE) & ~value.errors.spurious
-    if slope.formula is None or not bad.any():
-        return np.zeros_like(bad)
-    return bad & trapped(slope.formula, slope.by, at, _DTYPE)
+    return masked(sweeper, at, slope, k, _DTYPE, bad)
 
 
 def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
     index, point = plainest(sweep.at, bad)
     slope = sweep.quantities[k]
-    begins = onset(lambda at: _bad(at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
-    assert slope.formula is not None
-    branch, _ = next((b, there) for b, there in traps(slope.formula, slope.by, single(point), _DTYPE) if there[0])
+    begins = onset(lambda at: _bad(sweeper, at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
+    branches = [] if slope.formula is None else traps(slope.formula, slope.by, single(point), _DTYPE)
+    why = ": in float64 too, so that the backward multiplies a mask by what is not finite, or divides 0 by 0"
+    if branches:
+        why = f": the branch {branches[0][0]}, which is not selected there, or its derivative, is not finite"
     return accuracy_finding(
         audit,
         "PB304",
         severity_of(point, bool(slope.computed[index].isnan())),
         Spot(sweeper, sweep, _DTYPE, k, index),
-        f": the branch {branch}, which is not selected there, or its derivative, is not finite"
-        + onset_text(begins, point),
+        why + onset_text(begins, point),
         _HINT,
     )
 
@@ -122,15 +131,18 @@ def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> I
         expected = slope_at(sweeper.function, slope.by, point)
         if expected is None or not np.isnan(float(sweeper.function.run(torch.float64, single(point))[k][0])):
             continue
+        derivative = expected.nearest(0.0)
+        right = f"its numeric derivative is {show(derivative)} ± {show(expected.bar)}"
+        case = sweeper.function.case(_DTYPE, single(point))
         yield audit.finding(
             "PB304",
             severity_of(point, nan=True),
             "unstable",
             f"at {spelled_point(point)} the {slope.label} is nan, in {name_of(_DTYPE)} and in float64, while the value "
-            f"is finite and its numeric derivative is {show(expected.value)} ± {show(expected.bar)}",
-            case=sweeper.function.case(_DTYPE, single(point)),
-            evidence=Evidence(expected.value, float("nan"), expected.bar, where=slope.label, dtype=name_of(_DTYPE)),
-            tail=[audit.outs, "print('gradients:', torch.autograd.grad(sum(o.sum() for o in outs), inputs))"],
+            f"is finite and {right}",
+            case=case,
+            evidence=Evidence(derivative, math.nan, expected.bar, where=slope.label, dtype=name_of(_DTYPE)),
+            tail=gradient_lines(case, slope.by, right),
             hint=_HINT,
         )
         return

@@ -103,7 +103,7 @@ def _finding(
         return None
     x, got, slope = wrong
     point = {**beside, by: x}
-    right = f"is {show(slope.value)} ± {show(slope.bar)}"
+    right = f"is {show(slope.nearest(got))} ± {show(slope.bar)}"
     if slope.kink:
         right = f"is anything between {show(slope.low)} and {show(slope.high)} (± {show(slope.bar)})"
     return audit.finding(
@@ -113,7 +113,7 @@ def _finding(
         f"at {spelled_point(point)} the gradient of {by} is {show(got)}, where it jumps; the derivative of the forward "
         f"{right}",
         case=(case := function.case(torch.float64, single(point))),
-        evidence=Evidence(slope.value, got, slope.bar, where=f"gradient of {by}", dtype="float64"),
+        evidence=Evidence(slope.nearest(got), got, slope.bar, where=f"gradient of {by}", dtype="float64"),
         tail=gradient_lines(case, by, f"the derivative of the forward {right}"),
         hint="let exactly one mask hold at the kink, with the same bound in forward and backward",
     )

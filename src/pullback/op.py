@@ -122,7 +122,7 @@ class Op:
     def _functions(self, call: Call) -> Functions:
         forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
         if forms is not None:
-            return Functions(forms.value, forms.first, forms.recorded)
+            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients)
         if self._soft is None:
             return Functions(self._formula, self._formula, self._formula, self._exact)
         derivative = differentiated(self._formula, self._soft, self.__name__)

@@ -76,12 +76,15 @@ class Functions:
         derivative: gives the same, and its first derivative is the op's.
         native: gives the same, and its derivatives of higher order are the op's.
         exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
+        gradients: where they are known, functions of the tensors and a cotangent that give the gradient of each: as
+            values, and with first derivatives that are the op's second.
     """
 
     value: Callable[..., Any]
     derivative: Callable[..., Any]
     native: Callable[..., Any]
     exact: tuple[bool, bool] = (False, False)
+    gradients: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
 
 def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.bind import eager
-from pullback.bind.again import Run, gradient_of
+from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
@@ -28,6 +28,7 @@ class Plans:
         functions: what it computes for a call.
         sources: the functions that the user wrote, whose reads are watched.
         backend: whose kernels; `None` for those that are set for all ops.
+        again: whether gradients that autograd records are carried out by plans too.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class Plans:
         functions: Callable[[Call], Functions],
         sources: tuple[Callable[..., Any] | None, ...],
         backend: Backend | None = None,
+        again: bool = True,
     ) -> None:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
+        self._again = again
         self._made_for: Backend | None = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
@@ -72,21 +75,28 @@ class Plans:
             if plan is None and len(self.plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self._name, self._functions(call), self._reads, grad, backend)
-                if plan.kernels is not None and is_native(backend):
-                    plan = Plan(replace(plan.kernels, again=_again(self._name, plan.kernels, backend)))
+                functions = self._functions(call)
+                plan = make_plan(call, self._name, functions, self._reads, grad, backend)
+                if self._again and plan.kernels is not None and is_native(backend):
+                    plan = Plan(replace(plan.kernels, again=_again(self._name, plan.kernels, functions, backend)))
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan
 
 
-def _again(name: str, kernels: Kernels, backend: Backend) -> Run:
+def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Run:
     """Return what computes the gradient of an op where autograd records it, by plans of its own.
 
     What the formula reads is not watched again: where it has changed, `kernels.native` says so.
     """
     gradient = gradient_of(kernels.native, kernels.joint, kernels.n_inputs)
-    plans = Plans(f"the gradient of {name}", lambda _: Functions(gradient, gradient, gradient), (), backend)
+    value = derivative = gradient
+    if functions.gradients is not None:
+        value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)
+    exact = (functions.exact[1], functions.exact[1])
+    made = Functions(value, derivative, gradient, exact)
+    # where gradients are given, there are those of two orders, and `native` takes the next
+    plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, again=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
         plan = plans.known(key_of(tensors, True)) or plans.of(Call(tuple(tensors), {}, True), True)

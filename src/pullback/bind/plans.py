@@ -78,7 +78,8 @@ class Plans:
                 functions = self._functions(call)
                 plan = make_plan(call, self._name, functions, self._reads, grad, backend)
                 if self._again and plan.kernels is not None and is_native(backend):
-                    plan = Plan(replace(plan.kernels, again=_again(self._name, plan.kernels, functions, backend)))
+                    again = _again(self._name, plan.kernels, functions, backend)
+                    plan = replace(plan, kernels=replace(plan.kernels, again=again))
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan

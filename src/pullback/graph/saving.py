@@ -15,10 +15,8 @@ from torch import Tensor, fx
 
 from pullback import _torch
 
-_ALIVE = 0.5
-"""Part of its bytes that an input costs: the caller often holds it anyway."""
-_RESULT = 0.45
-"""The same for an output, which need not be computed again."""
+_RESULT = 0.9
+"""Part of its bytes that an output costs: the caller may let go of it."""
 
 
 def chosen(
@@ -48,11 +46,8 @@ def chosen(
             sources.add(node)
         else:
             stack += [a for a in node.all_input_nodes if a.op != "get_attr"]
-    if len(sources) == 1:
-        (source,) = sources
-        between = [prices[node] for node in prices if node not in wanted]
-        if prices[source] <= min(between, default=prices[source]):  # then no value on the way is cheaper
-            return sources if prices[source] <= sum(prices[node] for node in wanted) else wanted
+    if all(source in inputs for source in sources):
+        return sources
     return _cut(prices, sources, wanted)
 
 
@@ -93,5 +88,6 @@ def _price(node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any])
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return float("inf")
-    size = float(value.numel() * value.element_size()) + 1
-    return size * (_RESULT if node in outputs else _ALIVE if node in inputs else 1.0)
+    if node in inputs:
+        return 0.0  # the node keeps every input, for derivatives of higher order
+    return (value.numel() * value.element_size() + 1) * (_RESULT if node in outputs else 1.0)

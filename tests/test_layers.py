@@ -20,7 +20,7 @@ _MAY_IMPORT = {
     "check/numeric": {"check/find", "check/cases", "check/derivative", "check/numeric", "check", "report", "numerics"},
     "report": {"report"},
 }
-"""For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches` and `_torch`)."""
+"""For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches`, `settings` and `_torch`)."""
 
 _COMMANDS = {"numerics/command.py": {"check/find", "check/runner"}, "numerics/renew.py": {"check/find"}}
 """What the command line runs of `numerics` finds its targets as the audit does. Nothing below may import these two."""
@@ -59,7 +59,7 @@ def test_arrows_point_down() -> None:
             for module in _imports(path):
                 parts = module.split(".")[1:]
                 if len(parts) == 1:
-                    ok = parts[0] in {"errors", "dtypes", "_torch", "caches"} or parts[0] in allowed
+                    ok = parts[0] in {"errors", "dtypes", "_torch", "caches", "settings"} or parts[0] in allowed
                 elif parts[0] == "check" and len(parts) == 2:
                     ok = "check" in allowed and parts[1] in _TOP_OF_CHECK
                 else:

@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from pullback import settings
 from pullback.bind import eager
 from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
-from pullback.kernels.backend import Backend, current, is_native
+from pullback.kernels.backend import Backend, is_native
 
 MAX_PLANS = 64
 """Kinds of call that get graphs of their own; others run the formula as it stands."""
@@ -50,7 +51,7 @@ class Plans:
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
-        if plan is None or reads is None or self._made_for != (self._backend or current()):
+        if plan is None or reads is None or self._made_for != (self._backend or settings.backend()):
             return None
         return plan if reads.unchanged() else None
 
@@ -66,7 +67,7 @@ class Plans:
             FormulaError: if the formula does what has no derivative.
         """
         with self._lock:
-            backend = self._backend or current()
+            backend = self._backend or settings.backend()
             if self._reads is None or backend != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
                 self._made_for, self._reads = backend, reads_of(*self._sources)

@@ -42,11 +42,12 @@ def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tupl
     low, high = _FORM.ordinal(x[places]), _FORM.ordinal(x[[k + 1 for k in places]])
     rows = np.arange(len(places))
     for _ in range(_ROUNDS):
-        grid = low[:, None] + (high - low)[:, None] * np.arange(_PARTS + 1) // _PARTS
+        part, rest = np.divmod((high - low)[:, None], _PARTS)  # from -16 to 16 are almost 2^63 numbers
+        grid = low[:, None] + part * np.arange(_PARTS + 1) + rest * np.arange(_PARTS + 1) // _PARTS
         slopes = gradient(_FORM.at_ordinal(grid.ravel())).reshape(grid.shape)
         steps = np.nan_to_num(np.abs(np.diff(slopes, axis=1)), nan=0.0, posinf=0.0)
-        part = np.argmax(steps, axis=1)
-        low, high, height = grid[rows, part], grid[rows, part + 1], steps[rows, part]
+        k = np.argmax(steps, axis=1)
+        low, high, height = grid[rows, k], grid[rows, k + 1], steps[rows, k]
     ends = _FORM.at_ordinal(low), _FORM.at_ordinal(high)
     found = [(float(a), float(b)) for a, b, h in zip(*ends, height, strict=True) if h > least]
     return sorted(set(found))

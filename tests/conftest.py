@@ -1,5 +1,6 @@
 """Tests run on one thread, from the same random state, and leave no global setting of PyTorch changed."""
 
+import os
 import sys
 
 import hypothesis
@@ -10,7 +11,8 @@ from pullback.errors import RunnerError
 from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
 
-set_backend("eager")  # whose results are those of the formulas, bit for bit; `native` below is for tests of the other
+# eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
+set_backend(os.environ.get("PULLBACK_TEST_BACKEND", "eager"))
 
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 

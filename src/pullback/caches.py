@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+KINDS = {"kernels": "*.so", "certificates": "*.stable.toml"}
+"""Folders of the cache, and the files that count there."""
 
 
 def root() -> Path:
@@ -14,3 +19,37 @@ def root() -> Path:
     """
     given = os.environ.get("PULLBACK_CACHE_DIR")
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pullback"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What lies in one folder of the cache: how many entries, and their bytes."""
+
+    kind: str
+    entries: int
+    size: int
+
+
+def kept() -> list[Kept]:
+    """Return what the cache holds, kind by kind."""
+    found = []
+    for kind, pattern in KINDS.items():
+        sizes = [path.stat().st_size for path in (root() / kind).glob(pattern)]
+        found.append(Kept(kind, len(sizes), sum(sizes)))
+    return found
+
+
+def clear(kind: str) -> int:
+    """Remove the entries of one kind, and what lies beside them; return how many there were.
+
+    A process that has loaded a kernel keeps it. Another that is making one makes it again, or runs without.
+    """
+    entries = 0
+    for path in _files(root() / kind):
+        entries += path.match(KINDS[kind])
+        path.unlink(missing_ok=True)
+    return entries
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.glob("*")) if path.is_file())

@@ -207,6 +207,32 @@ def stabilise(
     render(renewal, _console())
 
 
+@program.group()
+def cache() -> None:
+    """Show or empty the cache of compiled kernels and of certificates."""
+
+
+@cache.command()
+def info() -> None:
+    """Say where the cache is and what it holds."""
+    from pullback import caches
+
+    click.echo(caches.root())
+    for kept in caches.kept():
+        click.echo(f"{kept.kind}: {kept.entries}, {kept.size / 1024:.0f} KiB")
+
+
+@cache.command()
+@click.option("--certificates", is_flag=True, help="The certificates too, which searches have to find again.")
+def clear(certificates: bool) -> None:
+    """Remove the compiled kernels: they are made again when they are needed."""
+    from pullback import caches
+
+    for kind in ("kernels", "certificates") if certificates else ("kernels",):
+        count = caches.clear(kind)
+        click.echo(f"removed {count} {kind if count != 1 else kind.removesuffix('s')}")
+
+
 @program.command()
 @click.argument("rule", required=False)
 def rules(rule: str | None) -> None:

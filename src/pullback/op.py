@@ -90,20 +90,19 @@ class Op:
         key = None if kwargs else key_of(args, grad)
         plan = self._plans.known(key)
         if plan is not None:
-            kernels = plan.kernels
-            if kernels is not None:
-                return eager.run(kernels, args if kernels.n_inputs == len(args) else _tensors(args))
+            tensors = args if plan.n_tensors == len(args) else _tensors(args)
         else:
             if (proxy := _proxy(args, kwargs)) is not None:
                 return self._recorded(proxy.tracer, args, kwargs)
             call = Call(args, kwargs, grad)
-            plan = self._plans.of(call, grad)
-            kernels = plan.kernels
-            if kernels is not None:
-                return eager.run(kernels, call.tensors)
+            plan, tensors = self._plans.of(call, grad), call.tensors
+        if plan.kernels is not None:
+            return eager.run(plan.kernels, tensors)
+        if plan.value is not None:
+            return plan.value(tensors)
         if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
             return self._inline(args, kwargs)
-        return plan.value(*args) if key is not None and plan.value is not None else self._value(args, kwargs)
+        return self._value(args, kwargs)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the formula in native ops, which every transform differentiates."""
@@ -122,7 +121,7 @@ class Op:
     def _functions(self, call: Call) -> Functions:
         forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
         if forms is not None:
-            return Functions(forms.value, forms.first, forms.recorded)
+            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients)
         if self._soft is None:
             return Functions(self._formula, self._formula, self._formula, self._exact)
         derivative = differentiated(self._formula, self._soft, self.__name__)
@@ -229,6 +228,29 @@ class Op:
         self._stable.keep(*found)
         self._plans.forget()
         return found
+
+    def compile(self, *args: Any, **kwargs: Any) -> Op:
+        """Make the kernels for calls like this one ahead of time, with and without a gradient.
+
+        The arguments are an example; their values are not read. Kernels are kept on disk, so that a later process
+        loads them.
+
+        Returns:
+            The op itself.
+
+        Raises:
+            OptionError: if there is no example, or calls like it run without graphs; the message says why.
+            RunnerError: if the backend is "native" and cannot compile.
+        """
+        args, kwargs = self._example(args, kwargs)
+        if self.kind == "ruled":
+            raise OptionError(f"{self.__name__} has a rule: it runs as it is written, there is nothing to compile.")
+        live = Call(args, kwargs, grad=True).requiring_grad()
+        plan = self._plans.of(live, True)
+        if plan.kernels is None and any(x.requires_grad for x in live.tensors):
+            raise OptionError(f"{self.__name__} runs as it stands, since {plan.why_inline}.")
+        self._plans.of(Call(args, kwargs, grad=False), False)
+        return self
 
     @property
     def is_stable(self) -> bool:
@@ -339,7 +361,7 @@ def _require_grad(leaves: Sequence[Any]) -> bool:
     return any(a.requires_grad if isinstance(a, Tensor) else isinstance(a, list | tuple | dict) for a in leaves)
 
 
-def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+def _tensors(args: tuple[Any, ...]) -> Sequence[Tensor]:
     return [a for a in args if isinstance(a, Tensor)]
 
 

@@ -173,7 +173,7 @@ def test_of_the_tutorial():
     assert complaints(audited(TUTORIAL)) == []
 
 
-@pytest.mark.parametrize(("family", "rules"), [("PB1", 17), ("PB4", 12)])
+@pytest.mark.parametrize(("family", "rules"), [("PB1", 17), ("PB2", 3), ("PB3", 5), ("PB4", 12)])
 def test_of_mutants(family, rules, tmp_path):
     modules = [build(mutant, tmp_path) for mutant in one_for_each_rule(family)]
     options = replace(OPTIONS, select=(family,))

@@ -1,21 +1,25 @@
 """Kernels of our own: which parts of a graph they take, what layouts they read, what happens where they cannot be."""
 
+import io
 import os
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pullback
 from pullback import caches
+from pullback.cli import program
 from pullback.errors import OptionError, RunnerError
-from pullback.kernels import backend, build, layout
+from pullback.kernels import backend, build, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
@@ -395,3 +399,95 @@ def test_the_functions_of_sleef_that_are_called_are_there():
         if not hasattr(library, f"Sleef_{name}{kind}_{accuracy}")
     ]
     assert not missing
+
+
+def test_kernels_are_made_ahead_of_time(bare, monkeypatch):
+    op = pullback.function(gate)
+    assert op.compile(torch.randn(5)) is op
+    monkeypatch.setattr(build, "_call", lambda *_: pytest.fail("compiled at the call"))
+    x = torch.randn(5, requires_grad=True)
+    op(x).sum().backward()
+    assert torch.allclose(op(x.detach()), gate(x.detach()))
+    with pytest.raises(OptionError, match="runs as it stands, since"):
+        pullback.function(lambda x: x.view(-1)).compile(torch.randn(5))
+    ruled = pullback.function(lambda x: x * 2).vjp(lambda g, out, x: 2 * g)
+    with pytest.raises(OptionError, match="has a rule"):
+        ruled.compile(torch.randn(5))
+    with pytest.raises(OptionError, match="has not been called yet"):
+        pullback.function(gate).compile()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_a_long_compilation_is_announced_on_a_terminal(monkeypatch, seconds):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(notice, "AFTER", 0.1)
+    with notice.noticed("compiling 2 kernels"):
+        time.sleep(seconds)
+    assert ("compiling 2 kernels" in screen.getvalue()) == bool(seconds)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with notice.noticed("compiling 2 kernels"):
+        time.sleep(seconds)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_the_cache_is_shown_and_emptied(bare):
+    runner = CliRunner()
+    assert runner.invoke(program, ["cache", "info"]).output.splitlines()[1:] == [
+        "kernels: 0, 0 KiB",
+        "certificates: 0, 0 KiB",
+    ]
+    pullback.function(gate)(torch.randn(5))
+    certificates = caches.root() / "certificates"
+    certificates.mkdir()
+    (certificates / "one.stable.toml").write_text("")
+    assert "kernels: 1, " in runner.invoke(program, ["cache", "info"]).output
+    assert runner.invoke(program, ["cache", "clear"]).output == "removed 1 kernel\n"
+    assert not list((caches.root() / "kernels").iterdir())
+    assert (certificates / "one.stable.toml").exists()
+    assert "removed 1 certificate\n" in runner.invoke(program, ["cache", "clear", "--certificates"]).output
+
+
+def test_orders_beyond_the_first_are_kernels_too(native):
+    def chain(f, x):
+        out = [f(x)]
+        for _ in range(3):
+            out.append(torch.autograd.grad(out[-1], x, torch.ones_like(x), create_graph=True)[0])
+        return out
+
+    op = pullback.function(gate)
+    x = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    ours = chain(op, x)
+    for value, right in zip(ours, chain(gate, x), strict=True):
+        assert torch.allclose(value, right, rtol=1e-10, atol=1e-14)
+        assert "_Kernels" in type(value.grad_fn).__name__
+    assert torch.autograd.gradgradcheck(op, (x[:5].detach().requires_grad_(),))
+
+
+def test_the_second_derivative_of_a_stable_op_is_its_form(native):
+    from pullback.catalog import tanh
+
+    x = torch.tensor([12.0, 20.0, 40.0], requires_grad=True)
+    (g,) = torch.autograd.grad(tanh(x).sum(), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+    (t,) = torch.autograd.grad(h.sum(), x)
+    wide = x.detach().double()
+    assert torch.allclose(g.double(), 1 / torch.cosh(wide) ** 2, rtol=1e-6)
+    assert torch.allclose(h.double(), -2 * torch.tanh(wide) / torch.cosh(wide) ** 2, rtol=1e-6)
+    assert torch.isfinite(t).all()
+
+
+FACTOR = 2.0
+
+
+def test_what_a_formula_reads_has_changed_before_its_second_derivative(native, monkeypatch):
+    op = pullback.function(lambda x: torch.exp(x * FACTOR))
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    y = op(x)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    with pytest.raises(pullback.DerivativeError, match="has changed between"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)

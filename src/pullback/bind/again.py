@@ -40,6 +40,16 @@ def gradient_of(native: Flat, joint: Joint, n_inputs: int) -> Callable[..., list
     return gradient
 
 
+def picked(gradients: Callable[..., list[Tensor]], wanted: Sequence[int]) -> Callable[..., list[Tensor | None]]:
+    """Return a function that gives some of the gradients that another gives."""
+
+    def some(*given: Tensor) -> list[Tensor | None]:
+        every = gradients(*given)
+        return [every[i] for i in wanted]
+
+    return some
+
+
 def _alias(x: Tensor, wanted: bool) -> Tensor:
     if x.requires_grad:
         return x.view_as(x)

@@ -44,8 +44,7 @@ class _Kernels(torch.autograd.Function):
         if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
             gradients = _recorded(kernels, inputs, [cotangents[i] for i in kernels.joint.connected])
         else:
-            # a mode or compiled autograd, which watch ATen ops
-            watched = torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager()
+            watched = _is_watched(cotangents)
             gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
             backward = kernels.joint.backward.forward if watched else kernels.backward
             gradients = backward(*[kept[i] for i in kernels.operands], *gs)
@@ -55,12 +54,19 @@ class _Kernels(torch.autograd.Function):
         return tuple(by_argument)
 
 
+def _is_watched(cotangents: Sequence[Tensor]) -> bool:
+    """Whether only ATen ops will do: for compiled autograd, a mode, or a batch of cotangents."""
+    if torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager():
+        return True
+    return any(_torch.is_grads_batch(g) for g in cotangents)
+
+
 _apply = _torch.plain_apply(_Kernels)
 
 
 def _recorded(kernels: Kernels, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """Return the vjp where autograd records it, or a transform does, which differentiates native ops."""
-    if kernels.again is not None and not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager():
+    if kernels.again is not None and not _is_watched(cotangents):
         gradients = kernels.again([*inputs, *cotangents])
         if gradients is not None:
             return gradients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.jet import first_order, first_order_within, second_order
+from pullback.bind.jet import first_order, first_order_within, gradients, second_order
 from pullback.bind.parts import replaced
 from pullback.bind.turns import Turns
 from pullback.errors import FormulaError, PullbackError
@@ -40,6 +40,7 @@ class Forms:
         arity: how many tensors.
         certificates: that they are from: one, or those of the formula's pointwise parts.
         rules: that they owe to, if they are made by the quick rule pass.
+        gradients: of inputs and cotangent, as values and with their first derivatives in graphs.
         within: of a pointwise formula, as `first`, for the middle of another: there its value counts, which that of
             `first` is not where an input or a slope is infinite.
     """
@@ -51,6 +52,7 @@ class Forms:
     arity: int
     certificates: tuple[Certificate, ...] = ()
     rules: tuple[str, ...] = ()
+    gradients: tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]] | None = None
     within: Callable[..., Tensor] | None = None
 
 
@@ -97,7 +99,8 @@ def forms_by_rules(found: QuickForms, formula: Callable[..., Tensor], written: C
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
     second = second_order(value, slopes, curvatures)
     turns = Turns({(): value, **found.derivatives}, written)
-    return Forms(value, first, second, _recorded(turns, second), arity, rules=found.rules)
+    pair = _gradients(slopes, curvatures)
+    return Forms(value, first, second, _recorded(turns, second), arity, rules=found.rules, gradients=pair)
 
 
 def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
@@ -113,8 +116,16 @@ def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
     first, second = first_order(value, slopes), second_order(value, slopes, curvatures)
     turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
-    within = first_order_within(value, slopes)
-    return Forms(value, first, second, _recorded(turns, second), len(names), (found,), within=within)
+    within, pair = first_order_within(value, slopes), _gradients(slopes, curvatures)
+    return Forms(value, first, second, _recorded(turns, second), len(names), (found,), gradients=pair, within=within)
+
+
+def _gradients(
+    slopes: Sequence[Callable[..., Tensor]], curvatures: Mapping[tuple[int, int], Callable[..., Tensor]]
+) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
+    n = range(len(slopes))
+    differentiable = [first_order(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
+    return gradients(slopes), gradients(differentiable)
 
 
 def _recorded(turns: Turns, second: Callable[..., Tensor]) -> Callable[..., Tensor]:

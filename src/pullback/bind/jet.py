@@ -31,6 +31,17 @@ def first_order(value: Function, slopes: Sequence[Function]) -> Function:
     return function
 
 
+def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
+    """Return the gradient of a function whose slopes are given: of its inputs and a cotangent, one for each input."""
+
+    def function(*given: Tensor) -> list[Tensor]:
+        *inputs, g = given
+        xs = torch.broadcast_tensors(*inputs)
+        return [(g * slope(*xs)).sum_to_size(x.shape) for slope, x in zip(slopes, inputs, strict=True)]
+
+    return function
+
+
 def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
     """Return `first_order` for the middle of a formula: its own value is right too, where that has NaN.
 

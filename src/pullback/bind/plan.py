@@ -59,12 +59,17 @@ class Kernels:
 class Plan:
     """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given.
 
-    `value` is what then computes it where nothing is differentiated.
+    Attributes:
+        kernels: of a call that is differentiated.
+        why_inline: the reason.
+        value: computes it from its tensors where nothing is differentiated, if kernels do that.
+        n_tensors: how many these are.
     """
 
     kernels: Kernels | None
     why_inline: str = ""
-    value: Callable[..., Any] | None = None
+    value: Callable[[Sequence[Tensor]], Any] | None = None
+    n_tensors: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +81,15 @@ class Functions:
         derivative: gives the same, and its first derivative is the op's.
         native: gives the same, and its derivatives of higher order are the op's.
         exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
+        gradients: where they are known, functions of the tensors and a cotangent that give the gradient of each: as
+            values, and with first derivatives that are the op's second.
     """
 
     value: Callable[..., Any]
     derivative: Callable[..., Any]
     native: Callable[..., Any]
     exact: tuple[bool, bool] = (False, False)
+    gradients: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
 
 def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
@@ -112,34 +120,32 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     holding = f"it returns an object of type {strange[0]}" if strange else ""
     obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
     if obstacle or not (wanted or is_native(backend)):
-        return Plan(None, obstacle or _NOT_ASKED, functions.value)
+        return Plan(None, obstacle or _NOT_ASKED)
     try:
         joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_native(backend))
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
-        return Plan(None, _NOT_ASKED, _value(joint, call, facts.outputs, structure[0], functions.exact, backend))
+        value = _value(joint, facts.outputs, structure[0], functions.exact, backend)
+        return Plan(None, _NOT_ASKED, value, len(call.tensors))
     if not joint.connected:
         return Plan(None, "no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
     current = while_current(native, reads, name)
-    return Plan(_kernels(joint, current, facts.outputs, structure[0], functions.exact, backend))
+    kernels = _kernels(joint, current, facts.outputs, structure[0], functions.exact, backend)
+    return Plan(kernels, n_tensors=kernels.n_inputs)
 
 
 _NOT_ASKED = "no gradient is asked for"
 
 
 def _value(
-    joint: Joint, call: Call, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
-) -> Callable[..., Any]:
+    joint: Joint, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
+) -> Callable[[Sequence[Tensor]], Any]:
     """Return what computes the value where nothing is differentiated."""
     ((_, run),) = lower([joint.forward], exact[:1], backend)
-    result, simple = Tree.of_leaves(outputs, spec), len(call.tensors) == len(call.leaves)
-
-    def value(*args: Any) -> Any:
-        return result.filled(tuple(run(*(args if simple else [a for a in args if isinstance(a, Tensor)]))))
-
-    return value
+    result = Tree.of_leaves(outputs, spec)
+    return lambda tensors: result.filled(tuple(run(*tensors)))
 
 
 def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:

@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from pullback import settings
 from pullback.bind import eager
-from pullback.bind.again import Run, gradient_of
+from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
-from pullback.kernels.backend import Backend, current, is_native
+from pullback.kernels.backend import Backend, is_native
 
 MAX_PLANS = 64
 """Kinds of call that get graphs of their own; others run the formula as it stands."""
@@ -28,6 +29,7 @@ class Plans:
         functions: what it computes for a call.
         sources: the functions that the user wrote, whose reads are watched.
         backend: whose kernels; `None` for those that are set for all ops.
+        again: whether gradients that autograd records are carried out by plans too.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Plans:
         functions: Callable[[Call], Functions],
         sources: tuple[Callable[..., Any] | None, ...],
         backend: Backend | None = None,
+        again: bool = True,
     ) -> None:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
+        self._again = again
         self._made_for: Backend | None = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
@@ -47,7 +51,7 @@ class Plans:
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
-        if plan is None or reads is None or self._made_for != (self._backend or current()):
+        if plan is None or reads is None or self._made_for != (self._backend or settings.backend()):
             return None
         return plan if reads.unchanged() else None
 
@@ -63,7 +67,7 @@ class Plans:
             FormulaError: if the formula does what has no derivative.
         """
         with self._lock:
-            backend = self._backend or current()
+            backend = self._backend or settings.backend()
             if self._reads is None or backend != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
                 self._made_for, self._reads = backend, reads_of(*self._sources)
@@ -72,21 +76,29 @@ class Plans:
             if plan is None and len(self.plans) >= MAX_PLANS:
                 return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
             if plan is None:
-                plan = make_plan(call, self._name, self._functions(call), self._reads, grad, backend)
-                if plan.kernels is not None and is_native(backend):
-                    plan = Plan(replace(plan.kernels, again=_again(self._name, plan.kernels, backend)))
+                functions = self._functions(call)
+                plan = make_plan(call, self._name, functions, self._reads, grad, backend)
+                if self._again and plan.kernels is not None and is_native(backend):
+                    again = _again(self._name, plan.kernels, functions, backend)
+                    plan = replace(plan, kernels=replace(plan.kernels, again=again))
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan
 
 
-def _again(name: str, kernels: Kernels, backend: Backend) -> Run:
+def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Run:
     """Return what computes the gradient of an op where autograd records it, by plans of its own.
 
     What the formula reads is not watched again: where it has changed, `kernels.native` says so.
     """
     gradient = gradient_of(kernels.native, kernels.joint, kernels.n_inputs)
-    plans = Plans(f"the gradient of {name}", lambda _: Functions(gradient, gradient, gradient), (), backend)
+    value = derivative = gradient
+    if functions.gradients is not None:
+        value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)
+    exact = (functions.exact[1], functions.exact[1])
+    made = Functions(value, derivative, gradient, exact)
+    # where gradients are given, there are those of two orders, and `native` takes the next
+    plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, again=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
         plan = plans.known(key_of(tensors, True)) or plans.of(Call(tuple(tensors), {}, True), True)

@@ -19,6 +19,7 @@ from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.linearity import nonlinearity
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
+from pullback.check.numeric.numbers import Numbers
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 
@@ -163,6 +164,11 @@ class Facts:
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example, three directions for each input."""
         return self.compare(self.base, directions=3)
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """How accurate value and gradient are."""
+        return Numbers(self)
 
     def is_valid(self, case: Case) -> bool:
         """Whether the forward takes the case."""

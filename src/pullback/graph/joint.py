@@ -137,7 +137,7 @@ def _cut(
     borders = [a for a in dict.fromkeys(read) if (a in ahead or a in inputs) and a.op != "get_attr"]
     again: set[fx.Node] = set()
     if recompute and any(node not in inputs for node in borders):
-        kept = chosen(inputs, outputs, ahead, borders, _written(graph))
+        kept = chosen(inputs, outputs, borders, _written(graph))
         borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])

@@ -15,16 +15,13 @@ from torch import Tensor, fx
 
 from pullback import _torch
 
-_ALIVE = 0.5
-"""Part of its bytes that an input costs: the caller often holds it anyway."""
-_RESULT = 0.45
-"""The same for an output, which need not be computed again."""
+_RESULT = 0.9
+"""Part of its bytes that an output costs: the caller may let go of it."""
 
 
 def chosen(
     inputs: Collection[fx.Node],
     outputs: Collection[Any],
-    ahead: Collection[fx.Node],
     read: Iterable[fx.Node],
     fixed: Collection[fx.Node],
 ) -> set[fx.Node]:
@@ -33,34 +30,43 @@ def chosen(
     Args:
         inputs: of the forward.
         outputs: of the forward.
-        ahead: nodes of the forward.
         read: nodes of the forward, and inputs, that the backward reads.
         fixed: nodes that share memory with what is written to: they are saved where they are read.
     """
+    prices: dict[fx.Node, float] = {}
+    sources: set[fx.Node] = set()
+    stack = [node for node in read if node.op != "get_attr"]
+    wanted = set(stack)
+    while stack:
+        node = stack.pop()
+        if node in prices:
+            continue
+        prices[node] = _price(node, inputs, outputs)
+        if node in inputs or node in fixed or not is_cheap(node):
+            sources.add(node)
+        else:
+            stack += [a for a in node.all_input_nodes if a.op != "get_attr"]
+    if all(source in inputs for source in sources):
+        return sources
+    return _cut(prices, sources, wanted)
+
+
+def _cut(prices: dict[fx.Node, float], sources: set[fx.Node], wanted: set[fx.Node]) -> set[fx.Node]:
+    """Return the cheapest nodes that stand on every way from the sources to what is wanted."""
     import networkx as nx  # type: ignore[import-untyped]  # here, since it takes a tenth of a second
 
     graph = nx.DiGraph()
     graph.add_nodes_from((_START, _END))
-    stack, seen = list(read), set()
-    for node in stack:
-        if node.op != "get_attr":
-            graph.add_edge((node, "out"), _END)  # without a capacity, which is infinite
-    while stack:
-        node = stack.pop()
-        if node in seen or node.op == "get_attr":
-            continue
-        seen.add(node)
-        graph.add_edge((node, "in"), (node, "out"), capacity=_price(node, inputs, outputs))
-        if node in inputs or node in fixed or not is_cheap(node):
-            graph.add_edge(_START, (node, "in"))
-            continue
-        for operand in node.all_input_nodes:
-            if operand in ahead or operand in inputs:
-                if operand.op != "get_attr":
-                    graph.add_edge((operand, "out"), (node, "in"))
-                stack.append(operand)
+    for node, price in prices.items():
+        graph.add_edge((node, "in"), (node, "out"), capacity=price)
+        if node in sources:
+            graph.add_edge(_START, (node, "in"))  # without a capacity, which is infinite
+        else:
+            graph.add_edges_from(((a, "out"), (node, "in")) for a in node.all_input_nodes if a in prices)
+        if node in wanted:
+            graph.add_edge((node, "out"), _END)
     _, (before, _) = nx.minimum_cut(graph, _START, _END)
-    return {node for node in seen if (node, "in") in before and (node, "out") not in before}
+    return {node for node in prices if (node, "in") in before and (node, "out") not in before}
 
 
 _START, _END = "start", "end"
@@ -82,5 +88,6 @@ def _price(node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any])
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return float("inf")
-    size = float(value.numel() * value.element_size()) + 1
-    return size * (_RESULT if node in outputs else _ALIVE if node in inputs else 1.0)
+    if node in inputs:
+        return 0.0  # the node keeps every input, for derivatives of higher order
+    return (value.numel() * value.element_size() + 1) * (_RESULT if node in outputs else 1.0)

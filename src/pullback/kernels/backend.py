@@ -6,16 +6,14 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch import fx
 
+from pullback import settings
 from pullback.errors import OptionError, RunnerError
 from pullback.kernels import build, eager, native
-
-Backend = Literal["auto", "native", "eager"]
-
-_current: list[Backend] = ["auto"]
+from pullback.settings import Backend as Backend
 
 
 def set_backend(name: Backend) -> None:
@@ -29,18 +27,18 @@ def set_backend(name: Backend) -> None:
     Raises:
         OptionError: for any other name.
     """
-    _current[0] = checked(name)
+    settings.set_backend(checked(name))
 
 
 @contextmanager
 def backend(name: Backend) -> Iterator[None]:
     """Have a backend for a while; it holds for the whole process, as `set_backend` does."""
-    before = _current[0]
+    before = settings.chosen()
     set_backend(name)
     try:
         yield
     finally:
-        _current[0] = before
+        settings.set_backend(before)
 
 
 def checked(name: Backend) -> Backend:
@@ -52,11 +50,6 @@ def checked(name: Backend) -> Backend:
     if name not in get_args(Backend):
         raise OptionError(f"a backend is one of {', '.join(get_args(Backend))}, not {name!r}.")
     return name
-
-
-def current() -> Backend:
-    """Return the backend of ops that do not name their own."""
-    return _current[0]
 
 
 def is_native(name: Backend) -> bool:

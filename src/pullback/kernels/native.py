@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from pullback.kernels import build
 from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
+from pullback.kernels.notice import noticed
 from pullback.kernels.regions import Region, regions_of, value_of
 from pullback.kernels.source import source_of
 
@@ -131,11 +132,12 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
     """
     regions = [regions_of(module.graph, bits) for module, bits in zip(modules, exact, strict=True)]
     every = [region for of_one in regions for region in of_one]
-    if len(every) > 1:
-        with ThreadPoolExecutor(min(len(every), os.cpu_count() or 1)) as threads:
-            made = list(threads.map(Kernel, every))
-    else:
-        made = [Kernel(region) for region in every]
+    with noticed(f"compiling {len(every)} kernel{'s' * (len(every) > 1)}"):
+        if len(every) > 1:
+            with ThreadPoolExecutor(min(len(every), os.cpu_count() or 1)) as threads:
+                made = list(threads.map(Kernel, every))
+        else:
+            made = [Kernel(region) for region in every]
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
     return [
         _Rebuilt(module, of_one, kernels).module if of_one else module

@@ -1,7 +1,7 @@
 """All mutants, by family."""
 
 from ..model import Mutant
-from . import cotangents, derivatives, forward_mode, hidden_inputs, second_order, slots, transforms
+from . import context, cotangents, derivatives, forward_mode, hidden_inputs, numerics, second_order, slots, transforms
 
 FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "derivatives": derivatives.MUTANTS,
@@ -11,5 +11,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "second order": second_order.MUTANTS,
     "forward mode": forward_mode.MUTANTS,
     "transforms": transforms.MUTANTS,
+    "numerics": numerics.MUTANTS,
+    "context": context.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

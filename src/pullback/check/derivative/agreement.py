@@ -44,6 +44,11 @@ class Difference:
         return f"expected {show(self.expected)}, got {show(self.got)}{at}"
 
 
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, NaN where the other has NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
 def plural(number: int, what: str) -> str:
     """Write a count with its noun: "1 gradient", "2 gradients"."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pullback import _torch
 from pullback.check.rules import selected
 from pullback.check.runner.child import has_gpu
 from pullback.check.runner.outcome import Outcome, static_outcome
@@ -24,6 +25,7 @@ from pullback.check.runner.task import Limits, SubjectTask
 from pullback.check.subject import Given, Options, Subject
 
 _COMPILING = ("PB409", "PB410", "PB415")
+_TRACING = "PB3"
 
 
 def run_subjects(
@@ -74,11 +76,13 @@ def run_subjects(
 
 
 def preload(options: Options) -> None:
-    """Do once in this process, before forking, what every child would do again: warm up torch.compile.
+    """Do once in this process, before forking, what every child would do again: warm up torch.compile, and tracing.
 
     Args:
-        options: how subjects are audited; without a rule that compiles there is nothing to do.
+        options: how subjects are audited; without a rule that compiles or traces there is nothing to do.
     """
+    if any(rule.family == _TRACING for rule in selected(options)):
+        _warm_tracing()
     if any(rule.id in _COMPILING for rule in selected(options)):
         _warm()
 
@@ -93,6 +97,12 @@ def _warm() -> None:
             for size in (2, 3):
                 torch.autograd.backward(compiled(torch.ones(size, requires_grad=True)).sum())
             torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))
+
+
+@functools.cache
+def _warm_tracing() -> None:
+    with suppress(Exception), torch.no_grad():
+        _torch.trace_ops(lambda x: [torch.sin(x)], torch.ones(1))
 
 
 class _Sine(torch.autograd.Function):

@@ -1,0 +1,75 @@
+"""What is known of a subject's accuracy, each fact worked out once, when a rule asks for it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.numeric.elementwise import Columns, elementwise
+from pullback.check.numeric.scaled import Scaled, scaled
+from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.trial import Raised
+
+if TYPE_CHECKING:
+    from pullback.check.facts import Facts
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An elementwise subject over the whole range of a dtype.
+
+    Attributes:
+        at: the points.
+        quantities: the value, then its derivative by each input that varies.
+    """
+
+    at: Columns
+    quantities: list[Measured]
+
+
+class Numbers:
+    """What is known of the accuracy of one subject."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._sweeps: dict[torch.dtype, Sweep | None] = {}
+
+    @functools.cached_property
+    def sweeper(self) -> Sweeper | None:
+        """What measures the subject; `None` unless it computes elementwise, draws nothing, and has a derivative."""
+        facts = self._facts
+        if facts.draws or facts.backward_draws or not facts.backward_works:
+            return None
+        found = elementwise(facts.subject, facts.base)
+        return None if found is None else Sweeper(found, facts.options.seed)
+
+    @functools.cached_property
+    def scaled(self) -> list[Scaled]:
+        """The example made larger, smaller and moved, of a subject that mixes elements; the example itself first."""
+        facts = self._facts
+        if facts.draws or facts.backward_draws or not facts.backward_works or self.sweeper is not None:
+            return []
+        found = []
+        for trial in scaled(facts.subject, facts.base):
+            facts.events.beat()
+            found.append(trial)
+        return found if found and found[0].amount == 1 else []
+
+    def sweep(self, dtype: torch.dtype) -> Sweep | None:
+        """Return the measurement in one dtype; `None` where there is none."""
+        if dtype not in self._sweeps:
+            self._facts.events.beat()
+            self._sweeps[dtype] = self._measured(dtype)
+        return self._sweeps[dtype]
+
+    def _measured(self, dtype: torch.dtype) -> Sweep | None:
+        if self.sweeper is None:
+            return None
+        try:
+            at = self.sweeper.points(dtype)
+            return Sweep(at, self.sweeper.measure(dtype, at))
+        except Raised:
+            return None

@@ -1,0 +1,191 @@
+"""Subjects that mix elements, on their example made larger, smaller and moved: float32 beside float64.
+
+The float64 run is given the very numbers of the float32 one. It counts for a tensor where it is finite and where small
+changes of the inputs change it little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.cases.dtypes import widened
+from pullback.check.cases.structure import is_structured
+from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+from pullback.dtypes import has_derivative
+
+_FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
+_SHIFTS = (100.0, 1000.0)
+_STEADY_BY, _STEADY = 2.0**-44, 2.0**-24
+"""Inputs that change by so much, relatively, may change a tensor by so much of its largest element."""
+_STEADY_RUNS, _SPREAD_RUNS = 2, 6
+_BISECTIONS = 12
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One tensor in float32 beside the same in float64.
+
+    Attributes:
+        label: "value" or "gradient of x".
+        got: in float32, as float64.
+        right: in float64.
+    """
+
+    label: str
+    got: Tensor
+    right: Tensor
+
+    @property
+    def size(self) -> float:
+        """The largest element."""
+        return float(self.right.abs().max())
+
+    @property
+    def is_within_range(self) -> bool:
+        """Whether all of it is finite in float32."""
+        return self.size <= torch.finfo(torch.float32).max
+
+    @property
+    def worst(self) -> int:
+        """The place of the element that is not finite, or else the furthest off."""
+        return int((self.got - self.right).abs().nan_to_num(nan=torch.inf).argmax())
+
+    def error(self, usual: float) -> float:
+        """Return the largest error, relative to the largest element or, if that is larger, to the usual one."""
+        size = max(self.size, usual)
+        return float((self.got - self.right).abs().max()) / size if size else 0.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A variant of the example, run in both dtypes.
+
+    Attributes:
+        case: the variant, in float32.
+        label: what was done to the example.
+        change: what does it to a tensor, by a factor or a shift.
+        amount: the factor or the shift.
+        tensors: values and gradients that float64 can judge.
+    """
+
+    case: Case
+    label: str
+    change: Callable[[Tensor, float], Tensor]
+    amount: float
+    tensors: tuple[Beside, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest number among the inputs."""
+        return max(float(t.abs().max()) for t in self.case.tensors)
+
+
+def scaled(subject: Subject, base: Case) -> Iterator[Scaled]:
+    """Yield the example multiplied and moved by various amounts, as far as the subject takes these."""
+    if any(t.is_complex() or not t.numel() for t in base.tensors):
+        return
+    for factor in _FACTORS:
+        yield from measured(subject, base, _times, factor)
+    if not any(is_structured(t) for t in base.tensors):
+        for shift in _SHIFTS:
+            yield from measured(subject, base, _moved, shift)
+
+
+def measured(
+    subject: Subject, base: Case, change: Callable[[Tensor, float], Tensor], amount: float
+) -> Iterator[Scaled]:
+    """Yield the example changed by one amount, run in both dtypes; nothing if the subject does not take it."""
+    label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
+    case = in_float32(base.map_inputs(lambda t: change(t, amount), label))
+    wide = widened(case)
+    try:
+        got = results(subject, case)
+        right = results(subject, wide)
+        again = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(_STEADY_RUNS)]
+    except Raised:
+        return
+    pairs = [
+        Beside(name, g.double(), r)
+        for (name, g), (_, r), *others in zip(got, right, *again, strict=True)
+        if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
+    ]
+    yield Scaled(case, label, change, amount, tuple(pairs))
+
+
+def results(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:
+    """Return the floating outputs, and the gradient of each input, with their names.
+
+    Raises:
+        Raised: if the forward or the backward raises.
+    """
+    run = forward(subject, case)
+    values = [("value", out.detach()) for out in run.outputs if out.is_floating_point()]
+    gradients = vjp(run, standard_cotangents(run.roots, run.differentiable))
+    names = [f"gradient of {case.names[p]}" for p in case.wrt]
+    return values + [(n, g.detach()) for n, g in zip(names, gradients, strict=True) if g is not None]
+
+
+def spread(subject: Subject, trial: Scaled, which: int, label: str) -> float:
+    """Return how much a tensor changes, relative to its largest element, when float32's last bit of inputs does."""
+    wide = widened(trial.case)
+    nth = [beside.label for beside in trial.tensors[:which]].count(label)
+    most = 0.0
+    for seed in range(_SPREAD_RUNS):
+        there = [t for name, t in results(subject, _nudged(wide, 2.0**-23, seed)) if name == label]
+        beside = trial.tensors[which]
+        most = max(most, float((there[nth] - beside.right).abs().max()) / beside.size)
+    return most
+
+
+def _is_steady(right: Tensor, others: Sequence[Tensor]) -> bool:
+    if not bool(torch.isfinite(right).all()):
+        return False
+    size = float(right.abs().max())
+    return all(o.shape == right.shape and float((o - right).abs().max()) <= _STEADY * size for o in others)
+
+
+def _nudged(case: Case, by: float, seed: int) -> Case:
+    """Return the case with every differentiated number changed by a random part of itself, up to `by`."""
+    generator = torch.Generator().manual_seed(seed)
+    once: dict[int, Tensor] = {}
+    for t in case.tensors:
+        once.setdefault(id(t), t * (1 + by * (2 * torch.rand(t.shape, generator=generator, dtype=t.dtype) - 1)))
+    return case.with_values({p: once[id(case.values[p])] for p in case.wrt})
+
+
+def in_float32(case: Case) -> Case:
+    """Return the case with its floating tensors in float32; one passed twice stays one."""
+    once: dict[int, Tensor] = {}
+    for value in case.values:
+        if isinstance(value, Tensor) and has_derivative(value):
+            once.setdefault(id(value), value.float())
+    return case.with_values({p: once[id(v)] for p, v in enumerate(case.values) if id(v) in once})
+
+
+def _times(t: Tensor, factor: float) -> Tensor:
+    return t * factor
+
+
+def _moved(t: Tensor, shift: float) -> Tensor:
+    return t + shift
+
+
+def first_bad(subject: Subject, base: Case, trial: Scaled, bad: Callable[[Scaled], bool]) -> Scaled:
+    """Return the trial with the least change that is bad, by bisection between the example and a bad trial."""
+    good, found = (1.0 if trial.change is _times else 0.0), trial
+    for _ in range(_BISECTIONS):
+        middle = (good * found.amount) ** 0.5 if trial.change is _times else (good + found.amount) / 2
+        there = next(measured(subject, base, trial.change, middle), None)
+        if there is None:
+            return found
+        if bad(there):
+            found = there
+        else:
+            good = middle
+    return found

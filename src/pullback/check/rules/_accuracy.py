@@ -1,0 +1,150 @@
+"""What the rules about accuracy share: the point that is shown, how grave it is, and its lines of a reproduction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pullback.check.case import Case
+from pullback.check.cases.repro import variables
+from pullback.check.derivative.agreement import show
+from pullback.check.numeric.numbers import Sweep
+from pullback.check.numeric.onset import ORDINARY, PASSED, Onset, is_within
+from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.report.model import Evidence, Finding, Severity, Verdict
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+_NEAR_LARGEST = 2.0**124
+"""Next to the end of float32's range: `cosh(88.8)` is infinite in PyTorch, and 89.5 rightly so."""
+_VECTOR = 64
+"""Elements that fill every processor's vectors."""
+
+
+def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Severity:
+    """Return how grave it is that something is not finite at a point, where a number of float32 is expected."""
+    if abs(expected) > _NEAR_LARGEST:
+        return "info"
+    everyday = is_within(point, PASSED)
+    if not all(point.values()):  # a single point, or a line: 0 · exp(256) is for few
+        return "warning" if everyday else "info"
+    if nan and everyday:
+        return "error"
+    return "warning" if is_within(point, ORDINARY) else "info"
+
+
+def spelled_point(point: dict[str, float]) -> str:
+    """Write a point: "x = 88.8, y = 2"."""
+    return ", ".join(f"{name} = {show(value)}" for name, value in point.items())
+
+
+def onset_text(found: Onset | None, point: dict[str, float]) -> str:
+    """Say where it begins, for the end of a message; nothing where that is the point itself or not known."""
+    if found is None or found.point == point:
+        return ""
+    line = "" if len(point) == 1 else "on the line through 0 "
+    towards = "" if found.upwards else ", towards 0"
+    return f"; {line}it begins at {spelled_point(found.point)}{towards}"
+
+
+def truth_text(quantity: Measured, value: float) -> str:
+    """Say what the value should be, and how that is known."""
+    return f"exactly {show(value)}" if quantity.exact else f"{show(value)} in a float64 run of the same function"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One quantity at one point of a sweep.
+
+    Attributes:
+        sweeper: what measured it.
+        sweep: where it was found.
+        dtype: of the sweep.
+        quantity: which of the sweep's quantities.
+        index: which of its points.
+    """
+
+    sweeper: Sweeper
+    sweep: Sweep
+    dtype: torch.dtype
+    quantity: int
+    index: int
+
+    @property
+    def measured(self) -> Measured:
+        """The quantity, at all points."""
+        return self.sweep.quantities[self.quantity]
+
+    @property
+    def point(self) -> dict[str, float]:
+        """The point."""
+        return {name: float(x[self.index]) for name, x in self.sweep.at.items()}
+
+    @property
+    def got(self) -> float:
+        """What is computed there."""
+        return float(self.measured.computed[self.index])
+
+    @property
+    def expected(self) -> float:
+        """What is right there."""
+        return float(self.measured.truth.high[self.index])
+
+    def case(self) -> Case:
+        """Return the smallest example found that shows it.
+
+        That is one element, or as many as vector instructions need: PyTorch's kernels compute a remainder with
+        others, and not always to the same bits.
+        """
+        for copies in (1, _VECTOR):
+            at = {name: np.full(copies, x) for name, x in self.point.items()}
+            again = float(self.sweeper.function.run(self.dtype, at)[self.quantity][0])
+            if again == self.got or (math.isnan(again) and math.isnan(self.got)):
+                break
+        return self.sweeper.function.case(self.dtype, at)
+
+
+def accuracy_finding(
+    audit: Audit, rule: str, severity: Severity, spot: Spot, tell: str, hint: str, verdict: Verdict = "unstable"
+) -> Finding:
+    """Build a finding about one quantity at one point; `tell` goes on after what is computed and what is right."""
+    measured = spot.measured
+    says = truth_text(measured, spot.expected)
+    case = spot.case()
+    return audit.finding(
+        rule,
+        severity,
+        verdict,
+        f"at {spelled_point(spot.point)} ({name_of(spot.dtype)}) the {measured.label} is {show(spot.got)}, and {says}"
+        f"{tell}",
+        case=case,
+        evidence=Evidence(spot.expected, spot.got, where=measured.label, dtype=name_of(spot.dtype)),
+        tail=_shown(case, measured.by, says),
+        hint=hint,
+    )
+
+
+def _shown(case: Case, by: str, says: str) -> list[str]:
+    if not by:
+        return [f"print('the value is', out.flatten()[0].item(), 'and', {says!r})"]
+    return gradient_lines(case, by, says)
+
+
+def gradient_lines(case: Case, by: str, says: str) -> list[str]:
+    """Return lines that print the first element of a gradient, and what it should be."""
+    position = next(p for p in case.wrt if case.names[p] == by)
+    return [
+        f"g = torch.autograd.grad(out.sum(), {variables(case)[position]})[0]",
+        f"print('the gradient is', g.flatten()[0].item(), 'and', {says!r})",
+    ]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Write a dtype without "torch."."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,93 @@
+"""What the rules about accuracy say of functions that mix elements: float32 beside a float64 run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.derivative.agreement import show
+from pullback.check.numeric.scaled import Beside, Scaled, first_bad, spread
+from pullback.check.rules._shown import literals
+from pullback.check.trial import standard_cotangents
+from pullback.report.model import Evidence, Finding, Severity
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_EVERY_DAY, _NOW_AND_THEN = 100.0, 1e4
+_HALF = 2.0**-12
+_INPUT = 16.0
+"""So many times what float32's last bit of the inputs changes is an error that their rounding explains."""
+
+
+def nonfinite_when_scaled(audit: Audit) -> Finding | None:
+    """Return the least change of the example from which on something is spuriously not finite."""
+
+    def which(trial: Scaled) -> Beside | None:
+        judged = [beside for beside in trial.tensors if beside.is_within_range]
+        values = [beside for beside in judged if beside.label == "value"]
+        return next((b for b in judged if values and not bool(torch.isfinite(b.got).all())), None)
+
+    trial = next((trial for trial in audit.numbers.scaled if which(trial) is not None), None)
+    if trial is None:
+        return None
+    trial = first_bad(audit.subject, audit.base, trial, lambda there: which(there) is not None)
+    beside = which(trial)
+    assert beside is not None
+    nan = bool(beside.got.isnan().any())
+    severity: Severity = "info" if trial.largest > _NOW_AND_THEN else "warning"
+    return _finding(audit, "PB301", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, beside)
+
+
+def lost_when_scaled(audit: Audit, rule: str, zero: bool) -> Finding | None:
+    """Return the change of the example at which most is lost of a tensor: an element that became 0, or another."""
+    trials = audit.numbers.scaled
+    usual = [beside.size for beside in trials[0].tensors] if trials else []
+    found: tuple[float, Scaled, Beside] | None = None
+    for trial in trials:
+        if len(trial.tensors) != len(usual) or trial.largest > _NOW_AND_THEN:
+            continue
+        for k, beside in enumerate(trial.tensors):
+            if not beside.is_within_range or not bool(torch.isfinite(beside.got).all()):
+                continue
+            error = beside.error(usual[k])
+            is_zero = float(beside.got.flatten()[beside.worst]) == 0
+            if error <= _HALF or is_zero != zero or (found is not None and error <= found[0]):
+                continue
+            if beside.error(0.0) > _INPUT * spread(audit.subject, trial, k, beside.label):
+                found = error, trial, beside
+    return None if found is None else _finding(audit, rule, "warning", found[1], found[2])
+
+
+def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside: Beside) -> Finding:
+    k = beside.worst
+    got, right = float(beside.got.flatten()[k]), float(beside.right.flatten()[k])
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), beside.got.shape))
+    at = f" at {list(index)}" if index else ""
+    large = f"with {trial.label}, the largest {show(trial.largest)}" if trial.amount not in (0.0, 1.0) else "already"
+    says = f"{show(right)} in a float64 run of the same function"
+    return audit.finding(
+        rule,
+        severity,
+        "unstable",
+        f"{large} (float32), the {beside.label}{at} is {show(got)}, and {says}",
+        case=trial.case,
+        evidence=Evidence(right, got, worst_index=index or None, where=beside.label, dtype="float32"),
+        tail=_lines(audit, trial, beside, k, says),
+        hint="subtract the maximum before exp, the mean before squares, and scale before norms",
+    )
+
+
+def _lines(audit: Audit, trial: Scaled, beside: Beside, k: int, says: str) -> list[str]:
+    if beside.label == "value":
+        number = [b for b in trial.tensors if b.label == "value"].index(beside)
+        return [audit.floating_outs, f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and', {says!r})"]
+    run = audit.base_run
+    cotangents = [g.float() for g in standard_cotangents(run.roots, run.differentiable)]
+    order = next(o for o, p in enumerate(trial.case.wrt) if beside.label == f"gradient of {trial.case.names[p]}")
+    return [
+        audit.outs,
+        f"g = torch.autograd.grad(outs, inputs, {literals(cotangents)}, allow_unused=True)[{order}]",
+        f"print('the gradient is', g.flatten()[{k}].item(), 'and', {says!r})",
+    ]

@@ -1,0 +1,81 @@
+"""unmarked-mutation (PB202): the forward changes an input in place and does not say so.
+
+## What it finds
+Differentiated inputs whose values are others after the forward than before, and that are not returned as marked by
+`ctx.mark_dirty`.
+
+## Why it hurts
+Autograd does not know. Whoever uses the input afterwards works with other numbers and gets the derivative of the
+old ones, or an error about a version, far from the cause.
+
+## Limits
+Buffers that are updated on purpose (running statistics) are no differentiated inputs and are left alone. Sees the
+example.
+
+## Bad
+```python
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = x.exp_().clone()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * out
+```
+
+## Good
+```python
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.exp_()
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * out
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.cases.repro import variables
+from pullback.check.derivative.agreement import same
+from pullback.check.rules._rule import rule
+from pullback.check.trial import forward
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    run = forward(audit.subject, audit.base)
+    for order, (before, after) in enumerate(zip(audit.base.tensors, run.inputs, strict=True)):
+        marked = any(out is after for out in run.outputs)
+        if marked or same(before, after):
+            continue
+        name = variables(audit.base)[audit.base.wrt[order]]
+        yield audit.finding(
+            "PB202",
+            "error",
+            "wrong",
+            f"the forward changes {audit.names[order]} in place and does not mark it as dirty",
+            case=audit.base,
+            tail=[f"print('{name} after the call:', {name})"],
+            hint="work on a copy, or call ctx.mark_dirty on the input and return it",
+        )
+        return
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

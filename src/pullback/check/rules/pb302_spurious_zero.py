@@ -1,0 +1,115 @@
+"""spurious-zero (PB302): value or gradient is 0 where the right number is not.
+
+## What it finds
+Value and gradient in float32 at the points of PB301, beside what they should be, where the computed number is 0 and
+the right one a normal number: a product underflowed on the way, or a sum absorbed what mattered, as `1 - cos(x)`
+does near 0, `1 - tanh(x)**2` from 9 on and `log(1 + exp(x))` from -16.6 down. The finding shows the largest number
+that was lost, and says where it begins.
+
+## Why it hurts
+A gradient of 0 is no small gradient: `log` of it is infinite, a quotient by it NaN, and what it multiplies never
+trains. Where it should be 0.5, as for `(1 - cos(x)) / x**2`, the value is plainly wrong, and nothing says so.
+
+## Limits
+A warning is a loss that weighs: at least 1/4096 of the size that the value, or gradient, usually has between 0.01
+and 16, at inputs from 1e-8 to 10 000. Else it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose
+their tails so. What input rounding alone explains, a step or a kink right there, is not reported, nor are numbers
+below the normal ones. Functions that mix elements are looked at as PB301 does, and only for what weighs.
+
+## Bad
+```python
+class Versine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (1 - torch.cos(x)) / x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (torch.sin(x) / x - (1 - torch.cos(x)) / x**2)
+```
+
+## Good
+```python
+class Versine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sinc(x / 2 / torch.pi) * torch.sin(x / 2)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        half = torch.sinc(x / 2 / torch.pi)
+        return g * (torch.sinc(x / torch.pi) - half**2 / 2)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pullback.check.numeric.elementwise import Columns
+from pullback.check.numeric.numbers import Sweep
+from pullback.check.numeric.onset import onset
+from pullback.check.numeric.sweep import Sweeper
+from pullback.check.numeric.weight import STEP, weight
+from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text
+from pullback.check.rules._rule import rule
+from pullback.check.rules._scaled import lost_when_scaled
+from pullback.numerics.formats import Mask, format_of
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_DTYPE = torch.float32
+_WEIGHS = 2.0**-12
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    sweeper, sweep = audit.numbers.sweeper, audit.numbers.sweep(_DTYPE)
+    if sweeper is None or sweep is None:
+        if (mixing := lost_when_scaled(audit, "PB302", zero=True)) is not None:
+            yield mixing
+        return
+    for k in range(len(sweep.quantities)):
+        bad = _bad(sweeper, sweep.at, k)
+        if bad.any():
+            yield _finding(audit, sweeper, sweep, k, bad)
+
+
+def _bad(sweeper: Sweeper, at: Columns, k: int) -> Mask:
+    """Return where a quantity is spuriously 0."""
+    found = sweeper.measure(_DTYPE, at)[k]
+    bad = found.errors.zero & found.within_range(_DTYPE)
+    where = np.flatnonzero(bad)
+    if len(where):
+        spread = sweeper.spread(_DTYPE, {name: x[where] for name, x in at.items()})[k]
+        bad[where] = spread <= STEP * np.abs(found.truth.high[where])
+    return bad
+
+
+def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
+    weights = np.where(bad, weight(sweep.quantities[k], sweep.at), 0.0)
+    lost = np.where(bad, np.abs(sweep.quantities[k].truth.high), 0.0)
+    index = int(np.argmax(weights if weights.any() else lost))
+    spot = Spot(sweeper, sweep, _DTYPE, k, index)
+    begins = onset(lambda at: _bad(sweeper, at, k), format_of(_DTYPE), spot.point)
+    return accuracy_finding(
+        audit,
+        "PB302",
+        "warning" if weights[index] >= _WEIGHS else "info",
+        spot,
+        onset_text(begins, spot.point),
+        "a sum or a product loses it: rewrite the difference (2 * sin(x / 2)**2 for 1 - cos(x), expm1, log1p, "
+        "sigmoid(-x) for 1 - sigmoid(x)), or divide twice rather than by a square",
+    )
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

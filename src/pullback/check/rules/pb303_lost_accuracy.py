@@ -1,0 +1,197 @@
+"""lost-accuracy (PB303): value or gradient has fewer correct digits than its dtype holds.
+
+## What it finds
+The computed result at a given floating-point input against the exact result at *that same input*, in units in the
+last place (ulp): value and gradient of a function that computes element by element, in float32, in bfloat16 and
+float16, and where the exact value is known in float64 too. The points and the truth are those of PB301; the finding
+shows the worst point.
+
+- float32: beyond 64 ulp, six bits, it is reported; as a warning where it weighs: 1/4096 of the value or of its usual
+  size, half of the digits.
+- bfloat16 and float16: beyond 8 ulp, if the same function in float32, on the same inputs and rounded at the end,
+  stays within 1 ulp. The finding, an info, says both numbers.
+- float64: a warning where half of the digits are lost at most points: something on the way is float32.
+
+## Why it hurts
+Differences of nearly equal numbers lose digits: `exp(x) - 1` near 0 has none left, and what is trained on them is
+trained on noise. `gradcheck` looks at float64 and ordinary numbers, and sees nothing.
+
+## Limits
+What the rounding of the input alone explains is not reported: an error counts beyond four times what a unit in the
+last place of the input changes. So `sin(1e4)` is judged by the number 1e4 as it is, but near a root only by what
+that unit leaves of it, and `sin(1e30)` not at all. Numbers below the normal ones are left out. A float64 run that
+is not steady counts for nothing.
+
+Of a function that mixes elements (a softmax, a norm) whole tensors are compared with a float64 run, on the variants
+of the example that PB301 tries: a warning where half of the digits of the largest element are lost, or of its usual
+size, and 16 times what float32's last bit of the inputs explains.
+
+## Bad
+```python
+class Expm1Ratio(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (torch.exp(x) - 1) / x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (torch.exp(x) * (x - 1) + 1) / x**2
+```
+
+## Good
+```python
+class Logistic(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.sigmoid(x) * torch.sigmoid(-x)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pullback.check.numeric.elementwise import Columns
+from pullback.check.numeric.numbers import Sweep
+from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.weight import STEP, common, weight
+from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of
+from pullback.check.rules._rule import rule
+from pullback.check.rules._scaled import lost_when_scaled
+from pullback.numerics.formats import Floats, Mask, format_of
+from pullback.numerics.ulp import errors
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_MOST = {torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 8.0, torch.float64: 64.0}
+"""Ulp beyond which an error is looked at."""
+_HALF = {torch.float32: 2.0**-12, torch.float64: 2.0**-26}
+"""What an error is, of the value or its usual size, that took half of the digits."""
+_SINGLE = 2.0**-32
+"""A usual error in float64 that only float32 on the way explains, not a difference that cancels somewhere."""
+_NARROW = (torch.bfloat16, torch.float16)
+_INSIDE = 1.0
+_INPUT = 4.0
+"""So many times what a unit in the last place of the input changes is an error that rounding explains."""
+_HINT = (
+    "rewrite the difference that cancels: expm1 and log1p near 0, sigmoid(-x) for 1 - sigmoid(x), "
+    "2 * sin(x / 2)**2 for 1 - cos(x)"
+)
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    sweeper = audit.numbers.sweeper
+    if sweeper is None:
+        if (mixing := lost_when_scaled(audit, "PB303", zero=False)) is not None:
+            yield mixing
+        return
+    for dtype in (torch.float64, torch.float32):
+        sweep = audit.numbers.sweep(dtype)
+        for k in range(len(sweep.quantities) if sweep is not None else 0):
+            assert sweep is not None
+            yield from _in_wide(audit, sweeper, sweep, dtype, k)
+    told: set[int] = set()
+    for dtype in _NARROW:
+        sweep = audit.numbers.sweep(dtype)
+        for k in range(len(sweep.quantities) if sweep is not None else 0):
+            assert sweep is not None
+            if k not in told and (found := _in_narrow(audit, sweeper, sweep, dtype, k)) is not None:
+                told.add(k)
+                yield found
+
+
+def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int) -> Iterator[Finding]:
+    """Yield what float32 or float64 show: the point where the error weighs most, else the one with the most ulp."""
+    quantity = sweep.quantities[k]
+    weights = weight(quantity, sweep.at)
+    if dtype == torch.float64 and not (_is_sure(sweeper, quantity) and np.median(weights[common(sweep.at)]) > _SINGLE):
+        return
+    heavy = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype) & (weights >= _HALF[dtype]))
+    if heavy.any():
+        index = int(np.argmax(np.where(heavy, weights, 0.0)))
+        yield _finding(audit, sweeper, sweep, dtype, k, index, heavy=True)
+    elif dtype == torch.float32:
+        light = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype))
+        if light.any():
+            index = int(np.argmax(np.where(light, quantity.errors.ulp, 0.0)))
+            yield _finding(audit, sweeper, sweep, dtype, k, index, heavy=False)
+
+
+def _is_sure(sweeper: Sweeper, quantity: Measured) -> bool:
+    """Whether the exact value has the digits of float64: a trace has numbers that are passed as float32 has them."""
+    return quantity.exact and not sweeper.function.holds_numbers
+
+
+def _candidates(quantity: Measured, dtype: torch.dtype) -> Mask:
+    found = quantity.errors
+    return found.stated & ~found.subnormal & (found.ulp > _MOST[dtype]) & quantity.within_range(dtype)
+
+
+def _beyond_input(sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int, among: Mask) -> Mask:
+    """Return those of some points at which the error is larger than the rounding of the input explains."""
+    where = np.flatnonzero(among)
+    if not len(where):
+        return among
+    spread = sweeper.spread(dtype, {name: x[where] for name, x in sweep.at.items()})[k]
+    quantity = sweep.quantities[k]
+    ulp: Floats = np.ldexp(1.0, format_of(dtype).ulp_exponent(quantity.truth.high[where]))
+    beyond = np.zeros_like(among)
+    with np.errstate(over="ignore"):
+        larger = quantity.errors.ulp[where] > _MOST[dtype] + _INPUT * spread / ulp
+        beyond[where] = larger & (spread <= STEP * np.abs(quantity.truth.high[where]))
+    return beyond
+
+
+def _finding(
+    audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int, index: int, heavy: bool, more: str = ""
+) -> Finding:
+    ulp = sweep.quantities[k].errors.ulp[index]
+    lost = f": off by {ulp:.2g} ulp" + (", half of its digits or more" if heavy else "")
+    hint = "something on the way is float32: keep the dtype of the input" if dtype == torch.float64 else _HINT
+    return accuracy_finding(
+        audit,
+        "PB303",
+        "warning" if heavy else "info",
+        Spot(sweeper, sweep, dtype, k, index),
+        lost + more,
+        "compute in float32 inside: x.float() first, .to(x.dtype) last" if more else hint,
+    )
+
+
+def _in_narrow(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int) -> Finding | None:
+    """Return what 16 bits show that float32 inside would mend."""
+    quantity = sweep.quantities[k]
+    bad = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype))
+    if not bad.any():
+        return None
+    inside = _float32_inside(sweeper, sweep.at, dtype, quantity, k)
+    bad = bad & (inside <= _INSIDE)
+    if not bad.any():
+        return None
+    index = int(np.argmax(np.where(bad, quantity.errors.ulp, 0.0)))
+    more = f"; computed in float32 inside and rounded to {name_of(dtype)} it would be off by {inside[index]:.2g}"
+    return _finding(audit, sweeper, sweep, dtype, k, index, heavy=False, more=more)
+
+
+def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: Measured, k: int) -> Floats:
+    """Return the errors in ulp of 16 bits if the function computed in float32; infinite where it is spurious."""
+    computed = sweeper.function.run(torch.float32, at)[k].to(dtype)
+    found = errors(computed, quantity.truth)
+    return np.where(found.stated, found.ulp, np.inf)
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,130 @@
+"""wrong-at-kink (PB305): where the gradient jumps, its value is none of the derivatives of the forward.
+
+## What it finds
+For a function that computes element by element, every place between -16 and 16 where the gradient jumps, bisected
+to two neighbouring float64 numbers. There the gradient is compared with the one-sided derivatives of the forward,
+computed numerically from either side, with error bars: at a kink every value between the two is right, be it an
+end, the average or 0.5; beyond, by ten bars, on two ladders of steps, it is not. A jump where the forward has no
+kink at all shows so as well: a mask that is off by a little.
+
+## Why it hurts
+`(x <= c) * a + (x >= c) * b` is right everywhere but at `c`, where it is the sum of both. Inputs that were clipped,
+quantised or initialised to `c` sit exactly there. A mask with another bound than the forward's is wrong on a strip
+that random tests seldom meet.
+
+## Limits
+An `error` where the gradient is wrong beside the jump too, a warning where only at the very point. What PB101
+reports at zeros, ones and whole numbers is not told again. Nothing is said of a backward that is no derivative on
+purpose (straight-through, surrogate: see [where there is no derivative](../policy/nondifferentiable.md)), of NaN,
+which is PB301's and PB304's, and where the forward has a jump, a cusp or a vertical slope. Jumps of less than a
+thousandth of the largest gradient are not looked at, and at most twelve places.
+
+## Bad
+```python
+class TwoSlopes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.maximum(x - 0.3, 2 * (x - 0.3))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * ((x <= 0.3) * 1.0 + (x >= 0.3) * 2.0)
+```
+
+## Good
+```python
+class TwoSlopes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.maximum(x - 0.3, 2 * (x - 0.3))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.where(x > 0.3, 2.0, 1.0)
+```
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.derivative.agreement import show
+from pullback.check.numeric.elementwise import Elementwise
+from pullback.check.numeric.jumps import jumps
+from pullback.check.numeric.onset import single
+from pullback.check.numeric.slopes import Slope, slope_at
+from pullback.check.rules._accuracy import gradient_lines, spelled_point
+from pullback.check.rules._rule import rule
+from pullback.report.model import Evidence, Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_LADDERS = (2.0**-10, 2.0**-16)
+_BESIDE = 1e-9
+"""Relative distance at which a point is beside the jump, and not on it."""
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    sweeper = audit.numbers.sweeper
+    if sweeper is None or _is_told(audit) or audit.any_intent is not None:
+        return
+    function = sweeper.function
+    for by in function.names:
+        beside = {name: function.example(name) for name in function.names}
+        for below, above in jumps(function, by, beside):
+            audit.events.beat()
+            if (found := _finding(audit, function, by, beside, below, above)) is not None:
+                yield found
+                break
+
+
+def _is_told(audit: Audit) -> bool:
+    """Whether PB101 has reported a wrong gradient: then this adds nothing."""
+    return bool(audit.running(("PB101",))) and any(result.wrong for result in audit.results())
+
+
+def _finding(
+    audit: Audit, function: Elementwise, by: str, beside: dict[str, float], below: float, above: float
+) -> Finding | None:
+    aside = _BESIDE * max(1.0, abs(below))
+    strip = [_wrong_at(function, by, {**beside, by: x}) for x in (below - aside, above + aside)]
+    spot = [_wrong_at(function, by, {**beside, by: x}) for x in (below, above)]
+    wrong = next((w for w in (*strip, *spot) if w is not None), None)
+    if wrong is None:
+        return None
+    x, got, slope = wrong
+    point = {**beside, by: x}
+    right = f"is {show(slope.nearest(got))} ± {show(slope.bar)}"
+    if slope.kink:
+        right = f"is anything between {show(slope.low)} and {show(slope.high)} (± {show(slope.bar)})"
+    return audit.finding(
+        "PB305",
+        "error" if any(strip) else "warning",
+        "wrong",
+        f"at {spelled_point(point)} the gradient of {by} is {show(got)}, where it jumps; the derivative of the forward "
+        f"{right}",
+        case=(case := function.case(torch.float64, single(point))),
+        evidence=Evidence(slope.nearest(got), got, slope.bar, where=f"gradient of {by}", dtype="float64"),
+        tail=gradient_lines(case, by, f"the derivative of the forward {right}"),
+        hint="let exactly one mask hold at the kink, with the same bound in forward and backward",
+    )
+
+
+def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[float, float, Slope] | None:
+    """Return where, what, and what is right, if the gradient at a point is wrong on every ladder of steps."""
+    got = float(function.run(torch.float64, single(point))[1 + function.names.index(by)][0])
+    slopes = [slope_at(function, by, point, step) for step in _LADDERS]
+    sure = [slope for slope in slopes if slope is not None and not slope.accepts(got)]
+    return (point[by], got, sure[0]) if math.isfinite(got) and len(sure) == len(slopes) else None
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,75 @@
+"""Functions that mix elements: where float32 leaves a float64 run of the same function."""
+
+import pytest
+import torch
+
+import pullback
+from pullback.check.numeric.scaled import scaled
+
+from ..making import audit_of, normal
+
+
+def naive_softmax(x):
+    e = x.exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def naive_variance(x):
+    return (x * x).mean(-1) - x.mean(-1) ** 2
+
+
+def found(rule, target):
+    return list(pullback.check(target, normal(3, 4), select=rule).findings)
+
+
+def test_runs_the_very_numbers_of_float32_in_both_dtypes():
+    audit = audit_of(naive_softmax, normal(3, 4))
+    for trial in scaled(audit.subject, audit.base):
+        assert trial.case.tensors[0].dtype == torch.float32
+        for beside in trial.tensors:
+            assert beside.right.dtype == torch.float64
+            if beside.label == "value":
+                double = naive_softmax(trial.case.tensors[0].double())
+                assert torch.equal(beside.right, double)
+
+
+def test_an_overflow_is_found_with_the_least_scale():
+    (finding,) = found("PB301", naive_softmax)
+    namespace = {"fn": naive_softmax}
+    exec(finding.reproduce, namespace)
+    x = namespace["x"]
+    assert x.dtype == torch.float32
+    assert bool(namespace["out"].isnan().any())
+    assert float(x.detach().max()) == pytest.approx(88.73, abs=0.3)
+
+
+def test_digits_that_cancel_are_found_where_the_values_are_far_from_0():
+    (finding,) = found("PB303", naive_variance)
+    assert finding.severity == "warning"
+    assert "inputs plus 1000" in finding.message
+    namespace = {"fn": naive_variance}
+    exec(finding.reproduce, namespace)
+    (index,) = finding.evidence.worst_index
+    row = namespace["x"].detach().double()[index]
+    assert finding.evidence.expected == pytest.approx(float(row.var(unbiased=False)), rel=1e-6)
+    assert finding.evidence.got == pytest.approx(float(namespace["out"][index].detach()))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda x: x.softmax(-1),
+        lambda x: x.log_softmax(-1),
+        lambda x: x.logsumexp(-1),
+        lambda x: torch.nn.functional.layer_norm(x, (4,)),
+        lambda x: x.var(-1),
+        lambda x: x.norm(dim=-1),
+        lambda x: x @ x.mT,
+        lambda x: x.cumsum(0),
+        lambda x: torch.linalg.svdvals(x),
+        lambda x: torch.fft.rfft(x).abs(),
+        lambda x: (x / 0.1).round().sum(-1) + 0 * x.sum(-1),
+    ],
+)
+def test_stable_ones_are_not_accused(target):
+    assert [f.message for f in found("PB3", target) if f.severity != "info"] == []

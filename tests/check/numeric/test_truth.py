@@ -1,0 +1,92 @@
+"""Where the truth is had from: exact values that a float64 run bears out, and float64 runs that are steady."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from pullback.check.numeric.elementwise import elementwise
+from pullback.check.numeric.masked import traps
+from pullback.check.numeric.slopes import slope_at
+from pullback.check.numeric.sweep import Sweeper
+from pullback.check.numeric.truth import Wider, terms, usual
+
+from ..making import audit_of, function, normal
+
+
+def of(target, *inputs):
+    audit = audit_of(target, *(inputs or (normal(5),)))
+    return elementwise(audit.subject, audit.base)
+
+
+def quantities(target, *inputs):
+    """Return which of value and gradient are judged by exact values."""
+    sweeper = Sweeper(of(target, *inputs))
+    return [quantity.exact for quantity in sweeper.measure(torch.float32, {"x": np.array([0.5, 3.0])})]
+
+
+def test_terms_of_a_function_class():
+    value, slope = terms(of(function(lambda x: x * torch.exp(x), lambda g, x: g)))
+    assert str(value) == "x * exp(x)"
+    assert "exp(x)" in str(slope)
+
+
+def test_no_terms_where_the_forward_is_no_formula():
+    assert terms(of(lambda x: torch.special.i0(x))) is None
+    assert terms(of(lambda x: torch.from_numpy(np.sin(x.detach().numpy())) + 0 * x)) is None
+
+
+@pytest.mark.parametrize(
+    ("gradient", "exact"),
+    [
+        (lambda g, x: g * x.cos(), [True, True]),
+        (lambda g, x: g * x.cos() * 1.001, [True, False]),  # wrong: PB101's, and no matter of digits
+        (lambda g, x: g, [True, False]),  # straight-through
+    ],
+)
+def test_exact_derivatives_are_believed_where_the_backward_is_one(gradient, exact):
+    assert quantities(function(torch.sin, gradient)) == exact
+
+
+def test_exact_values():
+    sweeper = Sweeper(of(lambda x: torch.log(1 + torch.exp(x))))
+    x = np.array([-30.0, 1e-3, 88.8, 3e38])
+    value, slope = sweeper.measure(torch.float32, {"x": x})
+    with mpmath.workdps(60):
+        right = [float(mpmath.log1p(mpmath.exp(v)) if v < 1e3 else v) for v in x]
+        slopes = [float(1 / (1 + mpmath.exp(-v))) for v in x]
+    np.testing.assert_allclose(value.truth.high, right, rtol=1e-15)
+    np.testing.assert_allclose(slope.truth.high, slopes, rtol=1e-15)
+    assert value.errors.inf.tolist() == [False, False, True, True]
+    assert slope.errors.nan.tolist() == [False, False, True, True]
+
+
+def test_a_float64_run_counts_where_it_is_steady():
+    function = of(lambda x: (1 - torch.cos(x)) / x**2)
+    truth, _ = Wider(function).truths({"x": np.array([1.0, 1e-7, 0.0])}, torch.float32)
+    assert truth.undecided.tolist() == [False, True, True]
+
+
+def test_an_unselected_branch_is_named():
+    value, _ = terms(of(lambda x: torch.where(x > 0, x.sqrt(), x)))
+    at = {"x": np.array([-2.0, 0.0, 2.0])}
+    ((branch, where),) = traps(value, "x", at, torch.float32)
+    assert str(branch) == "sqrt(x)"
+    assert where.tolist() == [True, True, False]
+
+
+def test_slopes_from_either_side():
+    kink = slope_at(of(lambda x: (x - 0.3).abs()), "x", {"x": 0.3})
+    assert (kink.kink, kink.low, kink.high) == (True, pytest.approx(-1), pytest.approx(1))
+    assert (kink.nearest(0.7), kink.nearest(3.0)) == (0.7, kink.high)
+    assert kink.accepts(0.7)
+    assert not kink.accepts(1.1)
+    smooth = slope_at(of(lambda x: x.sin()), "x", {"x": 2.0})
+    assert not smooth.kink
+    assert smooth.nearest(5.0) == pytest.approx(float(mpmath.cos(2)), abs=10 * smooth.bar)
+    assert slope_at(of(lambda x: torch.floor(x) + 0 * x), "x", {"x": 2.0}) is None
+
+
+def test_the_usual_size_is_that_at_ordinary_points():
+    x = np.array([1e-9, 0.5, 1.0, 2.0, 1e20])
+    assert usual(x**2, {"x": x}) == 1.0

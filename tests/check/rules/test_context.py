@@ -1,0 +1,83 @@
+"""Rules about what a function keeps and writes to: what they tell apart."""
+
+import torch
+
+import pullback
+
+from ..making import normal
+
+
+def found(rule, target, *inputs):
+    return [(f.severity, f.message) for f in pullback.check(target, *(inputs or (normal(4),)), select=rule).findings]
+
+
+def test_201_says_what_each_attribute_is():
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mask = x > 0
+            ctx.parts = {"x": x, "twice": 2 * x}
+            ctx.n = x.numel()
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.parts["twice"] * g
+
+    (floating, other) = found("PB201", Kept)
+    assert floating == ("warning", "the forward keeps ctx.parts (an input) outside of save_for_backward")
+    assert other == ("info", "the forward keeps ctx.mask (computed) outside of save_for_backward")
+
+
+def test_201_sees_the_context_of_setup_context_below_a_view():
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.out, ctx.x = output, inputs[0]
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * ctx.x
+
+    ((severity, message),) = found("PB201", Kept)
+    assert severity == "warning"
+    assert "ctx.out (an output) and ctx.x (an input)" in message
+
+
+def test_202_a_buffer_may_be_updated():
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, count):
+            count.add_(1)
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g * x, None
+
+    assert found("PB202", Counting, normal(3).requires_grad_(), torch.zeros(1)) == []
+
+
+def test_203_tells_what_was_changed():
+    class Writes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            out = x.exp()
+            ctx.save_for_backward(x, out)
+            return out
+
+        @staticmethod
+        def backward(ctx, g):
+            _, out = ctx.saved_tensors
+            result = g * out
+            out.detach().zero_()
+            g.neg_()
+            return result
+
+    assert found("PB203", Writes) == [("error", "the backward changes its cotangent and an output in place")]

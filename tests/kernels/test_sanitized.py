@@ -1,0 +1,83 @@
+"""The generated C++ reads and writes nothing beyond its arrays: AddressSanitizer, without PyTorch."""
+
+import shutil
+import subprocess
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pullback.kernels import build
+from pullback.kernels.regions import regions_of
+from pullback.kernels.source import source_of
+
+MAIN = """
+#include <cstdio>
+#include <cstdlib>
+template <class T> static T* room(int64_t n) { return (T*)calloc(n ? n : 1, sizeof(T)); }
+
+int main() {
+  for (int64_t rows = 1; rows <= 3; rows++)
+    for (int64_t columns = 1; columns <= 70; columns++)
+      for (int kind = 0; kind < 4; kind++) {
+        // dense; the second input one number for each column; one for each row; one in all
+        const int64_t n = rows * columns;
+        const int64_t size = kind == 0 ? n : kind == 1 ? columns : kind == 2 ? rows : 1;
+        const int64_t steps[] = {columns, 1, kind == 2 ? 1 : 0, kind == 1 ? 1 : 0};
+        X0* x = room<X0>(n);
+        X1* b = room<X1>(size);
+        Y0* y = room<Y0>(n);
+        Y1* z = room<Y1>(n);
+        if (kind == 0) run(x, b, y, z, nullptr, 1, n);
+        else run(x, b, y, z, steps, rows, columns);
+        free(x), free(b), free(y), free(z);
+      }
+  puts("done");
+}
+"""
+STORED = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat", torch.float16: "half"}
+
+
+def sanitizer(folder):
+    """Return a compiler with AddressSanitizer, or skip."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    (folder / "empty.cpp").write_text("int main() { return 0; }")
+    made = subprocess.run([compiler, "-fsanitize=address", "empty.cpp", "-o", "empty"], cwd=folder, capture_output=True)
+    if made.returncode or subprocess.run([folder / "empty"], capture_output=True).returncode:
+        pytest.skip("no AddressSanitizer")
+    return compiler
+
+
+def sanitized(folder, dtype, change=lambda source: source):
+    """Run a kernel on arrays of all sizes; return its exit status and what it says."""
+
+    def formula(x, b):
+        return [torch.where(x > b, x * b + 1, x - b), x >= b]
+
+    x, b = torch.zeros(4, 8, dtype=dtype), torch.zeros(8, dtype=dtype)
+    (region,) = regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
+    types = f"using X0 = {STORED[dtype]}; using X1 = X0;\n"
+    outputs = [STORED.get(node.meta["val"].dtype, "bool") for node in region.outputs]
+    types += "\n".join(f"using Y{i} = {name};" for i, name in enumerate(outputs))
+    (folder / "kernel.cpp").write_text(change(source_of(region, build.header())) + types + MAIN)
+    flags = [*build._FLAGS, "-O1", "-g", "-fsanitize=address", *build._machine()[1]]
+    includes = [f"-I{build._INCLUDE}", f"-I{build._TORCH / 'include'}"]
+    command = [sanitizer(folder), *flags, *includes, "kernel.cpp", "-o", "kernel"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    run = subprocess.run([folder / "kernel"], capture_output=True, text=True, timeout=60)
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("dtype", list(STORED), ids=str)
+def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
+    code, said, complaints = sanitized(tmp_path, dtype)
+    assert (code, said) == (0, "done\n"), complaints
+
+
+def test_one_that_does_is_noticed(native, tmp_path):
+    code, _, complaints = sanitized(tmp_path, torch.float32, lambda s: s.replace("i + LANES <= n", "i < n"))
+    assert code != 0
+    assert "heap-buffer-overflow" in complaints

@@ -189,7 +189,7 @@ def test_without_a_certificate_anywhere_no_formula_is_cut(monkeypatch):
     pullback.function(softplus_sum)(X)
     assert not cut
     (part,) = Cut(kl).parts(torch.float32)[:1]
-    found = certified(part.function, {by: f"otherwise: {part.meaning.term}" for by in SOFTPLUS})
+    found = certified(part.function, dict.fromkeys(SOFTPLUS, f"otherwise: {part.meaning.term}"))
     cached(found.key).parent.mkdir(parents=True)
     pullback.function(softplus_sum)(X)  # an empty folder
     assert not cut

@@ -227,3 +227,15 @@ def test_two_processes_write_the_same_certificate():
         process.join()
     assert [process.exitcode for process in running] == [0, 0]
     assert [p.name for p in certificate.cache().iterdir()] == [cached(FOUND.key).name]
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    path = tmp_path / "a.stable.toml"
+    save(path, [FOUND])
+    assert load(path) == load(path) == [FOUND]
+    save(path, [FOUND, OF_TWO])
+    assert load(path) == [FOUND, OF_TWO]
+    path.write_text(TEXT.replace('name = "', 'name = "another '))
+    assert load(path)[0].name == f"another {FOUND.name}"
+    path.unlink()
+    assert load(path) == []

@@ -82,3 +82,14 @@ def test_what_one_term_says(text):
 def test_parameters_with_a_default_are_fixed():
     meaning = meaning_of(lambda x, factor=2.0, *, shift=1.0: x * factor + shift, torch.float64)
     assert (str(meaning.term), meaning.variables) == ("(x * 2) + 1", ("x",))
+
+
+def test_what_runs_other_ops_for_another_shape_is_refused():
+    calls = []
+
+    def alternating(x):
+        calls.append(x)
+        return torch.exp(x) if len(calls) % 2 else torch.sin(x)
+
+    with pytest.raises(FormulaError, match="depends on the shape"):
+        meaning_of(alternating, torch.float32)

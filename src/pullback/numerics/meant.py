@@ -77,7 +77,8 @@ def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
     for node in _nodes(out):
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             raise FormulaError(f"{formula.name} calls a Function ({type(node).__name__}), whose derivative is its own.")
-    return running.calls
+    calls: list[Any] = running.calls
+    return calls
 
 
 class _Running(_torch.DispatchMode):

@@ -202,11 +202,8 @@ class _Bench:
         return not any(bool((form(*xs).isnan() & ~written[Quantity(0, ())].isnan()).any()) for xs, written in both)
 
     def _in_float64(self, term: Term) -> Callable[[Sequence[Floats]], Floats]:
-        def function(points: Sequence[Floats]) -> Floats:
-            tensors = map(torch.from_numpy, points)
-            return widened(evaluate(term, dict(zip(self._names, tensors, strict=True))))
-
-        return function
+        form = emit(Program.of(term), self._names, torch.float64, self._name)
+        return lambda points: widened(form(*map(torch.from_numpy, points)))
 
     def _way(self, *results: Tensor) -> Way:
         return Way(*(widened(x).reshape(self._shape) for x in results))

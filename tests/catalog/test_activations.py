@@ -38,11 +38,13 @@ def test_each_op_that_runs_in_16_bits_has_a_certificate_for_them(dtype):
     assert [c.name for c in CERTIFICATES if c.dtype == dtype] == IN_16_BITS
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", IN_16_BITS)
-def test_value_and_gradient_are_within_051_ulp_at_every_float16(name):
-    measured = pullback.accuracy(getattr(activations, name), dtype=torch.float16)
-    assert [(row.of, row.coverage) for row in measured.rows] == [("value", "every input"), ("d/dx", "every input")]
+def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(name, dtype):
+    measured = pullback.accuracy(getattr(activations, name), dtype=dtype, order=2)
+    assert [row.of for row in measured.rows] == ["value", "d/dx", "d²/dx²"]
     for row in measured.rows:
+        assert row.coverage == "every input"
         assert row.summary.max_ulp <= 0.51
         assert row.summary.max_subnormal <= 0.51
         assert row.summary.clean

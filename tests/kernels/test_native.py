@@ -48,7 +48,7 @@ def test_a_pointwise_formula_is_one_kernel_forward_and_one_backward(native):
     op = pullback.function(gate)
     x = torch.randn(1000, requires_grad=True)
     assert torch.allclose(op(x), gate(x), rtol=1e-6, atol=0)
-    assert torch.allclose(gradient(op, x)[0], gradient(gate, x)[0], rtol=1e-5, atol=1e-8)
+    assert torch.allclose(gradient(op, x)[0], gradient(gate, x.double())[0].float(), rtol=1e-5, atol=1e-7)
     ((kernels),) = [plan.kernels for plan in op._plans.plans.values()]
     assert kernels.joint.saved == (0,)  # the input alone
 
@@ -86,6 +86,20 @@ def test_a_region_does_not_wait_for_itself():
     assert set(after.inputs) - set(before.outputs) == set(
         graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
     )
+
+
+def test_what_is_written_to_is_not_fused(native):
+    def filled(x):
+        differences = x[:, None] - x[None, :]
+        differences.diagonal().fill_(1)
+        return [1 / differences + differences]
+
+    x = torch.randn(4)
+    graph = graph_of(filled, x)
+    assert regions_of(graph.graph) == []
+    assert torch.equal(lower(lowered([graph], [False])[0])(x)[0], filled(x)[0])
+    y = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(pullback.function(torch.linalg.svdvals), (y,))
 
 
 def test_two_regions_do_not_wait_for_each_other(native):
@@ -206,7 +220,7 @@ def test_an_expanded_cotangent_is_not_read_past_its_end(native):
     op = pullback.function(gate)
     x = torch.randn(1000, requires_grad=True)
     op(x).sum().backward()
-    assert torch.allclose(x.grad, gradient(gate, x)[0], rtol=1e-5, atol=1e-8)
+    assert torch.allclose(x.grad, gradient(gate, x.double())[0].float(), rtol=1e-5, atol=1e-7)
 
 
 def test_a_cotangent_that_waits_to_be_negated(native):
@@ -246,7 +260,7 @@ def test_what_is_not_stable_keeps_its_bits_under_auto(native):
 
 def test_a_backend_of_its_own(native):
     x = torch.randn(5000)
-    eager = pullback.function(backend="eager")(gate)
+    eager = pullback.function(backend="eager", stable=False)(gate)
     assert torch.equal(eager(x), gate(x))
     with pytest.raises(OptionError, match="one of auto, native, eager"):
         pullback.function(backend="cuda")(gate)
@@ -255,7 +269,7 @@ def test_a_backend_of_its_own(native):
 
 
 def test_another_backend_makes_other_plans(native):
-    op = pullback.function(gate)
+    op = pullback.function(stable=False)(gate)
     x = torch.randn(5000, requires_grad=True)
     op(x)
     with pullback.backend("eager"):
@@ -314,7 +328,7 @@ def test_without_a_compiler_there_is_one_warning(bare, monkeypatch):
     try:
         with pullback.backend("auto"):
             with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
-                assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+                assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
             pullback.function(gate)(torch.ones(6))  # a second warning would be an error
         with pytest.raises(RunnerError, match="no C\\+\\+ compiler"):
             pullback.function(gate)(torch.ones(5))
@@ -328,14 +342,14 @@ def test_a_compiler_that_fails_never_breaks_a_call(bare, monkeypatch, tmp_path):
     failing.chmod(0o755)
     monkeypatch.setenv("CXX", str(failing))
     with pullback.backend("auto"), pytest.warns(UserWarning, match="no space left"):
-        assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+        assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
 
 
 def test_what_cannot_be_written_never_breaks_a_call(bare, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PULLBACK_CACHE_DIR", str(tmp_path / "file"))
     with pullback.backend("auto"), pytest.warns(UserWarning, match="cannot be kept"):
-        assert torch.equal(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
+        assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
 
 
 def run(program, **environment):

@@ -136,8 +136,8 @@ def _cut(
     read = [a for node in later for a in node.all_input_nodes] + [g for g in gradients if isinstance(g, fx.Node)]
     borders = [a for a in dict.fromkeys(read) if (a in ahead or a in inputs) and a.op != "get_attr"]
     again: set[fx.Node] = set()
-    if recompute and any(node not in inputs for node in borders):
-        kept = chosen(inputs, outputs, borders, _written(graph))
+    if recompute and not mutates(graph) and any(node not in inputs for node in borders):
+        kept = chosen(inputs, outputs, borders)
         borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
@@ -199,6 +199,11 @@ def simplify(graph: fx.Graph) -> None:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def mutates(graph: fx.Graph) -> bool:
+    """Whether an op of a graph writes to an argument, as some of PyTorch's derivatives do: then order matters."""
+    return any(node.op == "call_function" and _torch.is_mutable(node.target) for node in graph.nodes)
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:

@@ -23,7 +23,6 @@ def chosen(
     inputs: Collection[fx.Node],
     outputs: Collection[Any],
     read: Iterable[fx.Node],
-    fixed: Collection[fx.Node],
 ) -> set[fx.Node]:
     """Return the values to save; all that the backward reads can be computed from them by cheap ops.
 
@@ -31,7 +30,6 @@ def chosen(
         inputs: of the forward.
         outputs: of the forward.
         read: nodes of the forward, and inputs, that the backward reads.
-        fixed: nodes that share memory with what is written to: they are saved where they are read.
     """
     prices: dict[fx.Node, float] = {}
     sources: set[fx.Node] = set()
@@ -42,7 +40,7 @@ def chosen(
         if node in prices:
             continue
         prices[node] = _price(node, inputs, outputs)
-        if node in inputs or node in fixed or not is_cheap(node):
+        if node in inputs or not is_cheap(node):
             sources.add(node)
         else:
             stack += [a for a in node.all_input_nodes if a.op != "get_attr"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.graph.joint import cotangent_stride
+from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
 
 _FEWEST = 2
@@ -38,12 +38,14 @@ class Region:
 
 
 def regions_of(graph: fx.Graph, exact: bool = False) -> list[Region]:
-    """Return the regions of a graph, none of which waits for what follows it.
+    """Return the regions of a graph, none of which waits for what follows it; none where something is written to.
 
     Args:
         graph: of ATen ops.
         exact: whether only ops whose results have the bits of PyTorch's may be in them.
     """
+    if mutates(graph):
+        return []
     found: list[Region] = []
     home: dict[fx.Node, Region] = {}
     for node in graph.nodes:

@@ -42,8 +42,9 @@ def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tupl
     low, high = _FORM.ordinal(x[places]), _FORM.ordinal(x[[k + 1 for k in places]])
     rows = np.arange(len(places))
     for _ in range(_ROUNDS):
-        part, rest = np.divmod((high - low)[:, None], _PARTS)  # from -16 to 16 are almost 2^63 numbers
-        grid = low[:, None] + part * np.arange(_PARTS + 1) + rest * np.arange(_PARTS + 1) // _PARTS
+        width, parts = (high - low)[:, None], np.arange(_PARTS + 1)
+        # not width * parts // _PARTS: from -16 to 16 there are almost 2^63 numbers
+        grid = low[:, None] + width // _PARTS * parts + width % _PARTS * parts // _PARTS
         slopes = gradient(_FORM.at_ordinal(grid.ravel())).reshape(grid.shape)
         steps = np.nan_to_num(np.abs(np.diff(slopes, axis=1)), nan=0.0, posinf=0.0)
         k = np.argmax(steps, axis=1)

@@ -53,10 +53,14 @@ using sleef::erf;
 using sleef::erfc;
 using sleef::exp;
 using sleef::exp2;
+#ifdef OWN_EXPM1
+static inline F expm1(F x) { return own_expm1(x); }
+static inline D expm1(D x) { return sleef::expm1(x); }
+#else
 using sleef::expm1;
+#endif
 using sleef::hypot;
 using sleef::lgamma;
-using sleef::log;
 using sleef::log10;
 using sleef::log2;
 using sleef::pow;
@@ -68,11 +72,20 @@ template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
 BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
 
-UNARY(log1p) {
+template <class V> static inline V far_log1p(V x) {
   V y = sleef::log1p(x);
   M far = gt(x, c<V>(huge(x)));
-  return any(far) ? where(far, log(x), y) : y;
+  return any(far) ? where(far, sleef::log(x), y) : y;
 }
+#ifdef OWN_LOGARITHMS
+static inline F log(F x) { return own_log(x); }
+static inline F log1p(F x) { return own_log1p(x); }
+static inline D log(D x) { return sleef::log(x); }
+static inline D log1p(D x) { return far_log1p(x); }
+#else
+using sleef::log;
+UNARY(log1p) { return far_log1p(x); }
+#endif
 UNARY(sinh) {
   V y = sleef::sinh(x);
   M far = gt(abs(x), c<V>(steep(x)));

@@ -1,0 +1,118 @@
+"""Linear + cross-entropy over a large vocabulary: peak memory and time over eager PyTorch's.
+
+    python benchmarks/linear_cross_entropy.py [--chunk ROWS] [--json FILE] [--write docs/performance.md]
+
+The formula is three lines; what is large are the logits. Each peer has a process of its own. Its peak memory is what
+forward and backward add to the largest resident set that the process has had so far (`ru_maxrss`), after a call of
+tiny sizes has loaded what has to be loaded; on CUDA, to `max_memory_allocated`. The gradients are part of it. Times are
+taken by the same process afterwards, and compared between processes that took turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import multiprocessing
+import resource
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from formulas_by_hand import LinearCrossEntropy
+from side_by_side import medians, parsed, publish, ratio, table, with_caches_of_its_own
+from torch import Tensor
+
+import pullback
+
+ROWS, HIDDEN, VOCABULARY = 2048, 512, 32768
+PROCESSES = 3
+MEMORY, TIME = (0.35, 0.2), (1.3, 1.0)
+"""Floor and goal."""
+
+
+def loss(x: Tensor, w: Tensor, k: Tensor) -> Tensor:
+    logits = x @ w.t()
+    return F.cross_entropy(logits, k)
+
+
+def function_of(peer: str, chunk: int | None):
+    if peer == "op":
+        takes = "chunk" in inspect.signature(pullback.function).parameters
+        return pullback.function(chunk=chunk)(loss) if takes and chunk else pullback.function(loss)
+    if peer == "compile":
+        return torch.compile(loss, fullgraph=True)
+    if peer == "torch":
+        return lambda x, w, k: F.linear_cross_entropy(x, w, k)
+    return {"eager": loss, "hand": LinearCrossEntropy.apply}[peer]
+
+
+def tensors(rows: int, hidden: int, vocabulary: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x, w = torch.randn(rows, hidden, generator=random), torch.randn(vocabulary, hidden, generator=random) / hidden**0.5
+    k = torch.randint(vocabulary, (rows,), generator=random)
+    return x.to(device).requires_grad_(), w.to(device).requires_grad_(), k.to(device)
+
+
+def peak(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB, on Linux
+
+
+def measure(peer: str, options: argparse.Namespace, queue: multiprocessing.Queue) -> None:
+    """Put the bytes and the seconds of one peer into a queue."""
+    torch.set_num_threads(options.threads)
+    function = function_of(peer, options.chunk)
+
+    def call(x: Tensor, w: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(function(x, w, k), (x, w))
+
+    sizes = (64, 32, 512) if options.quick else (ROWS, HIDDEN, VOCABULARY)
+    call(*tensors(32, 16, 128, options.device))
+    if peer == "compile":  # its compiler must not count; sizes are dynamic from the second on
+        call(*tensors(48, 24, 192, options.device))
+    given = tensors(*sizes, options.device)
+    with torch.no_grad():
+        [t.clone() for t in given]  # memory of the inputs' size that the process had is there for all
+    before = peak(options.device)
+    call(*given)
+    memory = peak(options.device) - before
+    queue.put((memory, medians({peer: lambda: call(*given)}, options)[peer]))
+
+
+def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    peers = ["op", "eager", "hand", *(["torch"] if hasattr(F, "linear_cross_entropy") else [])]
+    peers += [] if options.quick else ["compile"]
+    context, runs = multiprocessing.get_context("spawn"), {peer: [] for peer in peers}
+    for _ in range(1 if options.quick else PROCESSES):
+        for peer in peers:
+            queue = context.Queue()
+            child = context.Process(target=measure, args=(peer, options, queue))
+            child.start()
+            runs[peer].append(queue.get())
+            child.join()
+    return {peer: {"bytes": median(b for b, _ in of), "seconds": median(s for _, s in of)} for peer, of in runs.items()}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chunk", type=int, help="rows at a time, where `pullback.function` takes that")
+
+
+def main() -> None:
+    options = parsed(__doc__, arguments)
+    with with_caches_of_its_own():
+        found = measured(options)
+    eager = found["eager"]
+    lines = [
+        [peer, ratio(of["bytes"], eager["bytes"]), ratio(of["seconds"], eager["seconds"])] for peer, of in found.items()
+    ]
+    head = [
+        f"{ROWS} rows, vocabulary {VOCABULARY}",
+        f"peak memory / eager (floor {MEMORY[0]}; goal {MEMORY[1]})",
+        f"time / eager (floor {TIME[0]}; goal {TIME[1]})",
+    ]
+    publish(__file__, options, table(head, lines), found)
+
+
+if __name__ == "__main__":
+    main()

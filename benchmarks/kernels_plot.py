@@ -34,7 +34,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for peer, label in SHOWN.items():
         points = [(row["n"], row["seconds"][peer] / row["seconds"]["sigmoid"]) for row in of if peer in row["seconds"]]
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+            width = 2.5 if label.startswith("pullback") else 1.2
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=width, label=label)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="elements (float32)", ylabel="time over torch.sigmoid's")
     axes.set_title(f"{rows[0]['formula']}: forward and backward", fontsize=10)

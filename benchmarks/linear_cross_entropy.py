@@ -3,9 +3,9 @@
     python benchmarks/linear_cross_entropy.py [--chunk ROWS] [--json FILE] [--write docs/performance.md]
 
 The formula is two lines; what is large are the logits. Each measurement is of a process of its own, the peers in turns.
-Peak memory is what a first forward and backward add to the largest resident set that the process has had
-(`ru_maxrss`), after a call of tiny sizes has loaded what has to be loaded; on CUDA, to `max_memory_allocated`. The
-gradients are part of it. The time is that of a later call, the median of the processes.
+Memory is the largest resident set of the process (`ru_maxrss`) after a first forward and backward, beyond what was
+resident before, when a call of tiny sizes had loaded what has to be loaded; on CUDA, `max_memory_allocated` beyond what
+was allocated. The gradients are part of it. The time is that of a later call, the median of the processes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from formulas_by_hand import LinearCrossEntropy
+from op_leaks import resident
 from side_by_side import parsed, publish, ratio, table, with_caches_of_its_own
 from torch import Tensor
 from torch.utils.benchmark import Timer
@@ -51,7 +52,7 @@ def function_of(peer: str, chunk: int | None):
 
 def tensors(rows: int, hidden: int, vocabulary: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
-    x, w = torch.randn(rows, hidden, generator=random), torch.randn(vocabulary, hidden, generator=random) / hidden**0.5
+    x, w = (torch.randn(n, hidden, generator=random).div_(hidden**0.25) for n in (rows, vocabulary))
     k = torch.randint(vocabulary, (rows,), generator=random)
     return x.to(device).requires_grad_(), w.to(device).requires_grad_(), k.to(device)
 
@@ -75,9 +76,7 @@ def measure(peer: str, options: argparse.Namespace, queue: multiprocessing.Queue
     if peer == "compile":  # its compiler must not count; sizes are dynamic from the second on
         call(*tensors(48, 24, 192, options.device))
     given = tensors(*sizes, options.device)
-    with torch.no_grad():
-        [t.clone() for t in given]  # memory of the inputs' size that the process had is there for all
-    before = peak(options.device)
+    before = torch.cuda.memory_allocated() if options.device == "cuda" else resident()
     call(*given)
     memory = peak(options.device) - before
     timer = Timer("call()", globals={"call": lambda: call(*given)}, num_threads=options.threads)

@@ -1,0 +1,147 @@
+"""What an op costs, forward and backward, beside its peers, over sizes.
+
+    python benchmarks/kernels.py --wide [--threads 1|2] [--device cpu|cuda] [--json FILE] [--write docs/performance.md]
+    python benchmarks/kernels.py --plot docs/performance.svg --from FILE
+
+Medians in turns, in one process, float32. For each formula: our op as `pullback.function` makes it (*op*: what rules
+give in place of the formula may compute in float64), fused as it is written (*written*: `stable=False,
+backend="native"`), with searched forms (*wide*: `--wide`), the formula under eager autograd, a hand-written Function,
+`torch.compile` of the formula, warm, `torch.sigmoid` of the same size, and a copy of the bytes that have to be moved.
+The compiled functions alone, on outputs that are there, are timed apart: what a round trip takes beyond them is
+overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from formulas import CASES, Case
+from peers import calls_of, kernels_alone, ops_of, sigmoid_alone
+from side_by_side import medians, parsed, publish, ratio, table, with_caches_of_its_own
+
+SIZES, QUICK_SIZES = (8, 2**16, 2**20, 2**24), (8, 2**12)
+Row = dict[str, Any]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wide", action="store_true", help="also with forms that a search finds (python-flint)")
+    parser.add_argument("--only", help="formulas with this in their names")
+    parser.add_argument("--plot", type=Path, help="draw time over size (matplotlib)")
+    parser.add_argument("--from", dest="taken", type=Path, help="an earlier --json, in place of measuring")
+
+
+def measured(case: Case, options: argparse.Namespace) -> list[Row]:
+    """Measure one formula at every size."""
+    ops = ops_of(case, options.wide)
+    rows = []
+    for n in QUICK_SIZES if options.quick else SIZES:
+        inputs = case.inputs(n, options.device)
+        calls = calls_of(case, ops, inputs, compiled=not options.quick)
+        with torch.no_grad():
+            g = torch.ones_like(case.eager(*inputs))
+        for name, op in ops.items():
+            if (alone := kernels_alone(op, inputs, g)) is not None:
+                calls[f"{name} alone"] = alone
+        calls["sigmoid alone"] = sigmoid_alone(n, options.device)
+        seconds = medians(calls, options)
+        rows.append({"formula": case.label, "one_input": case.is_one_input, "n": n, "seconds": seconds})
+        print(f"{case.label}, n = {size(n)}: {ratio(seconds['op'], seconds['sigmoid'])}", file=sys.stderr)
+    return rows
+
+
+def size(n: int) -> str:
+    return str(n) if n < SMALL else f"2^{n.bit_length() - 1}"
+
+
+BARS = [  # what, over what, and of each n the floor and the goal
+    ("op", "sigmoid", {8: (2.0, 1.3), 2**16: (1.8, 1.4), 2**20: (1.5, 1.2), 2**24: (1.3, 1.05)}),
+    ("written", "sigmoid", {8: (2.0, 1.3), 2**16: (1.8, 1.4), 2**20: (1.5, 1.2), 2**24: (1.3, 1.05)}),
+    ("op", "compile", dict.fromkeys(SIZES, (1.0, 0.7))),
+    ("written", "compile", dict.fromkeys(SIZES, (1.0, 0.7))),
+    ("op", "eager", dict.fromkeys(SIZES[1:], (0.5, 0.25))),
+    ("written", "eager", dict.fromkeys(SIZES[1:], (0.5, 0.25))),
+    ("wide", "eager", dict.fromkeys(SIZES[1:], (None, 1.0))),
+    ("op", "hand", {}),
+    ("op", "copy", {}),
+    ("written", "copy", {}),
+    ("overhead", "sigmoid's", dict.fromkeys(SIZES[:1], (1.3, 1.1))),
+]
+SMALL = 1024
+"""A copy is a limit of memory, which counts beyond this; overhead is what counts below."""
+
+
+def figure(row: Row, what: str, over: str) -> float | None:
+    """Return one ratio of a row, if both were measured."""
+    seconds, is_small = row["seconds"], row["n"] < SMALL
+    if (over == "copy" and is_small) or (what == "overhead" and not is_small):
+        return None
+    if what == "overhead":
+        parts = [seconds.get(name) for name in ("op", "op alone", "sigmoid", "sigmoid alone")]
+        if None in parts or parts[2] <= parts[3]:
+            return None
+        return (parts[0] - parts[1]) / (parts[2] - parts[3])
+    return seconds[what] / seconds[over] if what in seconds and over in seconds else None
+
+
+def summary(rows: list[Row]) -> str:
+    """Return the figures that the floors and goals are for: median and worst of the formulas."""
+    sizes = sorted({row["n"] for row in rows})
+    lines = []
+    for what, over, bars in BARS:
+        one_input = over.startswith("sigmoid")
+        cells = []
+        for n in sizes:
+            of = [row for row in rows if row["n"] == n and (row["one_input"] or not one_input)]
+            found = [f for row in of if (f := figure(row, what, over)) is not None]
+            text = f"{median(found):.2f}, {max(found):.2f}" if found else "–"
+            floor, goal = bars.get(n, (None, None))
+            limits = "; ".join(str(b) for b in (floor, goal) if b is not None)
+            cells.append(f"{text} ({limits})" if found and limits else text)
+        if any(cell != "–" for cell in cells):
+            lines.append([f"{what} / {over}" + (", one input" if one_input else ""), *cells])
+    head = ["median, worst (floor; goal)", *(f"n = {size(n)}" for n in sizes)]
+    return table(head, lines)
+
+
+PEERS = (
+    ("op", "sigmoid"), ("written", "sigmoid"), ("op", "compile"), ("op", "eager"), ("written", "eager"),
+    ("op", "hand"), ("op", "copy"), ("overhead", "sigmoid's"), ("wide", "eager"),
+)  # fmt: skip
+
+
+def details(rows: list[Row]) -> str:
+    """Return every formula's ratios."""
+    shown = [p for p in PEERS if any(figure(row, *p) is not None for row in rows)]
+    lines = []
+    for row in rows:
+        cells = ["–" if (f := figure(row, *p)) is None else ratio(f, 1) for p in shown]
+        kernels = row["seconds"].get("written alone"), row["seconds"]["sigmoid alone"]
+        lines.append([f"{row['formula']}, {size(row['n'])}", *cells, ratio(*kernels)])
+    return table(["", *(f"{what} / {over}" for what, over in shown), "written alone / sigmoid's"], lines)
+
+
+def main() -> None:
+    options = parsed(__doc__, arguments)
+    with with_caches_of_its_own():
+        if options.taken:
+            rows = json.loads(options.taken.read_text())["found"]
+        else:
+            cases = [case for case in CASES if not options.only or options.only in case.label]
+            cases = cases[:: len(cases) - 1 or 1] if options.quick else cases  # the first and the last
+            rows = [row for case in cases for row in measured(case, options)]
+        if options.plot:
+            from kernels_plot import draw
+
+            draw(rows, options.plot)
+        if not options.taken or options.write:
+            publish(__file__, options, f"{summary(rows)}\n\n{details(rows)}", rows)
+
+
+if __name__ == "__main__":
+    main()

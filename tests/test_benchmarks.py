@@ -1,0 +1,27 @@
+"""The benchmarks of kernels run; what they measure is not looked at."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def quick(script, tmp_path, *options):
+    """Run a benchmark for a few seconds, and return what it found."""
+    path = tmp_path / "found.json"
+    run = [sys.executable, str(BENCHMARKS / script), "--quick", "--json", str(path), *options]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text())["found"]
+
+
+def test_kernels_are_measured_beside_their_peers(tmp_path):
+    rows = quick("kernels.py", tmp_path, "--only", "sin²")
+    assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()
+
+
+def test_second_derivatives_are_measured(tmp_path):
+    (of,) = quick("second_order.py", tmp_path)["seconds"].values()
+    assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())

@@ -412,3 +412,9 @@ def test_jagged_tensors_are_values_and_a_structure(transposed):
     assert [t.tolist() for t in made.unbind()] == [(2 * t * t + 1).tolist() for t in given.unbind()]
     (g,) = torch.autograd.grad(made.values().sum(), nested)
     assert g.values().unique().tolist() == [4]
+
+
+def test_constant_while_compiling_marks_what_pytorch_marks():
+    ours, theirs = (lambda: 1), (lambda: 1)
+    assert _torch.constant_while_compiling(ours) is ours
+    assert vars(torch.compiler.assume_constant_result(theirs)) == vars(ours) != {}

@@ -358,6 +358,16 @@ def is_view(op: Any) -> bool:
     return not isinstance(op, OpOverload) or any(r.alias_info is not None for r in op._schema.returns)
 
 
+def constant_while_compiling(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have Dynamo run a function while it traces, and take its result for a constant.
+
+    It is `torch.compiler.assume_constant_result`, which imports Dynamo, for a second, when it is called. Relies on
+    `_dynamo_marked_constant`.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was written to in place.
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
@@ -26,7 +27,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
     pull = _by_vjp(rule.vjp, rule.wants_needs) if rule.vjp is not None else _by_jvp(rule.jvp)
     unproven = rule.vjp is None and not rule.jvp_linear
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    @_torch.constant_while_compiling
     def prove(kinds: list[Any]) -> None:
         """Run while Dynamo traces."""
         require_linear_jvp(rule, kinds)

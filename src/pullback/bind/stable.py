@@ -32,7 +32,7 @@ class Stable:
         self.given = object()
         """Another object whenever a certificate is given: what is made of the forms is made again."""
 
-        @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+        @_torch.constant_while_compiling
         def look_up(dtype: torch.dtype) -> bool:
             """Run while Dynamo traces."""
             return self._of(dtype) is not None

@@ -22,7 +22,7 @@ from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.bind.stable import Stable
 from pullback.errors import DerivativeError, OptionError
-from pullback.kernels.backend import Backend, checked
+from pullback.kernels.backend import Backend, checked, compiled, is_native
 from pullback.method import BoundOp, plain_method
 
 if TYPE_CHECKING:
@@ -223,11 +223,16 @@ class Op:
         if self._stable is None or not self.is_stable:
             why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
             raise OptionError(f"{self.__name__} has no stable forms: {why}.")
-        found, _ = certify_parts(self._formula, dtype, wide, domain)
+        found, _ = certify_parts(self, dtype, wide, domain)
         self._stable.use(*found)
         self._stable.keep(*found)
         self._plans.forget()
         return found
+
+    def _lowering(self) -> Callable[..., Any] | None:
+        """Return what gives a function in the kernels that run this op; `None` where these are PyTorch's."""
+        backend = self._plans.backend
+        return functools.partial(compiled, name=backend) if is_native(backend) else None
 
     def compile(self, *args: Any, **kwargs: Any) -> Op:
         """Make the kernels for calls like this one ahead of time, with and without a gradient.

@@ -48,6 +48,11 @@ class Plans:
         self.plans: dict[Any, Plan] = {}
         self.example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
 
+    @property
+    def backend(self) -> Backend:
+        """Whose kernels run the op."""
+        return self._backend or settings.backend()
+
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
@@ -67,7 +72,7 @@ class Plans:
             FormulaError: if the formula does what has no derivative.
         """
         with self._lock:
-            backend = self._backend or settings.backend()
+            backend = self.backend
             if self._reads is None or backend != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
                 self._made_for, self._reads = backend, reads_of(*self._sources)

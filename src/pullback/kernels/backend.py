@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
 
-from torch import fx
+from torch import Tensor, fx
 
-from pullback import settings
+from pullback import _torch, settings
 from pullback.errors import OptionError, RunnerError
 from pullback.kernels import build, eager, native
 from pullback.settings import Backend as Backend
@@ -89,6 +89,18 @@ def lower(
                 raise
             _warn(str(error))
     return [(module, eager.lower(module)) for module in lowered]
+
+
+def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Tensor]:
+    """Return a function of tensors in the kernels that run it, traced anew at each call."""
+
+    def run(*tensors: Tensor) -> Tensor:
+        graph = _torch.trace_ops(lambda *xs: [function(*xs)], *tensors)
+        ((_, call),) = lower([graph], [False], name)
+        result: Tensor = call(*tensors)[0]
+        return result
+
+    return run
 
 
 _said: set[str] = set()

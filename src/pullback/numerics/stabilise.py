@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pullback.errors import FormulaError, OptionError, PullbackError
 from pullback.numerics.callee import Callee
 from pullback.numerics.certificate import By, Certificate, Form, label
+from pullback.numerics.emit import emit
 from pullback.numerics.formats import DTYPES, Floats
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.meant import meaning_of
@@ -32,6 +34,8 @@ _BETTER = 0.05
 _GOOD = 1.0
 """An error in ulp that is good, even if that of the formula as written is smaller."""
 
+Lowering = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+"""Returns a function of tensors as the kernels that run it."""
 Progress = Callable[[int, int, str], None]
 """How many of how many quantities are done, and which is next."""
 
@@ -42,10 +46,12 @@ def certify(
     wide: Wide = "where-needed",
     domain: Domain | None = None,
     on_progress: Progress | None = None,
+    lowering: Lowering | None = None,
 ) -> Certificate:
     """Search for stable forms of a pointwise formula, its first and its second derivatives.
 
-    A form is taken only if at fresh points it is better than the formula as written, differentiated by autograd.
+    A form is taken only if at fresh points it is better than the formula as written, differentiated by autograd; with
+    `lowering` also in the kernels that it gives.
 
     Raises:
         FormulaError: if it is not a pointwise formula of known ops, or nothing is better than what is written.
@@ -65,7 +71,7 @@ def certify(
     for done, by in enumerate(wanted):
         if on_progress:
             on_progress(done, len(wanted), label(by))
-        judged[by] = _judged(formula, search, by, names)
+        judged[by] = _judged(formula, search, by, names, lowering)
     if on_progress:
         on_progress(len(wanted), len(wanted), "")
     if not any(j.better for j in judged.values()):
@@ -74,6 +80,8 @@ def certify(
         raise FormulaError(f"{formula.name} has no form of {', '.join(lost)} as good as it is written")
     forms = {by: j.form for by, j in judged.items()}
     made = f"pullback {version('pullback')}, torch {torch.__version__}"
+    if lowering is not None:
+        made += ", also in compiled kernels"
     return Certificate(formula.name, str(term), names, str(dtype).removeprefix("torch."), wide, "cpu", made, forms)
 
 
@@ -95,13 +103,14 @@ def certify_parts(
         RunnerError: if python-flint is not installed.
     """
     target: Any = op
-    written = target._formula if getattr(type(op), "_is_pullback_op", False) else op
+    is_op = getattr(type(op), "_is_pullback_op", False)
+    written, lowering = (target._formula, target._lowering()) if is_op else (op, None)
     try:
         meaning_of(written, dtype)
     except PullbackError as error:
         whole = error
     else:
-        return [certify(op, dtype, wide, domain, on_progress)], []
+        return [certify(op, dtype, wide, domain, on_progress, lowering)], []
     try:
         cut = Cut(written)
         cut.require_meant()
@@ -119,7 +128,7 @@ def certify_parts(
         searched.add(what)
         limits = {name: ends for name, ends in domain.items() if name in part.meaning.variables}
         try:
-            found.append(certify(part.function, dtype, wide, limits, on_progress))
+            found.append(certify(part.function, dtype, wide, limits, on_progress, lowering))
         except FormulaError as error:
             left.append((part.function.__name__, str(error)))
     if not found:
@@ -137,7 +146,7 @@ class _Judged:
     worse: bool
 
 
-def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> _Judged:
+def _judged(formula: Formula, search: Search, by: By, names: Sequence[str], lowering: Lowering | None) -> _Judged:
     """Return what computes a quantity best, as measured at fresh points."""
     found = search.find(*by)
     fresh = sampled(found.target, names, search.dtype, search.seed + _FRESH, search.domain)
@@ -148,6 +157,9 @@ def _judged(formula: Formula, search: Search, by: By, names: Sequence[str]) -> _
     tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, Program.of(found.target))]
     limit = min(_size(e)[1] for _, e in tried) + _BETTER
     program, after = min(tried, key=lambda pair: (_size(pair[1])[0], _size(pair[1])[1] > limit))
+    if lowering is not None:
+        compiled = lowering(emit(program, names, search.dtype, "a form"))
+        after = after.worst(errors(compiled(*(inputs[n] for n in names)), truth))
     how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
     try:
         before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)

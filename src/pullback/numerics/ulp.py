@@ -48,6 +48,19 @@ class Errors:
         """Whether what was computed is a spurious NaN, infinity or zero."""
         return self.nan | self.inf | self.zero
 
+    def worst(self, other: Errors) -> Errors:
+        """Return the worse of two, computed at the same points, point by point."""
+        return Errors(
+            np.maximum(self.ulp, other.ulp),
+            self.subnormal,
+            self.stated & other.stated,
+            self.nan | other.nan,
+            self.inf | other.inf,
+            self.zero | other.zero,
+            self.undecided,
+            self.undefined,
+        )
+
 
 def errors(computed: torch.Tensor, truth: Truth) -> Errors:
     """Return the errors of computed values, in the format that they have, against exact ones.

@@ -123,7 +123,7 @@ def complaint(finding):
     if evidence is None or not isinstance(evidence.got, float) or not isinstance(evidence.expected, float):
         return ""
     numbers = [float(text) for text in NUMBER.findall(printed)]
-    numbers += [math.nan] * ("nan" in printed) + [math.inf] * ("inf" in printed)
+    numbers += [math.nan] * ("nan" in printed) + [math.inf] * ("inf" in printed) + [-math.inf] * ("-inf" in printed)
     missing = [value for value in (evidence.expected, evidence.got) if not any(near(n, value) for n in numbers)]
     return f"it printed {printed!r}, without {missing}" if missing else ""
 

@@ -12,7 +12,8 @@ from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
 
 # eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
-set_backend(os.environ.get("PULLBACK_TEST_BACKEND", "eager"))
+BACKEND = os.environ.get("PULLBACK_TEST_BACKEND", "eager")
+set_backend(BACKEND)
 
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
@@ -24,6 +25,7 @@ hypothesis.settings.load_profile("repeatable")
 def _strict():
     """Start from a seed; float32 stays the default dtype, so that a test means float64 where it says so."""
     torch.manual_seed(0)
+    set_backend(BACKEND)
     yield
     assert torch.get_default_dtype() is torch.float32
     assert torch.is_grad_enabled()

@@ -46,7 +46,7 @@ def run(
         PullbackError: for whatever cannot be measured as asked.
     """
     loader, chosen, limits = functools.partial(load, target), dtypes_of(dtypes), domain_of(domain)
-    with _pool(jobs if exhaustive else 1) as executor:
+    with _pool(jobs if exhaustive else 1) as executor, _interrupted_between(executor, on_progress) as on_progress:
         return accuracy_of(
             loader,
             dtype=chosen,
@@ -118,6 +118,35 @@ def _limits(text: str) -> tuple[str, float, float]:
 
 
 @contextlib.contextmanager
+def _interrupted_between(executor: Executor | None, on_progress: Progress) -> Iterator[Progress]:
+    """Provide a progress that raises after Ctrl-C, where processes work: they are waited for under locks.
+
+    KeyboardInterrupt in the middle of `concurrent.futures.wait` can leave one locked for good, on which the executor
+    then waits to shut down. A second Ctrl-C raises at once.
+    """
+    if executor is None:
+        yield on_progress
+        return
+    asked: list[bool] = []
+
+    def ask(*_: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    def between(done: int, total: int) -> None:
+        on_progress(done, total)
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield between
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def _pool(jobs: int | None) -> Iterator[Executor | None]:
     """Provide processes, as many as there are cores by default; `None` where one is enough."""
     jobs = jobs or usable_cores()
@@ -126,9 +155,10 @@ def _pool(jobs: int | None) -> Iterator[Executor | None]:
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     with ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as executor:
-        # Ctrl-C is for this process, which ends the others: they begin at the first submission, and ignore what this
-        # process ignores then.
+        # Ctrl-C is for this process, which ends the others: they ignore what this process ignores when they begin, each
+        # with a submission that finds no idle one.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        executor.submit(torch.get_num_threads)
+        for _ in range(jobs):
+            executor.submit(torch.get_num_threads)
         signal.signal(signal.SIGINT, before)
         yield executor

@@ -209,7 +209,7 @@ def stabilise(
 
 @program.group()
 def cache() -> None:
-    """Show or empty the cache of compiled kernels and of certificates."""
+    """Show or empty the cache of compiled kernels."""
 
 
 @cache.command()
@@ -225,7 +225,7 @@ def info() -> None:
 @cache.command()
 @click.option("--certificates", is_flag=True, help="The certificates too, which searches have to find again.")
 def clear(certificates: bool) -> None:
-    """Remove the compiled kernels: they are made again when they are needed."""
+    """Remove the kernels; those that are needed are made again."""
     from pullback import caches
 
     for kind in ("kernels", "certificates") if certificates else ("kernels",):

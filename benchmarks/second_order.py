@@ -4,8 +4,8 @@
 
 Energy of the positions, forces by its gradient with `create_graph=True`, a loss on both, backward: the step that
 potentials of atoms are trained with; gradient penalties and physics-informed losses are like it. Beside the formula in
-eager PyTorch, in turns; that the gradients agree is checked first. What becomes of the energy and of the whole step
-under `torch.compile` as it comes is recorded. Where PyTorch has the option `torch._dynamo.config.trace_autograd_ops`,
+eager PyTorch, in turns; that the gradients agree is checked first. What becomes of the whole step under `torch.compile`
+as it comes is recorded. Where PyTorch has the option `torch._dynamo.config.trace_autograd_ops`,
 which is off by default, the whole step compiled with it is a peer (*compile*).
 """
 
@@ -86,14 +86,11 @@ def error(got: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 
 def compiled_by_default(case: Case, device: str) -> dict[str, str]:
-    """Return what becomes of the step under `torch.compile`, without an option: of the energy, and of all of it."""
+    """Return what becomes of the step under `torch.compile` without an option."""
     step = Step(WIDTHS[0], device)
     energy = step.energy(case.eager)
     right, found = step.gradients(energy), {}
-    ways = {
-        "the energy": lambda: step.gradients(torch.compile(energy)),
-        "the step": lambda: torch.compile(step.gradients, fullgraph=True)(energy),
-    }
+    ways = {"the step": lambda: torch.compile(step.gradients, fullgraph=True)(energy)}
     for what, way in ways.items():
         torch._dynamo.reset()
         try:

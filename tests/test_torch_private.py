@@ -264,6 +264,11 @@ def test_schemas_say_which_ops_write():
     assert not _torch.is_mutable(torch.ops.aten.add.Tensor)
 
 
+def test_zeros_without_memory_are_known():
+    assert _torch.is_zero_tensor(torch.ops.aten._efficientzerotensor.default([2]))
+    assert not _torch.is_zero_tensor(torch.zeros(2))
+
+
 def test_a_version_counts_writes():
     x = torch.ones(2)
     before = _torch.version_of(x)

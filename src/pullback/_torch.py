@@ -342,6 +342,14 @@ def traced_value(node: fx.Node) -> torch.Tensor:
     return value
 
 
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of zeros that has no memory, as autograd makes where it knows a derivative to be zero.
+
+    Relies on `Tensor._is_zerotensor`.
+    """
+    return tensor._is_zerotensor()
+
+
 def is_mutable(op: Any) -> bool:
     """Whether an ATen op writes to an argument.
 

@@ -20,8 +20,11 @@ EXCEPTIONS = {
 """For each entry that differs the error that says so, and why."""
 
 
+@pytest.mark.parametrize("kernels", ["PyTorch's", "native"])
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_value_and_derivatives_are_those_of_the_operator(shard):
+def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, request):
+    if kernels == "native":
+        request.getfixturevalue("native")
     chosen = dict(list(entries().items())[shard::SHARDS])
     outcomes = [outcome_of(name, entry) for name, entry in chosen.items()]
     differing = {outcome.name: outcome.differences for outcome in outcomes if outcome.differences}

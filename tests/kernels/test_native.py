@@ -482,6 +482,25 @@ def test_orders_beyond_the_first_are_kernels_too(native):
     assert torch.autograd.gradgradcheck(op, (x[:5].detach().requires_grad_(),))
 
 
+def test_a_second_derivative_that_is_zero_everywhere(native):
+    """A trace holds it as zeros without memory, on no device."""
+    op = pullback.function(torch.abs)
+    x, g = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    (gradient,) = torch.autograd.grad(op(x), x, g, create_graph=True)
+    by_x, by_g = torch.autograd.grad(gradient, (x, g), torch.full_like(x, 2.0))
+    assert torch.equal(by_x, torch.zeros(3, 4))
+    assert torch.equal(by_g, 2 * x.sign())
+
+
+def test_a_gradient_that_reaches_nothing(native):
+    """A count of what is not 0 depends on its input for autograd; its derivative is no tensor."""
+    op = pullback.function(lambda x: torch.linalg.norm(x, 0))
+    x = torch.tensor([0.0, 2.0, 3.0], requires_grad=True)
+    y = op(x)
+    assert y.item() == 2.0
+    assert torch.autograd.grad(y, x, create_graph=True, allow_unused=True) == (None,)
+
+
 def test_the_second_derivative_of_a_stable_op_is_its_form(native):
     from pullback.catalog import tanh
 

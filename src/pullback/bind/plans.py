@@ -83,9 +83,10 @@ class Plans:
             if plan is None:
                 functions = self._functions(call)
                 plan = make_plan(call, self._name, functions, self._reads, grad, backend)
-                if self._again and plan.kernels is not None and is_native(backend):
-                    again = _again(self._name, plan.kernels, functions, backend)
-                    plan = replace(plan, kernels=replace(plan.kernels, again=again))
+                kernels = plan.kernels
+                if self._again and kernels is not None and is_native(backend) and not all(kernels.joint.unused):
+                    again = _again(self._name, kernels, functions, backend)
+                    plan = replace(plan, kernels=replace(kernels, again=again))
                 self.plans[key] = plan
                 self.example = self.example or call.example()
             return plan

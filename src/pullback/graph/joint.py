@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.errors import FormulaError
 from pullback.graph.facts import Flat
 from pullback.graph.saving import chosen
 
@@ -87,8 +88,27 @@ def joint_of(
             values = outs
         return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
 
-    graph = _torch.trace_ops(both, *(x.detach() for x in tensors), *cotangents)
+    given = [*(x.detach() for x in tensors), *cotangents]
+    graph = _torch.trace_ops(both, *given)
+    _fill_zeros(graph, {x.device for x in given})
     return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute)
+
+
+def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
+    """Have zeros computed where a trace holds zeros without memory: a product of those that autograd makes is one."""
+    for node in traced.graph.find_nodes(op="get_attr"):
+        held = getattr(traced, node.target)
+        if not (isinstance(held, Tensor) and _torch.is_zero_tensor(held)):
+            continue
+        if len(devices) > 1:  # its own is lost
+            raise FormulaError("its derivative is zero on one of several devices, which a trace does not tell apart.")
+        with traced.graph.inserting_before(node):
+            options: dict[str, Any] = {"dtype": held.dtype, "device": next(iter(devices))}
+            zeros = traced.graph.call_function(torch.ops.aten.zeros.default, (list(held.shape),), options)
+        like = next(iter(traced.graph.nodes)).meta["val"]
+        zeros.meta["val"] = like.new_zeros(held.shape, dtype=held.dtype)
+        node.replace_all_uses_with(zeros)
+        traced.graph.erase_node(node)
 
 
 def _cotangent(out: Tensor) -> Tensor:

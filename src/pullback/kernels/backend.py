@@ -12,6 +12,7 @@ from torch import Tensor, fx
 
 from pullback import _torch, settings
 from pullback.errors import OptionError, RunnerError
+from pullback.graph.joint import simplify
 from pullback.kernels import build, eager, native
 from pullback.settings import Backend as Backend
 
@@ -96,6 +97,7 @@ def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Te
 
     def run(*tensors: Tensor) -> Tensor:
         graph = _torch.trace_ops(lambda *xs: [function(*xs)], *tensors)
+        simplify(graph.graph)
         ((_, call),) = lower([graph], [False], name)
         result: Tensor = call(*tensors)[0]
         return result

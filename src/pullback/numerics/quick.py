@@ -83,14 +83,14 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     chosen: dict[By, Function] = {}
     better: dict[By, Sequence[str]] = {}
     for by, draft in drafts.items():
-        if not draft.rules and not by and bench.agrees(draft):
+        if not (*draft.rules, *draft.last) and not by and bench.agrees(draft):
             continue
         found = bench.best(by, draft)
         if found is None:
             return None
-        form, verdict = found
+        form, verdict, draft = found
         if verdict.better:
-            better[by] = draft.rules
+            better[by] = (*draft.rules, *draft.last)
         if verdict.better or by:
             chosen[by] = form
     if not better:
@@ -113,10 +113,29 @@ class _Inline(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The term of a quantity, and the rules that it was made with."""
+    """The term of a quantity, and the rules that it was made with.
 
+    Attributes:
+        base: the term before the last rules, which are for what is only computed.
+        term: after them.
+        rules: those that led to `base`.
+        last: those that led on to `term`.
+        wide: whether it is to be computed in float64.
+    """
+
+    base: Term
     term: Term
     rules: tuple[str, ...]
+    last: tuple[str, ...]
+    wide: bool = False
+
+    @classmethod
+    def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
+        """Apply the last rules."""
+        used: dict[str, None] = {}
+        last = quick_rules.last_in_float64() if wide else quick_rules.last()
+        term = tidy(rewritten(base, last, used, again=False))
+        return cls(base, term, tuple(rules), tuple(used), wide)
 
 
 def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
@@ -135,10 +154,9 @@ def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
             return None
         applied = dict(used)
         raw[by] = tidy(rewritten(raw[by], quick_rules.first(), applied, again=True))
-        term = tidy(rewritten(raw[by], quick_rules.last(), applied, again=False))
         steep = [f"the derivative of {op}" for op in sorted({t.op for t in topological([base])} & quick_rules.STEEP)]
-        found[by] = Draft(term, (*applied, *(steep if by else ())))
-    return found if any(draft.rules for draft in found.values()) else None
+        found[by] = Draft.of(raw[by], (*applied, *(steep if by else ())))
+    return found if any((*draft.rules, *draft.last) for draft in found.values()) else None
 
 
 def _turning(drafts: Mapping[By, Draft]) -> list[Term]:
@@ -167,14 +185,12 @@ class _Bench:
         self._narrow, self._wide = (dict(zip(self._names, xs, strict=True)) for xs in (single, points))
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 
-    def best(self, by: By, draft: Draft) -> tuple[Function, Verdict] | None:
+    def best(self, by: By, narrow: Draft) -> tuple[Function, Verdict, Draft] | None:
         """Return what computes a quantity, and how that compares with what is written; `None` if it would be worse."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
-        narrow = evaluate(draft.term, self._narrow, self._known[0])
-        wide = evaluate(draft.term, self._wide, self._known[1])
         # the derivative of x·y by y may be a number where y is NaN
-        free = set(self._names) - set(variables(draft.term)) if by else ()
+        free = set(self._names) - set(variables(narrow.term)) if by else ()
         target = self._term
         for name in by:
             target = derivative(target, name)
@@ -184,16 +200,23 @@ class _Bench:
         def exactly(row: int, place: int) -> float | None:
             return exact(target, {n: float(x[row, place]) for n, x in zip(self._names, self._groups, strict=True)})
 
-        for widely in (False, True):
-            form = emit(Program.of(draft.term, widely), self._names, self._dtype, " ".join((self._name, *by)), free)
-            way = self._way(form(*self._given), narrow, wide)
+        for draft in self._both(narrow):
+            form = emit(Program.of(draft.term, draft.wide), self._names, self._dtype, " ".join((self._name, *by)), free)
+            values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
+            way = self._way(form(*self._given), *values)
             verdict = judged(way, written, self._format, self._single, exactly)
             special, wanted = widened(form(*self._special)), widened(self._written_special[of])
             if len(by) == 2:  # at a pole it may be of either sign, and so their sum
                 wanted = np.where(np.isinf(wanted), np.nan, wanted)
             if not verdict.worse and keeps_special(special, wanted, self._format):
-                return form, verdict
+                return form, verdict, draft
         return None
+
+    @staticmethod
+    def _both(narrow: Draft) -> Iterator[Draft]:
+        """Yield a draft, and one for float64, if that is asked for."""
+        yield narrow
+        yield Draft.of(narrow.base, narrow.rules, wide=True)
 
     def agrees(self, draft: Draft) -> bool:
         """Whether the term of the value has a value wherever the formula has one: it may be more than its term."""

@@ -45,6 +45,7 @@ _OWN = """
     exp(a) / (exp(a) + exp(b)) => sigmoid(a - b)
     2 * sigmoid(a) - 1 => tanh(a * 0.5)
     sigmoid(-a) - sigmoid(a) => -tanh(a * 0.5)
+    1 - tanh(softplus(a)) * tanh(softplus(a)) => (2 * sigmoid(-a) / (1 + sigmoid(-a) * sigmoid(-a))) ** 2
     a * (b * a) - (b * a) * b => (b * a) * (a - b)
     (2 * sinh(a)) / (2 * cosh(a)) => tanh(a)
     expm1(a) / (1 + exp(a)) => tanh(a * 0.5)
@@ -63,9 +64,16 @@ _LAST = """
 """
 
 _LAST_OWN = """
+    tanh(softplus(a)) => sigmoid(a) * (1 + sigmoid(-a)) / (1 + sigmoid(-a) * sigmoid(-a))
+    exp(softplus(a) * -0.5) => exp(relu(a) * -0.5) * sqrt(sigmoid(abs(a)))
+    exp(softplus(a) * 0.5) => exp(relu(a) * 0.5) * sqrt(1 + exp(-abs(a)))
     log(0 - expm1(a)) => where(a > -LN2, log(0 - expm1(a)), log1p(-exp(a)))
     sqrt(1 + a) - 1 => where(a < 1, a / (sqrt(1 + a) + 1), sqrt(1 + a) - 1)
     log(exp(a) + exp(b)) => where(a == b, a + LN2, maximum(a, b) + log1p(exp(-abs(a - b))))
+"""
+
+_WIDE = """
+    exp(softplus(a) * -0.5) => sqrt(sigmoid(-a))
 """
 
 STEEP = frozenset({"sigmoid", "tanh", "expm1", "asinh", "acosh", "atanh", "asin", "acos"})
@@ -88,3 +96,10 @@ def first() -> tuple[Rule, ...]:
 def last() -> tuple[Rule, ...]:
     """Return the rules for what is only computed; what they make is not looked at again."""
     return (*read(_LAST), *read(_LAST_OWN))
+
+
+@cache
+def last_in_float64() -> tuple[Rule, ...]:
+    """Return the same for float64 in place of a narrower dtype: what underflows only beyond that one will do there."""
+    instead = {rule.left: rule for rule in read(_WIDE)}
+    return tuple(instead.get(rule.left, rule) for rule in last())

@@ -25,7 +25,7 @@ from pullback.numerics.derive import derivative
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.oracle import Truth, exact
 from pullback.numerics.piecewise import Program
-from pullback.numerics.quick_rules import STEEP, first, last
+from pullback.numerics.quick_rules import STEEP, first, last, wide
 from pullback.numerics.rewrite import rewritten
 from pullback.numerics.sampling import points
 from pullback.numerics.term import Term, parse, variables
@@ -67,18 +67,21 @@ class Subject:
     name: str
     target: Term
     before: Callable[[dict[str, Tensor]], Tensor]
-    after: Term
+    after: Program
 
 
 def subjects() -> Iterator[Subject]:
     for rule in (*first(), *last()):
         run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
-        yield Subject(rule.text, rule.left, run, rewritten(rule.right, last(), {}, again=False))
+        yield Subject(rule.text, rule.left, run, Program.of(rewritten(rule.right, last(), {}, again=False)))
+    for rule in wide():
+        run = lambda at, term=rule.left: evaluate(term, at)  # noqa: E731
+        yield Subject(f"in float64: {rule.text}", rule.left, run, Program.of(rule.right, wide=True))
     for op in sorted(STEEP):
         term = parse(f"{op}(a)")
         slope = derivative(term, "a")
         better = rewritten(rewritten(slope, first(), {}, again=True), last(), {}, again=False)
-        yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), better)
+        yield Subject(f"the derivative of {op}", slope, lambda at, term=term: autograd(term, at), Program.of(better))
 
 
 def autograd(term: Term, at: dict[str, Tensor]) -> Tensor:
@@ -92,10 +95,9 @@ def measure(subject: Subject, dtype: torch.dtype, backend: Backend) -> tuple[Sco
     at = points(names, dtype, SEED)
     step = -(-len(at[names[0]]) // MOST)
     at = {name: x[::step] for name, x in at.items()}
-    after = Program.of(subject.after).run
     truth = exact([subject.target], at)[0]
     tensors = [torch.from_numpy(x).to(dtype) for x in at.values()]
-    sides = [lambda *xs, run=run: run(dict(zip(at, xs, strict=True))) for run in (subject.before, after)]
+    sides = [lambda *xs, run=run: run(dict(zip(at, xs, strict=True))) for run in (subject.before, subject.after.run)]
     if backend == "native":
         sides = [compiled(side, backend) for side in sides]
     return tuple(score(side(*tensors), truth) for side in sides)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -321,6 +322,18 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     with tracing():
         traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     return traced
+
+
+def compiled_by_inductor(module: fx.GraphModule, examples: list[Any]) -> Callable[..., list[Any]]:
+    """Compile a graph of ATen ops, for inputs like the examples, in this process.
+
+    Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of is its own
+        from torch._inductor import standalone_compile  # late: it takes seconds
+
+        return standalone_compile(module, examples, options={"config_patches": {"compile_threads": 1}})
 
 
 def names_traced() -> list[str]:

@@ -22,7 +22,7 @@ from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.bind.stable import Stable
 from pullback.errors import DerivativeError, OptionError
-from pullback.kernels.backend import Backend, checked, compiled, is_native
+from pullback.kernels.backend import Backend, checked, compiled, is_compiled
 from pullback.method import BoundOp, plain_method
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Op:
     def _lowering(self) -> Callable[..., Any] | None:
         """Return what gives a function in the kernels that run this op; `None` where these are PyTorch's."""
         backend = self._plans.backend
-        return functools.partial(compiled, name=backend) if is_native(backend) else None
+        return functools.partial(compiled, name=backend) if is_compiled(backend) else None
 
     def compile(self, *args: Any, **kwargs: Any) -> Op:
         """Make the kernels for calls like this one ahead of time, with and without a gradient.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Backend = Literal["auto", "native", "eager"]
+Backend = Literal["auto", "native", "inductor", "eager"]
 
 _backend: list[Backend | None] = [None]
 

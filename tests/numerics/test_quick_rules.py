@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pullback.numerics.oracle import exact
-from pullback.numerics.quick_rules import first, last, taken
+from pullback.numerics.quick_rules import first, last, taken, wide
 from pullback.numerics.rules import rules
 from pullback.numerics.sampling import points
 from pullback.numerics.term import variables
@@ -35,7 +35,7 @@ def test_those_that_are_taken_from_the_table_are_in_it():
     assert [rule.text for rule in taken() if (rule.left, rule.right) not in table] == []
 
 
-@pytest.mark.parametrize("rule", [*first(), *last()], ids=lambda rule: rule.text)
+@pytest.mark.parametrize("rule", [*first(), *last(), *wide()], ids=lambda rule: rule.text)
 def test_both_sides_have_values_at_the_same_points(rule):
     names = variables(rule.left)
     at = points(names, torch.float32, seed=5)

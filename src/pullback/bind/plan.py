@@ -17,7 +17,7 @@ from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
-from pullback.kernels.backend import Backend, is_native, lower
+from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
 
 
@@ -119,10 +119,10 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
     holding = f"it returns an object of type {strange[0]}" if strange else ""
     obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
-    if obstacle or not (wanted or is_native(backend)):
+    if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_native(backend))
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_compiled(backend))
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:

@@ -15,7 +15,7 @@ from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
-from pullback.kernels.backend import Backend, is_native
+from pullback.kernels.backend import Backend, is_compiled, made_for
 
 MAX_PLANS = 64
 """Kinds of call that get graphs of their own; others run the formula as it stands."""
@@ -42,7 +42,7 @@ class Plans:
     ) -> None:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
         self._again = again
-        self._made_for: Backend | None = None
+        self._made_for: Hashable = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
         self.plans: dict[Any, Plan] = {}
@@ -56,7 +56,7 @@ class Plans:
     def known(self, key: Hashable) -> Plan | None:
         """Return the plan of a kind of call, if there is one and it still holds."""
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
-        if plan is None or reads is None or self._made_for != (self._backend or settings.backend()):
+        if plan is None or reads is None or self._made_for != made_for(self._backend or settings.backend()):
             return None
         return plan if reads.unchanged() else None
 
@@ -73,9 +73,9 @@ class Plans:
         """
         with self._lock:
             backend = self.backend
-            if self._reads is None or backend != self._made_for or not self._reads.unchanged():
+            if self._reads is None or made_for(backend) != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
-                self._made_for, self._reads = backend, reads_of(*self._sources)
+                self._made_for, self._reads = made_for(backend), reads_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
             if plan is None and len(self.plans) >= MAX_PLANS:
@@ -84,7 +84,7 @@ class Plans:
                 functions = self._functions(call)
                 plan = make_plan(call, self._name, functions, self._reads, grad, backend)
                 kernels = plan.kernels
-                if self._again and kernels is not None and is_native(backend) and not all(kernels.joint.unused):
+                if self._again and kernels is not None and is_compiled(backend) and not all(kernels.joint.unused):
                     again = _again(self._name, kernels, functions, backend)
                     plan = replace(plan, kernels=replace(kernels, again=again))
                 self.plans[key] = plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
 
@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from pullback import _torch, settings
 from pullback.errors import OptionError, RunnerError
 from pullback.graph.joint import simplify
-from pullback.kernels import build, eager, native
+from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 
 
@@ -21,9 +21,10 @@ def set_backend(name: Backend) -> None:
     """Choose the kernels of all ops of this process that do not name their own.
 
     Args:
-        name: "native", fused kernels compiled here, for pointwise parts of graphs; "eager", PyTorch's kernels one by
-            one, whose values are those of the formula bit for bit; "auto", native where there is a C++ compiler and a
-            processor that they are written for, eager otherwise.
+        name: "native", fused kernels compiled here, for pointwise parts of graphs; "inductor", whole graphs compiled
+            by PyTorch's Inductor, which may lose what stable forms gain; "eager", PyTorch's kernels one by one, whose
+            values are those of the formula bit for bit; "auto", native where there is a C++ compiler and a processor
+            that they are written for, eager otherwise.
 
     Raises:
         OptionError: for any other name.
@@ -53,9 +54,14 @@ def checked(name: Backend) -> Backend:
     return name
 
 
-def is_native(name: Backend) -> bool:
+def is_compiled(name: Backend) -> bool:
     """Whether a backend compiles kernels on this machine."""
-    return name == "native" or (name == "auto" and _is_there())
+    return name in ("native", "inductor") or (name == "auto" and _is_there())
+
+
+def made_for(name: Backend) -> Hashable:
+    """Return what kernels of a backend are made for, other than their graph: they are made anew where it changes."""
+    return (name, *inductor.settings()) if name == "inductor" else name
 
 
 @functools.cache
@@ -81,8 +87,10 @@ def lower(
     Raises:
         RunnerError: if the backend is "native" and cannot compile.
     """
+    if name == "inductor":
+        return [(module, _by_inductor(module)) for module in modules]
     lowered = list(modules)
-    if is_native(name):
+    if is_compiled(name):
         try:
             lowered = native.lowered(modules, [bits and name != "native" for bits in exact])
         except RunnerError as error:
@@ -90,6 +98,14 @@ def lower(
                 raise
             _warn(str(error))
     return [(module, eager.lower(module)) for module in lowered]
+
+
+def _by_inductor(module: fx.GraphModule) -> Callable[..., list[Any]]:
+    try:
+        return inductor.lowered(module)
+    except RunnerError as error:
+        _warn(str(error))
+        return eager.lower(module)
 
 
 def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Tensor]:

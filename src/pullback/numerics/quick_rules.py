@@ -64,7 +64,6 @@ _LAST = """
 """
 
 _LAST_OWN = """
-    tanh(softplus(a)) => sigmoid(a) * (1 + sigmoid(-a)) / (1 + sigmoid(-a) * sigmoid(-a))
     exp(softplus(a) * -0.5) => exp(relu(a) * -0.5) * sqrt(sigmoid(abs(a)))
     exp(softplus(a) * 0.5) => exp(relu(a) * 0.5) * sqrt(1 + exp(-abs(a)))
     log(0 - expm1(a)) => where(a > -LN2, log(0 - expm1(a)), log1p(-exp(a)))
@@ -73,6 +72,7 @@ _LAST_OWN = """
 """
 
 _WIDE = """
+    tanh(softplus(a)) => sigmoid(a) * (1 + sigmoid(-a)) / (1 + sigmoid(-a) * sigmoid(-a))
     exp(softplus(a) * -0.5) => sqrt(sigmoid(-a))
 """
 
@@ -99,7 +99,12 @@ def last() -> tuple[Rule, ...]:
 
 
 @cache
+def wide() -> tuple[Rule, ...]:
+    """Return those that hold the range of float32 only in float64."""
+    return tuple(read(_WIDE))
+
+
+@cache
 def last_in_float64() -> tuple[Rule, ...]:
-    """Return the same for float64 in place of a narrower dtype: what underflows only beyond that one will do there."""
-    instead = {rule.left: rule for rule in read(_WIDE)}
-    return tuple(instead.get(rule.left, rule) for rule in last())
+    """Return the rules for what is only computed, and that in float64 in place of a narrower dtype."""
+    return (*wide(), *(rule for rule in last() if rule.left not in {other.left for other in wide()}))

@@ -262,7 +262,7 @@ def test_a_backend_of_its_own(native):
     x = torch.randn(5000)
     eager = pullback.function(backend="eager", stable=False)(gate)
     assert torch.equal(eager(x), gate(x))
-    with pytest.raises(OptionError, match="one of auto, native, eager"):
+    with pytest.raises(OptionError, match="one of auto, native, inductor, eager"):
         pullback.function(backend="cuda")(gate)
     with pytest.raises(OptionError, match="not 'fast'"):
         pullback.set_backend("fast")

@@ -1,8 +1,8 @@
 """Graphs compiled by PyTorch's Inductor: it fuses reductions too, and what is around matrix products.
 
-Neither Dynamo nor its guards take part: the graph is there, and it is only called with what it was recorded for. Inductor
-computes some functions in its own way (on the CPU expm1 as exp − 1, atanh by logarithms), so that stable forms lose there
-what they gained; it is never chosen for a user who did not ask for it.
+Neither Dynamo nor its guards take part: the graph is there, and it is called with what it was recorded for alone.
+Inductor computes some functions in its own way (on the CPU expm1 as exp − 1, atanh by logarithms), so that stable
+forms lose there what they gained; it is never chosen for a user who did not ask for it.
 """
 
 from __future__ import annotations

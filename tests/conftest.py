@@ -15,6 +15,9 @@ from pullback.kernels.backend import backend, set_backend
 BACKEND = os.environ.get("PULLBACK_TEST_BACKEND", "eager")
 set_backend(BACKEND)
 
+# tests compile it, and use it, where they ask for it (`tests/bind/test_node.py`); "wait" has all of them use it
+os.environ.setdefault("PULLBACK_NODE", "off")
+
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

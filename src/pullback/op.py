@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch, introspect
-from pullback.bind import eager
+from pullback.bind import eager, node
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plan import Functions
@@ -84,6 +84,11 @@ class Op:
             return self._inline(args, kwargs) if self._rule is None else self._call_ruled(args, kwargs)
         if self._rule is not None or self._residuals:
             return self._call_ruled(args, kwargs)
+        table = self._plans.table
+        if table is not None and not kwargs:
+            result = table.call(args)  # it looks at all that is looked at below
+            if result is not NotImplemented:
+                return result
         if not _torch.is_plain_eager():
             return self._inline(args, kwargs)
         grad = torch.is_grad_enabled()
@@ -255,6 +260,8 @@ class Op:
         if plan.kernels is None and any(x.requires_grad for x in live.tensors):
             raise OptionError(f"{self.__name__} runs as it stands, since {plan.why_inline}.")
         self._plans.of(Call(args, kwargs, grad=False), False)
+        if node.is_served(plan.kernels):
+            node.wait()
         return self
 
     @property

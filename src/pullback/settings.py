@@ -6,19 +6,20 @@ from typing import Literal
 
 Backend = Literal["auto", "native", "inductor", "eager"]
 
-_backend: list[Backend | None] = [None]
+_backend: Backend | None = None
 
 
 def backend() -> Backend:
     """Return the backend of ops that do not name their own."""
-    return _backend[0] or "auto"
+    return _backend or "auto"
 
 
 def set_backend(name: Backend | None) -> None:
     """Choose it; `None` for what holds where nothing is chosen."""
-    _backend[0] = name
+    global _backend
+    _backend = name
 
 
 def chosen() -> Backend | None:
     """Return what was chosen, if anything was."""
-    return _backend[0]
+    return _backend

@@ -63,7 +63,7 @@ def sanitized(folder, dtype, change=lambda source: source):
     types += "\n".join(f"using Y{i} = {name};" for i, name in enumerate(outputs))
     (folder / "kernel.cpp").write_text(change(source_of(region, build.header())) + types + MAIN)
     flags = [*build._FLAGS, "-O1", "-g", "-fsanitize=address", *build._machine()[1]]
-    includes = [f"-I{build._INCLUDE}", f"-I{build._TORCH / 'include'}"]
+    includes = [f"-I{build._INCLUDE}", f"-I{build.TORCH / 'include'}"]
     command = [sanitizer(folder), *flags, *includes, "kernel.cpp", "-o", "kernel"]
     made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr

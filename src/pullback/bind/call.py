@@ -31,6 +31,8 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
         if kind is Tensor or kind is torch.nn.Parameter:
             if leaf.layout is not torch.strided or leaf.is_neg() or (leaf.is_complex() and leaf.is_conj()):
                 return None
+            if _torch.is_zero_tensor(leaf):  # it has no memory
+                return None
             if leaf.__dict__ and shadows(leaf):
                 return None
             try:
@@ -88,7 +90,7 @@ class Call:
             return "an argument is a nested tensor"
         if any(shadows(t) for t in self.tensors):
             return "an argument has a method of its own in place of PyTorch's"
-        return "an argument is a tensor that is not strided, or waits to be conjugated or negated"
+        return "an argument is a tensor that is not strided, has no memory, or waits to be conjugated or negated"
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what the op was called with."""

@@ -38,27 +38,32 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        kernels: Kernels = ctx.kernels
-        kept = ctx.saved_tensors
-        inputs = kept[: kernels.n_inputs]
-        if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
-            gradients = _recorded(kernels, inputs, [cotangents[i] for i in kernels.joint.connected])
-        else:
-            watched = _is_watched(cotangents)
-            gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
-            backward = kernels.joint.backward.forward if watched else kernels.backward
-            gradients = backward(*[kept[i] for i in kernels.operands], *gs)
-        by_argument: list[Tensor | None] = [None] * (kernels.n_inputs + 1)
-        for place, gradient in zip(kernels.places, gradients, strict=True):
-            by_argument[place] = gradient
-        return tuple(by_argument)
+        return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, cotangents))
 
 
-def _is_watched(cotangents: Sequence[Tensor]) -> bool:
-    """Whether only ATen ops will do: for compiled autograd, a mode, or a batch of cotangents."""
+def gradients_of(kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of each input, in a backward pass; `kept` are the inputs and what was computed."""
+    if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
+        gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
+    else:
+        watched = _is_watched((*kept, *cotangents))
+        gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
+        backward = kernels.joint.backward.forward if watched else kernels.backward
+        gradients = backward(*[kept[i] for i in kernels.operands], *gs)
+    by_input: list[Tensor | None] = [None] * kernels.n_inputs
+    for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):
+        by_input[i] = gradient
+    return by_input
+
+
+def _is_watched(tensors: Sequence[Tensor]) -> bool:
+    """Whether only ATen ops will do: for compiled autograd, a mode, a batch of cotangents, a subclass."""
     if torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager():
         return True
-    return any(_torch.is_grads_batch(g) for g in cotangents)
+    return any(type(t) not in _PLAIN or _torch.is_grads_batch(t) for t in tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 _apply = _torch.plain_apply(_Kernels)

@@ -19,6 +19,7 @@ from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
+from pullback.kernels.single import Single, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Kernels:
         operands: of the backward, as positions in (inputs, computed values).
         layouts: position of each cotangent that the backward reads, the stride that PyTorch's kernels were recorded
             for, and whether our own read it, which take any.
-        places: positions of the gradients among those of the Function's arguments.
         dead: positions of the outputs that have no derivative.
         result: what comes out, its tensors taken out.
         again: how the gradient is computed where autograd records it too, as an op of its own; none for PyTorch's
             kernels, where native ops do.
+        singles: the kernels that forward and backward are, where they are one each.
     """
 
     joint: Joint
@@ -49,10 +50,10 @@ class Kernels:
     n_outputs: int
     operands: tuple[int, ...]
     layouts: tuple[tuple[int, tuple[int, ...], bool], ...]
-    places: tuple[int, ...]
     dead: tuple[int, ...]
     result: Tree
     again: Run | None = None
+    singles: tuple[Single, Single] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,9 @@ def _kernels(
     results = [out for out in outputs if isinstance(out, Tensor)]
     n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
-    (_, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
+    (forward_graph, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
     cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
+    one, other = single(forward_graph), single(backward_graph)
     ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
     return Kernels(
         joint,
@@ -180,9 +182,9 @@ def _kernels(
         n_outputs=len(results),
         operands=tuple(next(later) if i is None else i for i in joint.saved),
         layouts=tuple((i, cotangent_stride(results[i]), own) for i, own in zip(joint.connected, ours, strict=True)),
-        places=tuple(1 + i for i in joint.wanted),
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
         result=Tree.of_leaves(outputs, spec),
+        singles=(one, other) if one and other else None,
     )
 
 
@@ -192,6 +194,8 @@ def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tenso
         g = g.to_dense()
     if not torch.compiler.is_dynamo_compiling() and (g.is_neg() or (g.is_complex() and g.is_conj())):  # it cannot ask
         g = g.resolve_conj().resolve_neg()
+    if not torch.compiler.is_dynamo_compiling() and _torch.is_zero_tensor(g):  # it has no memory
+        g = torch.zeros(g.shape, dtype=g.dtype, device=g.device)
     if is_any or g.stride() == stride or not g.numel():
         return g
     return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback import settings
-from pullback.bind import eager
+from pullback.bind import eager, node
 from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
@@ -30,6 +30,11 @@ class Plans:
         sources: the functions that the user wrote, whose reads are watched.
         backend: whose kernels; `None` for those that are set for all ops.
         again: whether gradients that autograd records are carried out by plans too.
+
+    Attributes:
+        plans: by the kind of call.
+        table: of those that run in C++ (`node.table_of`), once it is made.
+        example: makes the arguments of a call like the first.
     """
 
     def __init__(
@@ -45,7 +50,9 @@ class Plans:
         self._made_for: Hashable = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
+        self._waiting = False
         self.plans: dict[Any, Plan] = {}
+        self.table: Any = None
         self.example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
 
     @property
@@ -58,12 +65,23 @@ class Plans:
         reads, plan = self._reads, self.plans.get(key)  # in this order: another thread renews the plans first
         if plan is None or reads is None or self._made_for != made_for(self._backend or settings.backend()):
             return None
-        return plan if reads.unchanged() else None
+        if not reads.unchanged():
+            return None
+        if self._waiting and node.EXTENSION.is_there():
+            self._tabulate()
+        return plan
+
+    def _tabulate(self) -> None:
+        with self._lock:
+            if self._reads is not None and self._waiting:
+                table = node.table_of(self._name, self._reads, self.plans)
+                if self._made_for == made_for(self.backend):  # the table notes what is set while it is made
+                    self.table, self._waiting = table, False
 
     def forget(self) -> None:
         """Drop all plans: what the op computes has changed."""
         with self._lock:
-            self._reads = None
+            self._reads = self.table = None
 
     def of(self, call: Call, grad: bool) -> Plan:
         """Return how a call is carried out; concurrent first calls trace once.
@@ -75,6 +93,7 @@ class Plans:
             backend = self.backend
             if self._reads is None or made_for(backend) != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
+                self.table = None
                 self._made_for, self._reads = made_for(backend), reads_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
@@ -88,6 +107,7 @@ class Plans:
                     again = _again(self._name, kernels, functions, backend)
                     plan = replace(plan, kernels=replace(kernels, again=again))
                 self.plans[key] = plan
+                self._waiting |= call.key is not None and node.is_served(plan.kernels) and node.ask()
                 self.example = self.example or call.example()
             return plan
 

@@ -44,6 +44,11 @@ class Tree:
                 template.append(leaf)
         return cls(template, spec, flat), tensors
 
+    @property
+    def is_lone(self) -> bool:
+        """Whether it is a tensor, and no structure at all."""
+        return self is _LONE
+
     @classmethod
     def _nested(cls, value: Any) -> tuple[Tree, list[Tensor]]:
         leaves, spec = _torch.tree_leaves(value)
@@ -52,7 +57,10 @@ class Tree:
     @classmethod
     def of_leaves(cls, leaves: Sequence[Any], spec: Any) -> Tree:
         """Take the tensors out of a structure that is flat already."""
-        return _LONE if spec == _LONE.spec else cls([TENSOR if isinstance(x, Tensor) else x for x in leaves], spec)
+        if spec == _LONE.spec:
+            return _LONE
+        flat = len(leaves) < len(_FLAT) and spec == _FLAT[len(leaves)]
+        return cls([TENSOR if isinstance(x, Tensor) else x for x in leaves], spec, flat)
 
     def filled(self, tensors: Sequence[Any]) -> Any:
         """Put tensors, or what stands for them, back."""

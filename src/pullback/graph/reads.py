@@ -68,6 +68,16 @@ class Reads:
                 return False
         return torch.get_default_dtype() is self.dtype and len(_METHODS) == self.n_methods
 
+    @staticmethod
+    def methods() -> Any:
+        """Return what is counted for `n_methods`."""
+        return _METHODS
+
+
+def missing() -> object:
+    """Return what stands in `Reads.watched` for the value of a name that is not there."""
+    return _MISSING
+
 
 def reads_of(*functions: Callable[..., Any] | None) -> Reads:
     """Return what these functions, and the Python functions that they name, read from around them."""

@@ -33,7 +33,8 @@ _OF_CAPABILITY = {
     "AVX2": ("avx2.h", ("-mavx2", "-mfma", "-mf16c")),
 }
 _INCLUDE = Path(str(resources.files("pullback.kernels") / "include"))
-_TORCH = Path(torch.__file__).parent
+TORCH = Path(torch.__file__).parent
+"""Where PyTorch is installed."""
 _SECONDS = 120
 
 _loaded: dict[str, Any] = {}
@@ -54,7 +55,7 @@ def header() -> str:
 def require() -> None:
     """Raise RunnerError if kernels cannot be compiled here."""
     header()
-    _compiler()
+    compiler()
 
 
 def _machine() -> tuple[str, tuple[str, ...]]:
@@ -83,7 +84,7 @@ def function_of(source: str, n_pointers: int) -> Callable[..., None]:
 
 
 @functools.cache
-def _compiler() -> str:
+def compiler() -> str:
     """Return the path of a C++ compiler.
 
     Raises:
@@ -112,7 +113,7 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         folder = caches.root() / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{key}.so"
-        if not _is_private(folder):
+        if not is_private(folder):
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
         if path.exists():
             try:
@@ -126,7 +127,7 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         raise RunnerError(f"kernels cannot be kept: {error}") from error
 
 
-def _is_private(folder: Path) -> bool:
+def is_private(folder: Path) -> bool:
     """Whether a folder is the user's, and nobody else may write to it."""
     at = folder.stat()
     return not hasattr(os, "getuid") or (at.st_uid == os.getuid() and not at.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
@@ -141,18 +142,18 @@ def _compile(source: str, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
         here = Path(made)
         (here / "kernel.cpp").write_text(source)
-        flags = [*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{_TORCH / 'include'}"]
+        flags = [*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{TORCH / 'include'}"]
         _call([*flags, "-fopenmp", "-c", "kernel.cpp", "-o", "kernel.o"], here)
-        _call(["-shared", "kernel.o", "-o", "kernel.so", f"-L{_TORCH / 'lib'}", "-ltorch_cpu"], here)
+        _call(["-shared", "kernel.o", "-o", "kernel.so", f"-L{TORCH / 'lib'}", "-ltorch_cpu"], here)
         (here / "kernel.so").replace(path)
 
 
 def _call(arguments: list[str], folder: Path) -> None:
-    compiler = _compiler()
+    name = compiler()
     try:
-        done = subprocess.run([compiler, *arguments], cwd=folder, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run([name, *arguments], cwd=folder, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise RunnerError(f"{compiler} took more than {_SECONDS} s") from error
+        raise RunnerError(f"{name} took more than {_SECONDS} s") from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
-        raise RunnerError(f"{compiler} failed: {lines[0].strip()}")
+        raise RunnerError(f"{name} failed: {lines[0].strip()}")

@@ -25,6 +25,9 @@ class Kernel:
 
     Attributes:
         source: in C++.
+        shape, stride: of the tensors; an input may have another.
+        outputs: stride and dtype of each.
+        is_direct: whether all tensors lie in memory alike, as recorded.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
 
@@ -33,24 +36,30 @@ class Kernel:
         inputs = [value_of(node) for node in region.inputs]
         outputs = [value_of(node) for node in region.outputs]
         self._run = build.function_of(self.source, len(inputs) + len(outputs) + 1)
-        self._shape = tuple(region.shape)
-        self._stride = tuple(outputs[0].stride())
+        self.shape = tuple(region.shape)
+        self.stride = tuple(outputs[0].stride())
         self._sizes = [tuple(x.shape) for x in inputs]
-        self._outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
+        self.outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
-        alike = all(tuple(x.stride()) == self._stride and x.shape == region.shape for x in inputs)
-        alike = alike and all(stride == self._stride for stride, _ in self._outputs)
-        self.call = self._direct([x.dtype for x in inputs]) if inputs and alike else self._strided()
+        alike = all(tuple(x.stride()) == self.stride and x.shape == region.shape for x in inputs)
+        alike = alike and all(stride == self.stride for stride, _ in self.outputs)
+        self.is_direct = bool(inputs) and alike
+        self.call = self._direct([x.dtype for x in inputs]) if self.is_direct else self._strided()
+
+    @property
+    def address(self) -> int:
+        """Of the compiled function, which stays where it is."""
+        return ctypes.cast(self._run, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def _direct(self, dtypes: Sequence[torch.dtype]) -> Callable[..., Any]:
         """Return what is `_any`, faster where all tensors lie in memory as they did when the graph was recorded."""
-        xs, ys = [f"x{i}" for i in range(len(dtypes))], [f"y{i}" for i in range(len(self._outputs))]
+        xs, ys = [f"x{i}" for i in range(len(dtypes))], [f"y{i}" for i in range(len(self.outputs))]
         lines = [
             f"def call({', '.join(xs)}):",
             f"    if {' or '.join(f'{x}.stride() != stride' for x in xs)}:",
             f"        return any_({', '.join(xs)})",
         ]
-        for y, (_, dtype) in zip(ys, self._outputs, strict=True):
+        for y, (_, dtype) in zip(ys, self.outputs, strict=True):
             like = (
                 f"empty_like(x{dtypes.index(dtype)})"
                 if dtype in dtypes
@@ -58,12 +67,12 @@ class Kernel:
             )
             lines.append(f"    {y} = {like}")
         pointers = ", ".join(f"{t}.data_ptr()" for t in (*xs, *ys))
-        lines.append(f"    run({pointers}, None, 1, {math.prod(self._shape)})")
+        lines.append(f"    run({pointers}, None, 1, {math.prod(self.shape)})")
         lines.append(f"    return {ys[0] if len(ys) == 1 else '[' + ', '.join(ys) + ']'}")
         scope = {
             "__name__": __name__,
-            "stride": self._stride,
-            "shape": self._shape,
+            "stride": self.stride,
+            "shape": self.shape,
             "run": self._run,
             "any_": self._any,
             "torch": torch,
@@ -88,28 +97,28 @@ class Kernel:
             known = self._layouts[strides] = self._layout(strides)
         layout, steps, scattered = known
         if scattered:
-            inputs = tuple(dense(x, self._shape, self._stride) if i in scattered else x for i, x in enumerate(inputs))
-        shape, stride = self._shape, self._stride
-        outputs = [torch.empty_strided(shape, stride, dtype=dtype) for _, dtype in self._outputs]
+            inputs = tuple(dense(x, self.shape, self.stride) if i in scattered else x for i, x in enumerate(inputs))
+        shape, stride = self.shape, self.stride
+        outputs = [torch.empty_strided(shape, stride, dtype=dtype) for _, dtype in self.outputs]
         pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]
         self._run(*pointers, steps, layout.rows, layout.columns)
         return outputs[0] if len(outputs) == 1 else self._in_strides(outputs)
 
     def _in_strides(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         return [
-            y if stride == self._stride else torch.empty_strided(y.shape, stride, dtype=y.dtype).copy_(y)
-            for y, (stride, _) in zip(outputs, self._outputs, strict=True)
+            y if stride == self.stride else torch.empty_strided(y.shape, stride, dtype=y.dtype).copy_(y)
+            for y, (stride, _) in zip(outputs, self.outputs, strict=True)
         ]
 
     def _layout(self, strides: tuple[Strides, ...]) -> tuple[Layout, Any, frozenset[int]]:
         """Return how to read inputs, the steps for the kernel, and which of them have to be copied for it."""
-        wide = [expanded(s, size, self._shape) for s, size in zip(strides, self._sizes, strict=True)]
+        wide = [expanded(s, size, self.shape) for s, size in zip(strides, self._sizes, strict=True)]
         scattered = frozenset[int]()
-        layout = layout_of(self._shape, self._stride, wide)
+        layout = layout_of(self.shape, self.stride, wide)
         if layout is None:  # then all but single numbers lie as the outputs do
-            scattered = frozenset(i for i, stride in enumerate(wide) if stride != self._stride and any(stride))
-            wide = [self._stride if i in scattered else stride for i, stride in enumerate(wide)]
-            layout = layout_of(self._shape, self._stride, wide)
+            scattered = frozenset(i for i, stride in enumerate(wide) if stride != self.stride and any(stride))
+            wide = [self.stride if i in scattered else stride for i, stride in enumerate(wide)]
+            layout = layout_of(self.shape, self.stride, wide)
             assert layout is not None
         steps = layout.steps
         return layout, None if steps is None else (ctypes.c_int64 * len(steps))(*steps), scattered

@@ -1,0 +1,268 @@
+// One kind of call: its two kernels, and what arguments and cotangents have to be like for them.
+#pragma once
+
+#include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/FuncTorchTLS.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/SafePyObject.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace pullback {
+
+using torch::autograd::variable_list;
+
+constexpr size_t kMostPointers = 16;
+
+// Whether a transform of torch.func is running; it says so by an exception.
+inline bool in_functorch() {
+  const auto& state = at::functorch::functorchTLSAccessor();
+  if (!state) return false;
+  try {
+    state->checkSupportsCppAutogradFunction();
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
+
+// Whether nothing but eager autograd sees the ops of this thread: `_torch.is_plain_eager`. Modes, transforms, autocast,
+// inference mode and jit tracing also change the keys of the thread, so that whatever else does is refused too.
+inline bool is_plain_eager() {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  return local.included_ == c10::default_included_set && local.excluded_ == c10::default_excluded_set &&
+      c10::impl::TorchDispatchModeTLS::stack_len() == 0 && at::impl::PythonTorchFunctionTLS::stack_len() == 0 &&
+      !in_functorch() && !torch::autograd::ForwardADLevel::try_get_by_idx(0);
+}
+
+// The keys of a plain tensor on the CPU: not those of a subclass, of one that is nested, sparse, fake, batched, made in
+// inference mode, or that waits to be conjugated or negated.
+inline c10::DispatchKeySet plain_keys() {
+  static const c10::DispatchKeySet keys = [] {
+    c10::InferenceMode outside(false);
+    return at::detail::empty_cpu({0}, at::kFloat).key_set();
+  }();
+  return keys;
+}
+
+// A compiled function `run`, and which tensors go in and come out where. What it reads is an input, or, from n_inputs
+// on, a cotangent; what it writes is an output or the gradient of an input.
+struct Kernel {
+  void* run = nullptr;
+  std::vector<int64_t> reads, writes;
+  std::vector<at::ScalarType> dtypes;  // of what it writes
+
+  void operator()(void* const* pointers, const int64_t* steps, int64_t n) const {
+    static const auto callers = callers_of(std::make_index_sequence<kMostPointers + 1>{});
+    callers[reads.size() + writes.size()](run, pointers, steps, n);
+  }
+
+ private:
+  using Caller = void (*)(void*, void* const*, const int64_t*, int64_t);
+
+  template <size_t... I>
+  static void call(void* run, void* const* p, const int64_t* steps, int64_t n, std::index_sequence<I...>) {
+    using Run = void (*)(decltype((void)I, (void*)nullptr)..., const int64_t*, int64_t, int64_t);
+    reinterpret_cast<Run>(run)(p[I]..., steps, 1, n);
+  }
+
+  template <size_t N>
+  static void caller(void* run, void* const* p, const int64_t* steps, int64_t n) {
+    call(run, p, steps, n, std::make_index_sequence<N>{});
+  }
+
+  template <size_t... N>
+  static std::array<Caller, sizeof...(N)> callers_of(std::index_sequence<N...>) {
+    return {&caller<N>...};
+  }
+};
+
+struct Argument {
+  PyObject* value;  // of what is no tensor; null for a tensor
+  at::ScalarType dtype;
+  bool requires_grad;
+};
+
+// A plan outlives the table it is in where a graph still holds a node of it. Nodes die without the GIL, hence the
+// SafePyObject; other objects are borrowed from it.
+struct Plan {
+  std::string name;
+  int64_t id;  // for the cache of compiled autograd: never given twice
+  std::vector<int64_t> sizes, strides;  // of all tensors
+  int64_t numel;
+  std::vector<Argument> arguments;
+  std::vector<at::ScalarType> inputs, outputs;  // dtypes of the tensors
+  std::vector<bool> needs, connected;  // of the inputs, whether they get a gradient; of the outputs, whether they have one
+  bool alone;  // whether the result is one tensor, not a tuple
+  Kernel forward, backward;
+  c10::SafePyObject held;  // (gradients in Python, values of arguments…)
+  PyObject* in_python;
+
+  // Whether a call is of this kind; see `key_of` in pullback/bind/call.py.
+  bool fits(PyObject* args) const {
+    if (static_cast<size_t>(PyTuple_GET_SIZE(args)) != arguments.size()) return false;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      PyObject* given = PyTuple_GET_ITEM(args, i);
+      const Argument& a = arguments[i];
+      if (a.value) {
+        if (!same_value(given, a.value)) return false;
+        continue;
+      }
+      if (!THPVariable_CheckExact(given)) return false;
+      const at::Tensor& x = THPVariable_Unpack(given);
+      if (x.requires_grad() != a.requires_grad || !lies(x, a.dtype) || has_attributes(given)) return false;
+      for (size_t j = 0; j < i; ++j) {
+        if (PyTuple_GET_ITEM(args, j) == given) return false;  // a formula may ask whether two arguments are one
+      }
+    }
+    return true;
+  }
+
+  variable_list values(const variable_list& xs) const {
+    void* pointers[kMostPointers];
+    size_t k = 0;
+    for (const auto i : forward.reads) pointers[k++] = const_cast<void*>(xs[i].const_data_ptr());
+    variable_list ys = made(forward, outputs.size(), pointers + k);
+    forward(pointers, nullptr, numel);
+    return ys;
+  }
+
+  // The gradient of each input, none of those that need none: by the kernel, or in Python where autograd records, a mode
+  // or a transform sees the ops, or a tensor is not as it was when the kernel was made.
+  variable_list gradients(const variable_list& xs, const variable_list& gs) const {
+    if (at::GradMode::is_enabled() || !is_plain_eager()) return by_python(xs, gs);
+    void* pointers[kMostPointers];
+    int64_t steps[2 * kMostPointers] = {};
+    bool strided = false;
+    size_t k = 0;
+    for (const auto i : backward.reads) {
+      const bool is_input = static_cast<size_t>(i) < inputs.size();
+      const at::Tensor& t = is_input ? xs[i] : gs[i - inputs.size()];
+      const bool dense = t.defined() && lies(t, is_input ? inputs[i] : outputs[i - inputs.size()]);
+      if (!dense && (is_input || !is_one_number(t, outputs[i - inputs.size()]))) return by_python(xs, gs);
+      strided |= !dense;
+      steps[2 * k + 1] = dense;
+      pointers[k++] = const_cast<void*>(t.const_data_ptr());
+    }
+    variable_list gradients = made(backward, inputs.size(), pointers + k);
+    backward(pointers, strided ? steps : nullptr, numel);
+    return gradients;
+  }
+
+  variable_list by_python(const variable_list& xs, const variable_list& gs) const {
+    pybind11::gil_scoped_acquire gil;
+    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(with_zeros(gs)));
+    return listed(PyObject_CallFunctionObjArgs(in_python, all_xs.get(), all_gs.get(), nullptr));
+  }
+
+  // The same, not carried out: a call in the graph that an `AutogradCompilerInstance` makes.
+  variable_list recorded(PyObject* compiler, const variable_list& xs, const variable_list& gs) const {
+    pybind11::gil_scoped_acquire gil;
+    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(with_zeros(gs)));
+    THPObjectPtr results(PyTuple_New(inputs.size()));  // it counts them
+    THPObjectPtr method(PyUnicode_InternFromString("proxy_call"));
+    if (!results || !method) raise();
+    for (size_t i = 0; i < inputs.size(); ++i) PyTuple_SET_ITEM(results.get(), i, Py_NewRef(Py_None));
+    THPObjectPtr args(PyTuple_Pack(2, all_xs.get(), all_gs.get()));
+    if (!args) raise();
+    variable_list gradients =
+        listed(PyObject_CallMethodObjArgs(compiler, method.get(), in_python, args.get(), results.get(), nullptr));
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!needs[i]) gradients[i].reset();
+    }
+    return gradients;
+  }
+
+  static PyObject* tuple_of(const variable_list& tensors) {
+    THPObjectPtr tuple(PyTuple_New(static_cast<Py_ssize_t>(tensors.size())));
+    if (!tuple) raise();
+    for (size_t i = 0; i < tensors.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, THPVariable_Wrap(tensors[i]));
+    return tuple.release();
+  }
+
+ private:
+  bool lies(const at::Tensor& t, at::ScalarType dtype) const {
+    return t.key_set() == plain_keys() && t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides;
+  }
+
+  // Whether a cotangent is one number, expanded, as that of a sum is: then the kernel takes no steps in it.
+  bool is_one_number(const at::Tensor& g, at::ScalarType dtype) const {
+    if (!g.defined() || g.key_set() != plain_keys() || g.scalar_type() != dtype || g.sizes() != sizes) return false;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] != 1 && g.strides()[i] != 0) return false;
+    }
+    return true;
+  }
+
+  variable_list made(const Kernel& kernel, size_t n, void** pointers) const {
+    variable_list tensors(n);
+    for (size_t k = 0; k < kernel.writes.size(); ++k) {
+      at::Tensor& t = tensors[kernel.writes[k]];
+      t = at::Tensor(at::detail::empty_strided_cpu(sizes, strides, kernel.dtypes[k]));
+      pointers[k] = t.mutable_data_ptr();
+    }
+    return tensors;
+  }
+
+  // As a Function is given zeros where there is no cotangent.
+  variable_list with_zeros(variable_list gs) const {
+    for (size_t i = 0; i < gs.size(); ++i) {
+      if (!gs[i].defined()) gs[i] = at::zeros(sizes, outputs[i]);
+    }
+    return gs;
+  }
+
+  // One gradient for each input, of a sequence that is handed over.
+  variable_list listed(PyObject* sequence) const {
+    THPObjectPtr made(sequence);
+    THPObjectPtr items(made ? PySequence_Tuple(made.get()) : nullptr);
+    if (!items) raise();
+    variable_list gradients(inputs.size());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      PyObject* g = PyTuple_GetItem(items.get(), static_cast<Py_ssize_t>(i));
+      if (!g) raise();
+      if (g != Py_None) gradients[i] = THPVariable_Unpack(g);
+    }
+    return gradients;
+  }
+
+  // Attributes set on a tensor may stand before its own methods: Python looks at them.
+  static bool has_attributes(PyObject* tensor) {
+    THPObjectPtr attributes(PyObject_GenericGetDict(tensor, nullptr));
+    if (!attributes) PyErr_Clear();
+    return !attributes || PyDict_GET_SIZE(attributes.get()) != 0;
+  }
+
+  // -0.0 is not 0.0, and True is not 1.
+  static bool same_value(PyObject* a, PyObject* b) {
+    if (Py_TYPE(a) != Py_TYPE(b)) return false;
+    if (PyFloat_CheckExact(a)) {
+      const double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+      return std::memcmp(&x, &y, sizeof x) == 0;
+    }
+    const int same = a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
+    if (same < 0) PyErr_Clear();
+    return same == 1;
+  }
+
+  [[noreturn]] static void raise() {
+    python_error error;
+    error.persist();
+    throw std::move(error);
+  }
+};
+
+}  // namespace pullback

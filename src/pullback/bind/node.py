@@ -1,0 +1,145 @@
+"""Calls that run in C++, from the look at the arguments to the autograd node: those of one kernel forward, one backward.
+
+The module is compiled on the user's machine (`pullback.kernels.extension`). Until it is there, where it cannot be, and
+for all other calls, the Function in `pullback.bind.eager` does the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import settings
+from pullback.bind.eager import gradients_of
+from pullback.bind.plan import Kernels, Plan
+from pullback.bind.tree import TENSOR
+from pullback.graph.reads import Reads, missing
+from pullback.kernels.extension import Extension
+from pullback.kernels.notice import noticed
+from pullback.kernels.single import Single
+
+EXTENSION = Extension(Path(str(resources.files("pullback.bind") / "cpp" / "module.cpp")), "_node")
+
+_MOST_TENSORS = 16
+"""Of one kernel: `kMostPointers` in plan.h."""
+
+
+def is_served(kernels: Kernels | None) -> bool:
+    """Whether calls of a plan can run in C++."""
+    if kernels is None or kernels.singles is None or kernels.n_outputs != len(kernels.singles[0].writes):
+        return False
+    if any(i is None for i in kernels.joint.saved) or not (kernels.result.is_lone or kernels.result.flat):
+        return False
+    if kernels.result.template.count(TENSOR) != len(kernels.result.template):
+        return False
+    first = kernels.singles[0].kernel
+    return all(
+        (s.kernel.shape, s.kernel.stride) == (first.shape, first.stride) and len(s.reads) + len(s.writes) <= _MOST_TENSORS
+        for s in kernels.singles
+    )
+
+
+def ask() -> bool:
+    """Have the module compiled in the background, if it is not there; return whether it is to be used.
+
+    `PULLBACK_NODE` may say that it is not ("off"), or that it is waited for ("wait").
+    """
+    wanted = os.environ.get("PULLBACK_NODE", "on")
+    if wanted == "wait":
+        EXTENSION.wait()
+    elif wanted != "off":
+        EXTENSION.ask()
+    return wanted != "off"
+
+
+def wait() -> None:
+    """Have the module compiled, and wait for it, unless it is not to be used."""
+    if ask():
+        with noticed("compiling what small calls run in"):
+            EXTENSION.wait()
+
+
+def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
+    """Return a table of those plans of an op that run in C++.
+
+    Its method `call` takes the arguments of a call, in a tuple. It returns what the op does, or `NotImplemented` where
+    the call has to be carried out in Python: it is of no kind that is there, what the formulas read has changed, or
+    something sees the ops of this thread.
+    """
+    assert EXTENSION.module is not None
+    watched = (*reads.watched, (vars(settings), "_backend", settings.chosen()))
+    table = EXTENSION.module.Table(
+        tuple((holder, key) if value is missing() else (holder, key, value) for holder, key, value in watched),
+        tuple(reads.codes),
+        reads.dtype,
+        reads.methods(),
+        reads.n_methods,
+    )
+    for key, plan in plans.items():
+        if plan.kernels is not None and is_served(plan.kernels):
+            _add(table, name, key, plan.kernels)
+    return table
+
+
+def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
+    assert kernels.singles is not None
+    forward, backward = kernels.singles
+    arguments = _arguments(key, forward)
+    if arguments is None:
+        return
+    outputs = [torch.float32] * kernels.n_outputs
+    for i, dtype in zip(forward.writes, forward.dtypes, strict=True):
+        outputs[i] = dtype
+    operands = [*kernels.operands, *(kernels.n_inputs + i for i in kernels.joint.connected)]
+    table.add(
+        name,
+        forward.kernel.shape,
+        forward.kernel.stride,
+        arguments,
+        tuple((dtype, i not in kernels.dead) for i, dtype in enumerate(outputs)),
+        kernels.result.is_lone,
+        (forward.kernel.address, forward.reads, forward.writes, forward.dtypes),
+        (
+            backward.kernel.address,
+            tuple(operands[i] for i in backward.reads),
+            tuple(kernels.joint.wanted[i] for i in backward.writes),
+            backward.dtypes,
+        ),
+        _gradients(kernels),
+    )
+
+
+def _gradients(kernels: Kernels) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
+    """Return what computes the gradients in Python; a function, since Dynamo traces it for compiled autograd."""
+
+    def gradients(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        return gradients_of(kernels, inputs, cotangents)
+
+    return gradients
+
+
+def _arguments(key: Hashable, forward: Single) -> tuple[tuple[Any, ...], ...] | None:
+    """Return what a key (`key_of`) says of each argument: its dtype and whether it requires grad, or its value.
+
+    `None` if they are in containers, or some tensor is not like all others.
+    """
+    found: list[tuple[Any, ...]] = []
+    parts = iter(key if isinstance(key, tuple) else ())
+    for first in parts:
+        if isinstance(first, torch.Size):
+            stride, dtype, device, needs = (next(parts) for _ in range(4))
+            if (tuple(first), tuple(stride)) != (forward.kernel.shape, forward.kernel.stride) or device.type != "cpu":
+                return None
+            found.append((dtype, bool(needs)))
+        elif isinstance(first, type):
+            value: Any = next(parts)
+            found.append((float.fromhex(value) if first is float else value,))
+        else:
+            return None
+    return tuple(found)

@@ -94,6 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def child(peer: str, cache: Path, threads: int) -> dict[str, float]:
     """Return the seconds that each part of the first calls takes in a new process."""
     kept = {"PULLBACK_CACHE_DIR": str(cache / "pullback"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
+    kept["PULLBACK_NODE"] = "off"  # it would be compiled beside what is measured next
     with tempfile.TemporaryDirectory() as folder:  # a formula has to lie in a file to be read
         script = Path(folder, "first_calls.py")
         script.write_text(CHILD)

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 import pullback
+from pullback.bind import node
 
 PAGE = 4096
 BOUND = 2**20
@@ -93,6 +94,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows, missed = [], False
+    node.wait()  # so that it is what is measured
     for name in CASES:
         queue = multiprocessing.Queue()
         child = multiprocessing.Process(target=measure, args=(name, options.calls, queue))

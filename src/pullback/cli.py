@@ -216,21 +216,25 @@ def cache() -> None:
 def info() -> None:
     """Say where the cache is and what it holds."""
     from pullback import caches
+    from pullback.bind import node
 
     click.echo(caches.root())
     for kept in caches.kept():
         click.echo(f"{kept.kind}: {kept.entries}, {kept.size / 1024:.0f} KiB")
+    if trouble := node.EXTENSION.trouble():
+        click.echo(f"a node cannot be compiled here, small calls run in Python: {trouble}")
 
 
 @cache.command()
 @click.option("--certificates", is_flag=True, help="The certificates too, which searches have to find again.")
 def clear(certificates: bool) -> None:
-    """Remove the kernels; those that are needed are made again."""
+    """Remove what was compiled; what is needed is made again."""
     from pullback import caches
 
-    for kind in ("kernels", "certificates") if certificates else ("kernels",):
+    for kind in ("kernels", "nodes", "certificates") if certificates else ("kernels", "nodes"):
         count = caches.clear(kind)
-        click.echo(f"removed {count} {kind if count != 1 else kind.removesuffix('s')}")
+        if count or kind != "nodes":
+            click.echo(f"removed {count} {kind if count != 1 else kind.removesuffix('s')}")
 
 
 @program.command()

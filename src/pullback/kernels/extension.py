@@ -1,7 +1,8 @@
 """A module in C++ against PyTorch's headers: compiled once in the background, kept on disk, shared by processes.
 
-It lies in the user's cache under the hash of all that it depends on, as kernels do. Whatever is wanting (a compiler,
-Python's headers, a place to write, a PyTorch that it compiles against): there is no module then, and no word of it.
+It lies in the user's cache under the hash of all that it depends on, as kernels do. A call never waits for it. Whatever
+is wanting (a compiler, Python's headers, a place to write, a PyTorch that it compiles against): there is no module then,
+and no word of it but in `pullback cache info`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pullback.kernels.build import TORCH, compiler, is_private
 
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10")
+_NEVER = float("inf")
 _LOOK_EVERY = 0.5
 """Seconds between two looks whether it is there."""
 _TRY_AGAIN_AFTER = 86400.0
@@ -36,16 +38,13 @@ _TRY_AGAIN_AFTER = 86400.0
 
 _SCRIPT = """
 (
-  cd "$MAKING" || exit
-  if eval "nice -n 19 $COMPILE" >log 2>&1 && eval "nice -n 19 $LINK" >log 2>&1; then
-    mv -f made.so "$MADE"
-  else
-    mv -f log "$FAILED"
-  fi
-  cd / && rm -rf "$MAKING"
+  cd "$1" || exit
+  if eval "nice -n 10 $2" >log 2>&1 && eval "nice -n 10 $3" >log 2>&1; then mv -f made.so "$4"; else mv -f log "$5"; fi
+  cd / && rm -rf "$1"
 ) &
 """
-"""Its child goes on when it has ended, and when this process has: the lock is held by the child's open file."""
+"""Compile, link, and put in its place what was made, or why it was not. It returns at once; what goes on, also when this
+process has ended, holds the lock by an open file that it inherits."""
 
 
 class Extension:
@@ -69,10 +68,10 @@ class Extension:
                 if not self._asked:
                     self._asked = True
                     try:
-                        if not self._load() and self._may_be_made():
+                        if not self._load():
                             self._start()
-                    except (OSError, RuntimeError):  # nowhere to keep it
-                        self._next_look = float("inf")
+                    except (OSError, RuntimeError, RunnerError):  # nowhere to keep it, no compiler
+                        self._next_look = _NEVER
 
     def is_there(self) -> bool:
         """Whether it is loaded; it is, some time after it was asked for."""
@@ -89,7 +88,7 @@ class Extension:
     def wait(self) -> bool:
         """Wait until it is compiled or has failed; return whether it is there."""
         self.ask()
-        if self.module is None and self._next_look < float("inf"):
+        if self.module is None and self._next_look < _NEVER:
             try:
                 os.close(_locked(self._path("lock"), wait=True))
             except OSError:
@@ -120,20 +119,19 @@ class Extension:
             self.module = module
         return self.module is not None
 
-    def _may_be_made(self) -> bool:
-        log = self._path("failed")
-        if log.exists() and time.time() - log.stat().st_mtime < _TRY_AGAIN_AFTER:
-            return False
-        if sysconfig.get_config_var("Py_GIL_DISABLED") or not (_python_headers() / "Python.h").exists():
-            return False
-        try:
-            compiler()
-        except RunnerError:
-            return False
-        return os.name == "posix" and platform.python_implementation() == "CPython"
-
     def _start(self) -> None:
-        folder = self._path("so").parent
+        """Compile it in the background, unless it cannot be, has failed, or another process does.
+
+        Raises:
+            OSError: if it cannot be kept.
+            RunnerError: if there is no compiler.
+        """
+        folder, log, name = self._path("so").parent, self._path("failed"), compiler()
+        has_failed = log.exists() and time.time() - log.stat().st_mtime < _TRY_AGAIN_AFTER
+        no_headers = not (_python_headers() / "Python.h").exists() or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+        if has_failed or no_headers or os.name != "posix" or platform.python_implementation() != "CPython":
+            self._next_look = _NEVER
+            return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not is_private(folder):
             return
@@ -145,17 +143,11 @@ class Extension:
             if self._path("so").exists():
                 return
             making = tempfile.mkdtemp(dir=folder, prefix="making-")
-            environment = os.environ | {
-                "MAKING": making,
-                "COMPILE": shlex.join([compiler(), *self._flags(), "-c", str(self._source), "-o", "made.o"]),
-                "LINK": shlex.join([compiler(), "-shared", "made.o", f"-L{TORCH / 'lib'}", *_LIBRARIES, "-o", "made.so"]),
-                "MADE": str(self._path("so")),
-                "FAILED": str(self._path("failed")),
-            }
+            compilation = shlex.join([name, *self._flags(), "-c", str(self._source), "-o", "made.o"])
+            linking = shlex.join([name, "-shared", "made.o", f"-L{TORCH / 'lib'}", *_LIBRARIES, "-o", "made.so"])
             nothing = subprocess.DEVNULL
             subprocess.run(
-                ["/bin/sh", "-c", _SCRIPT],
-                env=environment,
+                ["/bin/sh", "-c", _SCRIPT, "sh", making, compilation, linking, str(self._path("so")), str(log)],
                 stdin=nothing,
                 stdout=nothing,
                 stderr=nothing,
@@ -176,8 +168,9 @@ class Extension:
     @functools.cached_property
     def _key(self) -> str:
         """All that it depends on; a PyTorch is told by its version and the size and time of its library."""
-        built = (TORCH / "lib" / "libtorch_python.so").stat()
-        parts = [torch.__version__, str(built.st_size), str(built.st_mtime_ns)]
+        parts = [torch.__version__]
+        for path in (TORCH / "lib").glob("libtorch_python.*"):
+            parts += [str(path.stat().st_size), str(path.stat().st_mtime_ns)]
         parts += [str(sysconfig.get_config_var("SOABI")), _compiler_or_none(), *_FLAGS, *_LIBRARIES]
         parts += [path.read_text() for path in sorted(self._source.parent.iterdir())]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,5 +1,16 @@
 // The module `_node`: tables of the plans of an op that run in C++, from the look at the arguments to the results.
 // Who makes them: pullback/bind/node.py.
+//
+// PyTorch's C++ is not a stable interface. That this compiles is the check of most of what it relies on; the rest is:
+// - a thread on which nothing sees the ops has the keys c10::default_included_set and default_excluded_set, and nothing
+//   on the stacks of TorchDispatchModeTLS and PythonTorchFunctionTLS;
+// - FuncTorchTLSBase::checkSupportsCppAutogradFunction throws where a transform of torch.func runs;
+// - ForwardADLevel::try_get_by_idx(0) is there where a forward-mode level is open;
+// - a plain tensor on the CPU has the keys of an empty one, and no other tensor has;
+// - SavedVariable checks versions, calls hooks, and throws once it is reset; the engine checks what a node returns;
+// - compiled autograd calls compiled_args and apply_with_saved, with an AutogradCompilerInstance whose method
+//   `proxy_call(function, args, results)` records a call.
+// A test in tests/bind/test_node.py stands for each of these.
 #include "node.h"
 #include "reads.h"
 

@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 import torch
 
+from pullback.bind import node
 from pullback.errors import RunnerError
 from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
@@ -15,7 +16,7 @@ from pullback.kernels.backend import backend, set_backend
 BACKEND = os.environ.get("PULLBACK_TEST_BACKEND", "eager")
 set_backend(BACKEND)
 
-# tests compile it, and use it, where they ask for it (`tests/bind/test_node.py`); "wait" has all of them use it
+# tests compile it, and use it, where they ask for it (`on`, below); "wait" has all of them use it
 os.environ.setdefault("PULLBACK_NODE", "off")
 
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
@@ -61,3 +62,23 @@ def native():
         pytest.skip(str(error))
     with backend("native"):
         yield
+
+
+@pytest.fixture(scope="session")
+def _node(tmp_path_factory):
+    """The module in C++ that small calls run in, compiled once."""
+    try:
+        build.require()
+    except RunnerError as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        if "PULLBACK_CACHE_DIR" not in os.environ:
+            patch.setenv("PULLBACK_CACHE_DIR", str(tmp_path_factory.mktemp("node")))
+        if not node.EXTENSION.wait():
+            pytest.skip(f"the node cannot be compiled here: {node.EXTENSION.trouble() or 'Python has no headers'}")
+
+
+@pytest.fixture
+def on(_node, native, monkeypatch):
+    """Ops run in kernels compiled here, and small calls in C++."""
+    monkeypatch.setenv("PULLBACK_NODE", "on")

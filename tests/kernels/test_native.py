@@ -231,6 +231,32 @@ def test_a_cotangent_that_waits_to_be_negated(native):
     assert torch.allclose(gradient(op, x, g=g)[0], gradient(gate, x, g=g.resolve_neg())[0], rtol=1e-5)
 
 
+def test_a_cotangent_without_memory(native):
+    op = pullback.function(gate)
+    x = torch.randn(7, requires_grad=True)
+    assert torch.equal(gradient(op, x, g=torch._efficientzerotensor((7,)))[0], torch.zeros(7))
+    assert torch.equal(op(torch._efficientzerotensor((7,))), gate(torch.zeros(7)))
+
+
+def test_a_cotangent_that_wraps_another(native):
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return cls(func(*(a.inner if isinstance(a, cls) else a for a in args), **(kwargs or {})))
+
+    op = pullback.function(gate)
+    x, g = torch.randn(7, requires_grad=True), torch.randn(7)
+    (ours,) = gradient(op, x, g=Wrapper(g))
+    assert torch.allclose(ours.inner, gradient(gate, x, g=g)[0], rtol=1e-5)
+
+
 def test_modes_see_the_ops_of_a_backward(native):
     from torch.utils.flop_counter import FlopCounterMode
 

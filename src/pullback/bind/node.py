@@ -1,4 +1,4 @@
-"""Calls that run in C++, from the look at the arguments to the autograd node: those of one kernel forward, one backward.
+"""Calls that run in C++, from the look at the arguments to the autograd node: of one kernel forward and one backward.
 
 The module is compiled on the user's machine (`pullback.kernels.extension`). Until it is there, where it cannot be, and
 for all other calls, the Function in `pullback.bind.eager` does the same.
@@ -39,10 +39,8 @@ def is_served(kernels: Kernels | None) -> bool:
     if kernels.result.template.count(TENSOR) != len(kernels.result.template):
         return False
     first = kernels.singles[0].kernel
-    return all(
-        (s.kernel.shape, s.kernel.stride) == (first.shape, first.stride) and len(s.reads) + len(s.writes) <= _MOST_TENSORS
-        for s in kernels.singles
-    )
+    alike = all((s.kernel.shape, s.kernel.stride) == (first.shape, first.stride) for s in kernels.singles)
+    return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in kernels.singles)
 
 
 def ask() -> bool:

@@ -1,8 +1,8 @@
 """A module in C++ against PyTorch's headers: compiled once in the background, kept on disk, shared by processes.
 
 It lies in the user's cache under the hash of all that it depends on, as kernels do. A call never waits for it. Whatever
-is wanting (a compiler, Python's headers, a place to write, a PyTorch that it compiles against): there is no module then,
-and no word of it but in `pullback cache info`.
+is wanting (a compiler, Python's headers, a place to write, a PyTorch that it compiles against): there is no module
+then, and no word of it but in `pullback cache info`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _SCRIPT = """
   cd / && rm -rf "$1"
 ) &
 """
-"""Compile, link, and put in its place what was made, or why it was not. It returns at once; what goes on, also when this
-process has ended, holds the lock by an open file that it inherits."""
+"""Compile, link, and put in its place what was made, or why it was not. It returns at once; what goes on, also when
+this process has ended, holds the lock by an open file that it inherits."""
 
 
 class Extension:
@@ -109,7 +109,8 @@ class Extension:
         path = self._path("so")
         if self.module is None and path.exists() and is_private(path.parent):
             spec = spec_from_file_location(self._name, path, loader=ExtensionFileLoader(self._name, str(path)))
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             try:
                 module = module_from_spec(spec)
                 spec.loader.exec_module(module)
@@ -168,7 +169,7 @@ class Extension:
     @functools.cached_property
     def _key(self) -> str:
         """All that it depends on; a PyTorch is told by its version and the size and time of its library."""
-        parts = [torch.__version__]
+        parts = [str(torch.__version__)]
         for path in (TORCH / "lib").glob("libtorch_python.*"):
             parts += [str(path.stat().st_size), str(path.stat().st_mtime_ns)]
         parts += [str(sysconfig.get_config_var("SOABI")), _compiler_or_none(), *_FLAGS, *_LIBRARIES]
@@ -201,4 +202,3 @@ def _locked(path: Path, wait: bool) -> int:
         os.close(at)
         raise
     return at
-

@@ -1,20 +1,16 @@
 // One kind of call: its two kernels, and what arguments and cotangents have to be like for them.
 #pragma once
 
+#include "plain.h"
+
 #include <torch/csrc/PyInterpreter.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/FuncTorchTLS.h>
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/SafePyObject.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <array>
 #include <cstring>
@@ -26,37 +22,6 @@ namespace pullback {
 using torch::autograd::variable_list;
 
 constexpr size_t kMostPointers = 16;
-
-// Whether a transform of torch.func is running; it says so by an exception.
-inline bool in_functorch() {
-  const auto& state = at::functorch::functorchTLSAccessor();
-  if (!state) return false;
-  try {
-    state->checkSupportsCppAutogradFunction();
-  } catch (const c10::Error&) {
-    return true;
-  }
-  return false;
-}
-
-// Whether nothing but eager autograd sees the ops of this thread: `_torch.is_plain_eager`. Modes, transforms, autocast,
-// inference mode and jit tracing also change the keys of the thread, so that whatever else does is refused too.
-inline bool is_plain_eager() {
-  const auto local = c10::impl::tls_local_dispatch_key_set();
-  return local.included_ == c10::default_included_set && local.excluded_ == c10::default_excluded_set &&
-      c10::impl::TorchDispatchModeTLS::stack_len() == 0 && at::impl::PythonTorchFunctionTLS::stack_len() == 0 &&
-      !in_functorch() && !torch::autograd::ForwardADLevel::try_get_by_idx(0);
-}
-
-// The keys of a plain tensor on the CPU: not those of a subclass, of one that is nested, sparse, fake, batched, made in
-// inference mode, or that waits to be conjugated or negated.
-inline c10::DispatchKeySet plain_keys() {
-  static const c10::DispatchKeySet keys = [] {
-    c10::InferenceMode outside(false);
-    return at::detail::empty_cpu({0}, at::kFloat).key_set();
-  }();
-  return keys;
-}
 
 // A compiled function `run`, and which tensors go in and come out where. What it reads is an input, or, from n_inputs
 // on, a cotangent; what it writes is an output or the gradient of an input.

@@ -16,6 +16,27 @@ import pullback
 from tests.bind._node import gate, in_cpp, in_python, is_in_cpp, leaf, same, wave
 
 
+def test_it_is_a_node_of_the_graph(on):
+    x = leaf(3)
+    out = in_cpp(gate, x)(x)
+    assert isinstance(out.grad_fn, torch.autograd.graph.Node)
+    assert torch.autograd.graph.get_gradient_edge(out).node is out.grad_fn
+    assert [f.name() for f, _ in out.grad_fn.next_functions] == ["torch::autograd::AccumulateGrad"]
+    assert not isinstance(x, torch.autograd.graph.Node)
+
+
+def test_a_chain_of_many(on):
+    x = leaf(2)
+    op = in_cpp(gate, x)
+    for _ in range(2):  # the second is let go without a backward
+        out = x
+        for _ in range(50_000):
+            out = op(out)
+        if x.grad is None:
+            out.sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
 def test_a_tensor_that_was_written_to_is_an_error(on):
     x, y = leaf(3), leaf(3, seed=1)
     out = in_cpp(wave, x, y)(x, y)

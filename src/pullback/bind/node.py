@@ -71,6 +71,7 @@ def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
     something sees the ops of this thread.
     """
     assert EXTENSION.module is not None
+    torch.autograd.graph.Node.register(EXTENSION.module.Node)  # PyTorch does so for its own nodes alone
     watched = (*reads.watched, (vars(settings), "_backend", settings.chosen()))
     table = EXTENSION.module.Table(
         tuple((holder, key) if value is missing() else (holder, key, value) for holder, key, value in watched),

@@ -16,6 +16,7 @@
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 
 #include <atomic>
 
@@ -201,8 +202,13 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_node", nullptr, -1, nullptr};
 }  // namespace
 
 PyMODINIT_FUNC PyInit__node() {
+  HANDLE_TH_ERRORS
   PyObject* made = PyModule_Create(&module);
   PyObject* table = PyType_FromSpec(&spec);
   if (!made || !table || PyModule_AddObject(made, "Table", table) < 0) return nullptr;
+  // the class, in Python, of nodes that are made in C++: it has no name there
+  THPObjectPtr node(torch::autograd::functionToPyObject(new_node(nullptr, variable_list(), torch::autograd::edge_list())));
+  if (!node || PyModule_AddObject(made, "Node", Py_NewRef(Py_TYPE(node.get()))) < 0) return nullptr;
   return made;
+  END_HANDLE_TH_ERRORS
 }

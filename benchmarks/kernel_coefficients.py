@@ -52,7 +52,7 @@ def fits(bits):
     narrow = bits == 24
     half = mp.log(2) / 2 * mp.mpf("1.0001")
     return {
-        "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: t**2, 4),
+        "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
         "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),
         "ERF_REST": (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, LEAST, 1.0002, 6 if narrow else 12, equally, 4),
         "LOG_ERFCX": (log_erfcx, -0.0001, 3 if narrow else 5, 6 if narrow else 17, lambda t: mp.erfc(1 + t), 3),

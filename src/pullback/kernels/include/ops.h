@@ -1,7 +1,7 @@
 // What the ops of a graph compute, on F and D alike, with the formulas of PyTorch's own CPU kernels.
-// Where a function of SLEEF gives up before the result leaves the range of its type, it is taken further here.
+// Where a function gives up before the result leaves the range of its type, it is taken further here.
 
-// Where SLEEF's asinh, acosh, and sinh and cosh stop.
+// Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
 static inline double root(F) { return 1e19; }
 static inline double root(D) { return 1e154; }
 static inline double steep(F) { return 87; }
@@ -25,8 +25,6 @@ SLEEF(tan, u10)
 SLEEF(asin, u10)
 SLEEF(acos, u10)
 SLEEF(atan, u10)
-SLEEF(sinh, u10)
-SLEEF(cosh, u10)
 SLEEF(asinh, u10)
 SLEEF(acosh, u10)
 SLEEF(atanh, u10)
@@ -50,34 +48,33 @@ using sleef::pow;
 using sleef::sin;
 using sleef::tan;
 
-#define OWN(name)                                     \
-  static inline F name(F x) { return own_##name(x); } \
-  static inline D name(D x) { return {own_##name(x.lo), own_##name(x.hi)}; }
-OWN(exp)
-OWN(expm1)
-OWN(log)
-OWN(log1p)
-OWN(tanh)
-OWN(erf)
-OWN(erfc)
+#define OWN(name, function)                               \
+  static inline F name(F x) { return own_##function(x); } \
+  static inline D name(D x) { return {own_##function(x.lo), own_##function(x.hi)}; }
+OWN(exp, exp)
+OWN(half_exp, half_exp)
+OWN(expm1, expm1)
+OWN(log, log)
+OWN(log1p, log1p)
+OWN(tanh, tanh)
+OWN(near_sinh, sinh)
+OWN(near_cosh, cosh)
+OWN(erf, erf)
+OWN(erfc, erfc)
 
 template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
 BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
 
 UNARY(sinh) {
-  V y = sleef::sinh(x);
+  V y = near_sinh(x);
   M far = gt(abs(x), c<V>(steep(x)));
-  if (!any(far)) return y;
-  V half = exp(c<V>(0.5) * abs(x));
-  return where(far, with_sign(c<V>(0.5) * half * half, x), y);
+  return any(far) ? where(far, with_sign(half_exp(abs(x)), x), y) : y;
 }
 UNARY(cosh) {
-  V y = sleef::cosh(x);
+  V y = near_cosh(x);
   M far = gt(abs(x), c<V>(steep(x)));
-  if (!any(far)) return y;
-  V half = exp(c<V>(0.5) * abs(x));
-  return where(far, c<V>(0.5) * half * half, y);
+  return any(far) ? where(far, half_exp(abs(x)), y) : y;
 }
 UNARY(asinh) {
   V y = sleef::asinh(x);

@@ -2,8 +2,9 @@
 // written once, in the primitives that avx512.h and avx2.h have for both. SLEEF's take longer, above all in doubles,
 // and nothing can be computed beside a call.
 //
-// The errors that are told are the largest that `benchmarks/kernel_functions.py` has met: of all floats, and of
-// millions of doubles. What the polynomials p stand for is in `benchmarks/kernel_coefficients.py`, which fits them.
+// The errors that are told are the largest of all floats and of some millions of doubles on AVX-512, which
+// `benchmarks/kernel_functions.py` measures. What the polynomials p stand for is in
+// `benchmarks/kernel_coefficients.py`, which fits them.
 #include "coefficients.h"
 
 // Where results become infinite, zero, one, or minus one.

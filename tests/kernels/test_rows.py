@@ -65,9 +65,8 @@ def test_value_and_gradients_are_as_good_as_those_of_the_formula(native, formula
     truth = value_and_gradients(formula, [t.double() for t in tensors])
     for mine, native_one, exact in zip(ours, theirs, truth, strict=True):
         assert mine.dtype == dtype
-        assert (
-            error(mine, exact) <= 2 * error(native_one, exact) + 64 * torch.finfo(dtype).eps
-        )  # float64 is its own truth
+        slack = 64 if dtype == torch.float64 else 4  # float64 is its own truth
+        assert error(mine, exact) <= 2 * error(native_one, exact) + slack * torch.finfo(dtype).eps
 
 
 def test_second_derivatives(native):

@@ -44,8 +44,9 @@ class RowKernel:
         def strided(*inputs: Tensor) -> Any:
             return self._any(*inputs)
 
-        self.call: Any = strided if scattered else direct_call(self._run, inputs, outputs, last, self._any)
-        self.call.kernel = self
+        call: Any = strided if scattered else direct_call(self._run, inputs, outputs, last, self._any)
+        call.kernel = self
+        self.call = call
 
     def _any(self, *inputs: Tensor) -> Any:
         strides = tuple([x.stride() for x in inputs])

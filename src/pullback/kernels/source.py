@@ -246,9 +246,19 @@ class Writer:
         wanted = vector
         if node.target in ops.COMPARING:
             wanted = ops.COMPUTED[_common_dtype(node)]
-        text = ops.expression(node, {a: self._operand(a, wanted) for a in node.all_input_nodes}, wanted)
+        text = self._mirrored(node, wanted)
+        if not text:
+            text = ops.expression(node, {a: self._operand(a, wanted) for a in node.all_input_nodes}, wanted)
         rounds = self._exact and _dtype(node).itemsize == 2
         return f"through<{ops.STORED[_dtype(node)]}>({text})" if rounds else text
+
+    def _mirrored(self, node: fx.Node, vector: str) -> str:
+        """Return what computes f(−x) of x, for the few f that share their work with f(x); nothing for others."""
+        function = ops.MIRRORED.get(node.target)
+        operand = node.all_input_nodes[0]
+        if function is None or operand.target != aten.neg.default or operand.all_input_nodes[0] not in self.names:
+            return ""
+        return f"{function}({self._operand(operand.all_input_nodes[0], vector)})"
 
     def _cast(self, node: fx.Node, vector: str) -> str:
         (source,) = node.all_input_nodes

@@ -69,14 +69,13 @@ static inline D where(M m, D a, D b) {
 }
 static inline M where(M m, M a, M b) { return (m & a) | (~m & b); }
 
-static inline F abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), x); }
-static inline D abs(D x) {
-  return {_mm256_andnot_pd(_mm256_set1_pd(-0.), x.lo), _mm256_andnot_pd(_mm256_set1_pd(-0.), x.hi)};
-}
-static inline F neg(F x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.f)); }
-static inline D neg(D x) {
-  return {_mm256_xor_pd(x.lo, _mm256_set1_pd(-0.)), _mm256_xor_pd(x.hi, _mm256_set1_pd(-0.))};
-}
+// In the compiler's own operations, so that it sees that |-x| is |x|.
+static inline F abs(F x) { return (F)((__v8si)x & 0x7fffffff); }
+static inline F neg(F x) { return (F)((__v8si)x ^ (int)0x80000000); }
+static inline Q abs(Q x) { return (Q)((__v4di)x & 0x7fffffffffffffff); }
+static inline Q neg(Q x) { return (Q)((__v4di)x ^ (long long)0x8000000000000000); }
+static inline D abs(D x) { return {abs(x.lo), abs(x.hi)}; }
+static inline D neg(D x) { return {neg(x.lo), neg(x.hi)}; }
 static inline F sqrt(F x) { return _mm256_sqrt_ps(x); }
 static inline D sqrt(D x) { return {_mm256_sqrt_pd(x.lo), _mm256_sqrt_pd(x.hi)}; }
 static inline F fma(F x, F y, F z) { return _mm256_fmadd_ps(x, y, z); }
@@ -102,13 +101,12 @@ static inline F narrow(D x) {
 // number: a NaN in the second goes through.
 static inline Q set(double c, Q) { return _mm256_set1_pd(c); }
 static inline Q fma(Q x, Q y, Q z) { return _mm256_fmadd_pd(x, y, z); }
-static inline Q abs(Q x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.), x); }
-static inline Q neg(Q x) { return _mm256_xor_pd(x, _mm256_set1_pd(-0.)); }
 static inline Q round(Q x) { return _mm256_round_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline N lt(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_LT_OQ)}; }
 static inline N ge(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_GE_OQ)}; }
 static inline N eq(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_EQ_OQ)}; }
 static inline Q where(N m, Q a, Q b) { return _mm256_blendv_pd(b, a, m.lanes); }
+static inline Q inverse_of_small(Q x) { return 1. / x; }
 static inline F least(F number, F x) { return _mm256_min_ps(number, x); }
 static inline Q least(Q number, Q x) { return _mm256_min_pd(number, x); }
 static inline F most(F number, F x) { return _mm256_max_ps(number, x); }

@@ -61,6 +61,8 @@ OWN(near_sinh, sinh)
 OWN(near_cosh, cosh)
 OWN(erf, erf)
 OWN(erfc, erfc)
+OWN(sigmoid, sigmoid)
+OWN(mirrored_sigmoid, mirrored_sigmoid)
 
 template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
@@ -96,8 +98,7 @@ UNARY(sign) { return where(gt(x, ZERO), ONE, where(lt(x, ZERO), c<V>(-1), ZERO))
 UNARY(relu) { return where(lt(x, ZERO), ZERO, x); }
 BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }
 BINARY(minimum) { return where(isnan(x) | lt(x, y), x, y); }
-UNARY(sigmoid) { return reciprocal(ONE + exp(neg(x))); }
-UNARY(silu) { return x / (ONE + exp(neg(x))); }
+UNARY(silu) { return x * sigmoid(x); }
 UNARY(log_sigmoid) { return minimum(ZERO, x) - log1p(exp(neg(abs(x)))); }
 UNARY(mish) { return x * tanh(log1p(exp(x))); }
 UNARY(gelu) { return x * c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440))); }

@@ -303,7 +303,7 @@ class Op:
         if self._soft is not None:
             raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
         if self._chunk is not None:
-            raise OptionError(f"{self.__name__} is computed by chunks, of its formula and its derivative: it has no rule.")
+            raise OptionError(f"{self.__name__} has chunk=, which is for the derivative of its formula, not for rules.")
         if self._rule is None:
             names = tuple(self._signature.parameters)
             self._rule = Rule(self.__name__, self._formula, names, self._residuals)

@@ -67,8 +67,8 @@ def _chunk_plan(
 
 def _refusal(name: str, why: str) -> FormulaError:
     return FormulaError(
-        f"{name} is not known to be a function of sums over the rows of its first tensor, by chunks of which it is to be "
-        f"computed: {why}. Take that out of the op, or leave out chunk=."
+        f"{name} is to be computed by chunks of rows, the first dimension of its first tensor, but is not known to be a "
+        f"function of sums over them: {why}. Take that out of the op, or leave out chunk=."
     )
 
 

@@ -15,6 +15,7 @@ from pullback.graph.joint import simplify
 from pullback.graph.rows import Rows, Split
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, lower
+from pullback.kernels.workspace import Slot, with_workspace
 
 _aten = torch.ops.aten
 
@@ -24,14 +25,16 @@ class Step:
     """What is run for a chunk.
 
     Attributes:
-        run: shared values, rows, cotangents of the sums, and buffers for the gradients of shared values, to the sums
-            and the gradients of rows. It adds to the buffers.
-        turned: for each shared value that is differentiated, whether its buffer is taken transposed; `None` where no sum
-            depends on it, and there is none.
+        run: shared values, rows, cotangents of the sums, and buffers for the gradients of shared values, to the sums,
+            the gradients of rows, and the buffers, to which it adds.
+        turned: for each shared value that is differentiated, whether its buffer is taken transposed; `None` where no
+            sum depends on it, and there is none.
+        slots: memory that it takes last, and that the next chunk may use again.
     """
 
     run: Callable[..., list[Any]]
-    turned: tuple[bool | None, ...]
+    slots: list[Slot]
+    turned: tuple[bool | None, ...] = ()
 
 
 class Steps:
@@ -83,17 +86,20 @@ class Steps:
 
         module = self._lowered(_torch.trace_ops(both, *examples, *cotangents))
         turned = _accumulate(module.graph, len(self.sums), sum(self._live[:n_shared]))
-        return Step(eager.lower(module), turned)
+        slots = with_workspace(module.graph)
+        return Step(eager.lower(module), slots, turned)
 
-    def plain(self, n: int, wanted: Sequence[int]) -> Callable[..., list[Any]]:
-        """Return what gives some of the sums alone, of shared values and n rows."""
+    def plain(self, n: int, wanted: Sequence[int]) -> Step:
+        """Return a step that gives some of the sums alone, for chunks of n rows."""
 
         def some(*given: Tensor) -> list[Tensor]:
             with torch.no_grad():
                 sums = self._sums(n, given)
             return [sums[i] for i in wanted]
 
-        return eager.lower(self._lowered(_torch.trace_ops(some, *self._examples(n))))
+        module = self._lowered(_torch.trace_ops(some, *self._examples(n)))
+        slots = with_workspace(module.graph)
+        return Step(eager.lower(module), slots)
 
     def _sums(self, n: int, given: Sequence[Tensor]) -> list[Tensor]:
         shared, rows = given[: len(self._shared)], given[len(self._shared) :]

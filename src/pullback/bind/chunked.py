@@ -65,7 +65,7 @@ class Chunks:
     before: Run
     after: Run
     sums: tuple[tuple[torch.Size, torch.dtype], ...]
-    plain: dict[int, Run]
+    plain: dict[int, Step]
     slopes: Slopes | None = None
 
     def run(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -85,17 +85,24 @@ class Chunks:
         n = self.split.n_shared
         return made[:n], [*(tensors[i] for i in self.split.inputs), *made[n:]]
 
-    def chunks(self, rows: Sequence[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Go through the rows."""
+    def chunks(
+        self, steps: dict[int, Step], rows: Sequence[Tensor]
+    ) -> Iterator[tuple[Step, slice, list[Tensor], list[Tensor]]]:
+        """Go through the rows: the step, where its rows are, these, and memory for it."""
+        last, space = None, list[Tensor]()
         for start in range(0, self.split.rows, self.size):
             here = slice(start, min(start + self.size, self.split.rows))
-            yield here, [x[here] for x in rows]
+            step = steps[here.stop - here.start]
+            if step is not last:
+                space.clear()
+                last, space = step, [slot.empty() for slot in step.slots]
+            yield step, here, [x[here] for x in rows], space
 
     def plain_sums(self, shared: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
         """Return sums over all rows without a gradient."""
         totals: list[Tensor] = []
-        for here, parts in self.chunks(rows):
-            totals = _added(totals, self.plain[here.stop - here.start](*shared, *parts))
+        for step, _, parts, space in self.chunks(self.plain, rows):
+            totals = _added(totals, step.run(*shared, *parts, *space))
         return totals
 
 
@@ -121,11 +128,13 @@ def value_and_gradient(chunks: Chunks, slopes: Slopes, tensors: Sequence[Tensor]
     shared, rows = chunks.given(tensors)
     dtypes = [chunks.sums[i][1] for i in slopes.sums]
     if slopes.alone:
-        one = torch.ones((), dtype=dtypes[0], device=rows[0].device)
+        one = torch.ones(chunks.sums[slopes.sums[0]][0], dtype=dtypes[0], device=rows[0].device)
         found = _pass(chunks, slopes, shared, rows, [one])
-        (found.scale,) = scales = _derivatives(chunks, slopes, found.sums, shared)
-        if not bool(found.scale.isfinite()):  # then what it multiplies matters: 0 · ∞ is not what a mask gives
-            found = _pass(chunks, slopes, shared, rows, [s.to(d) for s, d in zip(scales, dtypes, strict=True)])
+        (slope,) = _derivatives(chunks, slopes, found.sums, shared)
+        if bool(slope.isfinite()):
+            found.scale = slope.reshape(())
+        else:  # 0 · ∞ is not what the formula gives, which masks some of it
+            found = _pass(chunks, slopes, shared, rows, [slope.to(dtypes[0])])
     else:
         sums = [torch.ones(shape, dtype=wide(dtype), device=rows[0].device) for shape, dtype in chunks.sums]
         if slopes.ahead:
@@ -150,11 +159,10 @@ def _pass(
         for i, turned in zip(slopes.shared, first.turned, strict=True)
     ]
     found = Gradient(buffers, [], [])
-    for here, parts in chunks.chunks(rows):
-        step = slopes.steps[here.stop - here.start]
+    for step, here, parts, space in chunks.chunks(slopes.steps, rows):
         pairs = zip(buffers, step.turned, strict=True)
         given = [b.t() if turned else b for b, turned in pairs if b is not None]
-        results = step.run(*shared, *parts, *cotangents, *given)
+        results = step.run(*shared, *parts, *cotangents, *given, *space)
         n = len(chunks.sums)
         found.sums = _added(found.sums, results[:n])
         gradients = results[n : n + len(slopes.rows)]

@@ -48,8 +48,8 @@ def functionalise(graph: fx.Graph) -> fx.Node | None:
         target: Any = node.args[0]
         pure = _torch.out_of_place(node.target)
         made_here = target.op == "call_function" and not _torch.is_view(target.target)
-        seen_later = [user for user in target.users if user is not node and (order[user] > order[node] or _is_view(user))]
-        if pure is None or not made_here or seen_later:
+        others = [user for user in target.users if user is not node]
+        if pure is None or not made_here or any(order[user] > order[node] or _is_view(user) for user in others):
             return node  # type: ignore[no-any-return]
         node.target = pure
     return None
@@ -74,7 +74,7 @@ def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: 
                 return [out, *torch.autograd.grad(out, [primals[i] for i in wanted], allow_unused=True)]
 
         found.append(_numbered(_torch.trace_ops(both, *(x.detach() for x in tensors)), numbers))
-    return found[0] == found[1]
+    return bool(found[0] == found[1])
 
 
 def _numbered(module: fx.GraphModule, numbers: dict[Any, int]) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.graph.lines import op_name
-from pullback.graph.rows import Mark, MixedRows, Proof, Rows, wide
+from pullback.graph.rows import Mark, MixingError, Proof, Rows, wide
 
 _aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def mark_of(proof: Proof, node: fx.Node) -> Mark:
     """Return what a node is, of which some inputs have rows.
 
     Raises:
-        MixedRows: if it mixes rows, or is not known not to.
+        MixingError: if it mixes rows, or is not known not to.
     """
     at = _At(proof, node)
     if node.target is operator.getitem:
@@ -35,7 +35,7 @@ def mark_of(proof: Proof, node: fx.Node) -> Mark:
     if torch.Tag.pointwise in getattr(node.target, "tags", ()) and _torch.op_name(node.target).startswith("aten::"):
         rule = _pointwise
     if rule is None or not _torch.op_name(node.target).startswith("aten::"):
-        raise MixedRows(node, "is not known to keep rows apart")
+        raise MixingError(node, "is not known to keep rows apart")
     return rule(at)
 
 
@@ -45,10 +45,9 @@ class _At:
     def __init__(self, proof: Proof, node: fx.Node) -> None:
         self.proof, self.node = proof, node
         self.args, self.kwargs = list(node.args), dict(node.kwargs)
-        self._names = [p.name for p in _torch.op_parameters(node.target)] if _torch.is_dispatched_op(node.target) else []
-        self._defaults = (
-            {p.name: p.default for p in _torch.op_parameters(node.target)} if self._names else dict[str, Any]()
-        )
+        parameters = _torch.op_parameters(node.target) if _torch.is_dispatched_op(node.target) else []
+        self.names = [p.name for p in parameters]
+        self._defaults = {p.name: p.default for p in parameters}
 
     @property
     def first(self) -> fx.Node:
@@ -58,14 +57,14 @@ class _At:
 
     def get(self, name: str) -> Any:
         """Return an argument by name."""
-        i = self._names.index(name)
+        i = self.names.index(name)
         if i < len(self.args):
             return self.args[i]
         return self.kwargs.get(name, self._defaults[name])
 
     def put(self, name: str, value: Any) -> None:
         """Replace an argument in the graph of a chunk."""
-        i = self._names.index(name)
+        i = self.names.index(name)
         if i < len(self.args):
             self.args[i] = value
         else:
@@ -96,11 +95,11 @@ class _At:
         of_rows = self.proof.call(operator.mul, self.proof.count, block) if block > 1 else self.proof.count
         return [of_rows if i == dim else size for i, size in enumerate(self.shape())]
 
-    def mixed(self, why: str) -> MixedRows:
-        return MixedRows(self.node, why)
+    def mixed(self, why: str) -> MixingError:
+        return MixingError(self.node, why)
 
 
-def _shape(x: fx.Node) -> tuple[int, ...]:
+def _shape(x: Any) -> tuple[int, ...]:
     return tuple(_torch.traced_value(x).shape)
 
 
@@ -163,13 +162,13 @@ def _loss(at: _At) -> Mark:
 def _sum(at: _At) -> Mark:
     rows = at.of_first()
     shape = _shape(at.first)
-    dims = _dims(at.get("dim") if "dim" in at._names else None, len(shape))
+    dims = _dims(at.get("dim") if "dim" in at.names else None, len(shape))
     if rows.dim not in dims:
         return _reduced(at, rows, dims)
     parts = 1
     for d in dims if op_name(at.node) == "mean" else ():
         parts *= shape[d]
-    keepdim = "keepdim" in at._names and at.get("keepdim")
+    keepdim = "keepdim" in at.names and at.get("keepdim")
     return _summed(at, at.first, (dims, keepdim), parts)
 
 
@@ -255,7 +254,7 @@ def _product(at: _At) -> Mark:
 
 def _reduction(at: _At) -> Mark:
     rows = at.of_first()
-    dims = _dims(at.get("dim") if "dim" in at._names else None, len(_shape(at.first)))
+    dims = _dims(at.get("dim") if "dim" in at.names else None, len(_shape(at.first)))
     if rows.dim in dims:
         raise at.mixed("reduces over rows, and is not a sum")
     return _reduced(at, rows, dims)
@@ -269,7 +268,7 @@ def _reduced(at: _At, rows: Rows, dims: Sequence[int]) -> Mark:
 def _along(at: _At) -> Mark:
     """An op along one or several dimensions, which keeps the others."""
     rows = at.of_first()
-    given = at.get("dim" if "dim" in at._names else "dims")
+    given = at.get("dim" if "dim" in at.names else "dims")
     if rows.dim in _dims(given, len(_shape(at.first))):
         raise at.mixed("works across rows")
     return at.keep(rows.dim, rows.block)
@@ -291,11 +290,11 @@ def _gather(at: _At) -> Mark:
 
 def _taken(at: _At) -> Mark:
     """Places of a table that is the same for all rows, one for each index."""
-    table, index = (at.get("weight"), at.get("indices")) if "weight" in at._names else (at.first, at.get("index"))
+    table, index = (at.get("weight"), at.get("indices")) if "weight" in at.names else (at.first, at.get("index"))
     rows = at.rows(index)
     if rows is None or at.rows(table) is not None:
         raise at.mixed("takes from other rows")
-    if "sparse" in at._names and (at.get("sparse") or at.get("scale_grad_by_freq")):
+    if "sparse" in at.names and (at.get("sparse") or at.get("scale_grad_by_freq")):
         raise at.mixed("has a gradient that is sparse, or mixes rows")
     return at.keep(rows.dim, rows.block)
 
@@ -344,7 +343,7 @@ def _is_every(node: fx.Node, rows: int) -> bool:
 def _view(at: _At) -> Mark:
     """The rows stay the outer ones of a dimension, after as many elements as before."""
     rows, shape, new = at.of_first(), _shape(at.first), at.shape()
-    if "size" not in at._names and "shape" not in at._names:
+    if "size" not in at.names and "shape" not in at.names:
         raise at.mixed("is not known to keep rows apart")
     ahead = torch.Size(shape[: rows.dim]).numel()
     inside = torch.Size(shape[rows.dim + 1 :]).numel() * rows.block
@@ -352,7 +351,7 @@ def _view(at: _At) -> Mark:
         if torch.Size(new[:dim]).numel() == ahead and size % at.proof.rows == 0 and size:
             block = size // at.proof.rows
             if block * torch.Size(new[dim + 1 :]).numel() == inside:
-                at.put("size" if "size" in at._names else "shape", at.sizes(dim, block))
+                at.put("size" if "size" in at.names else "shape", at.sizes(dim, block))
                 return at.keep(dim, block)
     raise at.mixed("puts rows together with what is around them")
 
@@ -384,7 +383,7 @@ def _unsqueeze(at: _At) -> Mark:
 def _squeeze(at: _At) -> Mark:
     """The dimensions that go are named: a chunk may be one row."""
     rows, shape = at.of_first(), _shape(at.first)
-    dims = _dims(at.get("dim") if "dim" in at._names else None, len(shape))
+    dims = _dims(at.get("dim") if "dim" in at.names else None, len(shape))
     gone = [d for d in dims if shape[d] == 1]
     made = at.proof.call(_aten.squeeze.dims, at.first, gone)
     return at.proof.same_as(at.node, made, Rows(rows.dim - sum(d < rows.dim for d in gone), rows.block))
@@ -426,21 +425,11 @@ def _pad(at: _At) -> Mark:
     return at.keep(rows.dim, rows.block)
 
 
-# Layers.
-
-
 def _layer_norm(at: _At) -> Mark:
     rows = at.of_first()
     if rows.dim >= len(_shape(at.first)) - len(at.get("normalized_shape")):
         raise at.mixed("normalises across rows")
     return at.keep(rows.dim, rows.block)
-
-
-def _convolution(at: _At) -> Mark:
-    rows = at.of_first()
-    if rows.dim or len(_shape(at.first)) != len(_shape(at.get("weight"))):
-        raise at.mixed("works across rows")
-    return at.keep(0, rows.block)
 
 
 def _rules(rule: Callable[[_At], Mark], names: str) -> dict[str, Callable[[_At], Mark]]:
@@ -473,6 +462,5 @@ RULES = {
     **_rules(_joined, "cat stack"),
     **_rules(_pad, "constant_pad_nd"),
     **_rules(_layer_norm, "native_layer_norm"),
-    **_rules(_convolution, "convolution"),
 }
 """By the name of the op; besides, whatever ATen itself calls pointwise."""

@@ -1,8 +1,8 @@
 """The proof that a formula is a function of sums over rows, and its division at these sums.
 
-Rows are the first dimension of some of the inputs. Each value of a graph is the same for all rows, or has them along one
-of its dimensions (`Rows`), or is made of sums over all of them. What the rules do not know to keep rows apart is refused,
-so that a chunk of the rows can be computed as all of them are:
+Rows are the first dimension of some of the inputs. Each value of a graph is the same for all rows, or has them along
+one of its dimensions (`Rows`), or is made of sums over all of them. What the rules do not know to keep rows apart is
+refused, so that a chunk of the rows can be computed as all of them are:
 
     inputs ─before→ what is the same for all rows ─each→ sums over the rows of a chunk
     sums over all rows, what is the same ─after→ the result
@@ -42,7 +42,7 @@ Mark = Rows | Without
 SAME, SUMMED = Without.SAME, Without.SUMMED
 
 
-class MixedRows(Exception):
+class MixingError(Exception):
     """A node that is not known to keep rows apart, and why."""
 
     def __init__(self, node: fx.Node, why: str) -> None:
@@ -82,7 +82,7 @@ def split_by_rows(module: fx.GraphModule) -> Split | str:
     for sources in _hypotheses(module.graph):
         try:
             return Proof(module, sources).split()
-        except MixedRows as error:
+        except MixingError as error:
             if order[error.node] > furthest:
                 furthest, why = order[error.node], str(error)
     return why
@@ -137,7 +137,7 @@ class Proof:
         """Go through the graph and divide it.
 
         Raises:
-            MixedRows: if the result is not a function of sums over rows, as far as is known.
+            MixingError: if the result is not a function of sums over rows, as far as is known.
         """
         from pullback.graph.row_rules import mark_of
 
@@ -147,8 +147,7 @@ class Proof:
             self.marks[node] = Rows() if node in self._sources else self._without(node) or mark_of(self, node)
         (result,) = node.all_input_nodes or (node,)
         if self.marks.get(result) is not SUMMED:
-            has = self.marks.get(result) is not SAME
-            raise MixedRows(result, "returns one number for each row" if has else "does not depend on rows")
+            raise MixingError(result, "is the result, and not made of sums over rows")
         after = self._after(result)
         self.each.output(list(self._sums))
         return Split(
@@ -167,7 +166,7 @@ class Proof:
         if not any(isinstance(mark, Rows) for mark in given.values()):
             return SUMMED if summed else SAME
         if summed:
-            raise MixedRows(node, f"takes `{op_name(summed[0])}`, which is over all rows, back to single rows")
+            raise MixingError(node, f"takes `{op_name(summed[0])}`, which is over all rows, back to single rows")
         return None
 
     # What the rules use to build the graph of a chunk.
@@ -220,8 +219,8 @@ class Proof:
         for node in wanted:
             if node in self._finishes:
                 made[node] = self._finishes[node](graph, sums)
-            elif op_name(node) == "getitem" and isinstance(made[node.args[0]], tuple):  # type: ignore[index]
-                made[node] = made[node.args[0]][node.args[1]]  # type: ignore[index]
+            elif op_name(node) == "getitem" and isinstance(made[node.args[0]], tuple):
+                made[node] = made[node.args[0]][node.args[1]]
             else:
                 made[node] = graph.node_copy(node, made.__getitem__)
         graph.output([made[result]])

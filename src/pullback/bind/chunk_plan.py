@@ -43,7 +43,7 @@ def _chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
 ) -> Plan:
     if call.obstacle:
-        return Plan(None, call.obstacle)
+        raise _refusal(name, call.obstacle)
     structure: list[Any] = []
     flat = call.flat(functions.derivative, structure)
     facts = facts_of(flat, call.tensors, name, in_place=True)
@@ -67,8 +67,8 @@ def _chunk_plan(
 
 def _refusal(name: str, why: str) -> FormulaError:
     return FormulaError(
-        f"{name} is to be computed by chunks of rows, the first dimension of its first tensor, but is not known to be a "
-        f"function of sums over them: {why}. Take that out of the op, or leave out chunk=."
+        f"{name} is to be computed by chunks of rows (the first dimension of its first tensor), and is not known to be "
+        f"made of sums over them: {why}. Take that out of the op, or leave out chunk=."
     )
 
 
@@ -107,8 +107,9 @@ def _without_values(
     split: Split, tensors: Sequence[Tensor], wanted: Sequence[int]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return stand-ins for shared values and for what has rows, which require grad where they are differentiated."""
+    stand_ins = [_empty(x) for x in tensors]
     with _torch.fake_mode() as mode, torch.enable_grad():
-        fakes = [mode.from_tensor(x.detach(), static_shapes=True) for x in tensors]
+        fakes = [mode.from_tensor(x, static_shapes=True) for x in stand_ins]
         fakes = [x.requires_grad_(i in wanted) for i, x in enumerate(fakes)]
         made: list[Tensor] = split.before(*fakes)
     return made[: split.n_shared], [*(fakes[i] for i in split.inputs), *made[split.n_shared :]]

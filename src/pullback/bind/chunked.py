@@ -147,7 +147,7 @@ def value_and_gradient(chunks: Chunks, slopes: Slopes, tensors: Sequence[Tensor]
         found = _pass(chunks, slopes, shared, rows, [s.to(d) for s, d in zip(scales, dtypes, strict=True)])
         found.scale = scale
     value: Tensor = chunks.after(*found.sums, *shared)[0]
-    return value, found
+    return value.clone(), found  # a sum that is the result must not be what is kept
 
 
 def _pass(

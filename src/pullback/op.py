@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch, introspect
-from pullback.bind import eager
+from pullback.bind import chunked, eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
 from pullback.bind.plan import Functions
@@ -103,7 +103,7 @@ class Op:
         if plan.value is not None:
             return plan.value(tensors)
         if plan.chunks is not None:
-            return plan.chunks.run(tensors)
+            return chunked.run(plan.chunks, tensors)
         if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
             return self._inline(args, kwargs)
         return self._value(args, kwargs)

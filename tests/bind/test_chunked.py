@@ -150,6 +150,26 @@ def test_only_what_requires_grad_gets_a_gradient(wanted):
     torch.testing.assert_close(gradients(op_of(squares), given), gradients(squares, given))
 
 
+def scaled(x, w):
+    return x.square().sum() * w.square().sum()
+
+
+def stopped(x, w):
+    return (x.detach() @ w.t()).square().mean() + 0 * x.detach().sum()
+
+
+@pytest.mark.parametrize("loss", [scaled, stopped], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+def test_sums_that_are_not_differentiated(loss, dtype, wanted):
+    given = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(inputs(dtype)[:2])]
+    if loss is stopped and wanted == (0,):
+        assert not op_of(loss)(*given).requires_grad
+    else:
+        close = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 0.05, "atol": 1e-3}
+        torch.testing.assert_close(gradients(op_of(loss), given), gradients(loss, given), **close)
+
+
 def test_without_a_gradient_the_value_is_computed_alone():
     given = inputs()
     op, expected = op_of(smoothed), smoothed(*given).detach()
@@ -470,7 +490,7 @@ def test_keywords():
 
 
 def test_arguments_of_which_calls_cannot_be_told_apart_are_refused():
-    x, w, k, y = inputs()
+    x, w, k, _ = inputs()
     with pytest.raises(FormulaError, match="object of type Head"):
         Head().loss(x, w, k)
     with pytest.raises(FormulaError, match="the same tensor"):

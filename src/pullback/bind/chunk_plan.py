@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.bind.chunk_steps import Steps
-from pullback.bind.chunked import Chunks, Slopes
+from pullback.bind.chunks import Chunks, Slopes
 from pullback.bind.plan import Functions, Plan, while_current
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
@@ -53,9 +53,7 @@ def _chunk_plan(
     first = next((x for x in call.tensors if x.dim()), None)
     if first is None or first.size(0) < 2 or not all(x.numel() for x in call.tensors):
         return Plan(None, "it has less than two rows, or an input is empty")
-    wanted = [i for i, x in enumerate(call.tensors) if grad and x.requires_grad]
-    if wanted and not facts.outputs[0].requires_grad:
-        return Plan(None, "no output depends on an input that requires grad")
+    wanted = [i for i, x in enumerate(call.tensors) if grad and x.requires_grad and facts.outputs[0].requires_grad]
     graph = graph_of(flat, call.tensors, wanted)
     split = split_by_rows(graph) if isinstance(graph, fx.GraphModule) else graph
     if isinstance(split, str):
@@ -131,7 +129,7 @@ def _slopes(
         fakes = [mode.from_tensor(_empty(x), static_shapes=True).requires_grad_(x.requires_grad) for x in shared]
         direct = split.after(*sums, *fakes)[0].requires_grad
     return Slopes(
-        {m: steps.differentiated(m) for m in numbers} if live else {},
+        {m: steps.differentiated(m) for m in numbers},
         ahead,
         differentiated and len(live) == 1 and steps.sums[live[0]].numel() == 1,
         tuple(live),

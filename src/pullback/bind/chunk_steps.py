@@ -82,6 +82,8 @@ class Steps:
                 sums = self._sums(n, tensors)
             leaves = [x for x, on in zip(tensors, self._live, strict=True) if on]
             roots = [s for s in sums if s.requires_grad]
+            if not roots:
+                return [*sums, *(None for _ in leaves)]
             return [*sums, *torch.autograd.grad(roots, leaves, given[len(examples) :], allow_unused=True)]
 
         module = self._lowered(_torch.trace_ops(both, *examples, *cotangents))

@@ -21,7 +21,7 @@ from pullback.kernels.backend import Backend, is_native, lower
 from pullback.kernels.native import is_kernel
 
 if TYPE_CHECKING:
-    from pullback.bind.chunked import Chunks
+    from pullback.bind.chunks import Chunks
 
 
 @dataclass(frozen=True, slots=True)

@@ -463,6 +463,30 @@ def test_it_says_how_it_runs():
     assert "computed: float64 [11, 5]" in page  # the gradients
 
 
+def test_it_is_compiled_ahead():
+    op, given = pullback.function(chunk=4)(Head.formula), inputs()[:3]
+    op.compile(*given)
+    assert [plan.chunks.slopes is None for plan in op._plans.plans.values()] == [False, True]
+    op(*given).backward()
+    assert len(op._plans.plans) == 2
+
+
+def passes(loss):
+    """Return which sums are computed ahead, and whether there is one that needs no pass ahead."""
+    op, given = op_of(loss), inputs()
+    op(*given)
+    (plan,) = op._plans.plans.values()
+    return plan.chunks.slopes.ahead, plan.chunks.slopes.alone
+
+
+def test_what_is_computed_ahead_is_as_little_as_can_be():
+    assert passes(summed) == ((), False)
+    assert passes(squares) == ((), False)
+    assert passes(cross_entropy) == ((1,), False)  # how many targets are not ignored
+    assert passes(root) == ((0,), True)
+    assert passes(quotient) == ((0, 1), False)
+
+
 def test_more_kinds_of_call_than_plans_are_chunked_too(monkeypatch):
     monkeypatch.setattr("pullback.bind.plans.MAX_PLANS", 2)
     op = op_of(squares)
@@ -473,6 +497,10 @@ def test_more_kinds_of_call_than_plans_are_chunked_too(monkeypatch):
 
 
 class Head:
+    @staticmethod
+    def formula(x, w, k):
+        return F.cross_entropy(x @ w.t(), k)
+
     @pullback.function(chunk=4)
     def loss(self, x, w, k):
         return F.cross_entropy(x @ w.t(), k)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from pullback.graph.replay import graph_of
-from pullback.graph.rows import split_by_rows
+from pullback.graph.row_split import split_by_rows
 
 ROWS = 6
 """As many as there are columns in `w`, and rows: a size proves nothing."""

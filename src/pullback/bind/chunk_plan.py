@@ -18,7 +18,8 @@ from pullback.errors import FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.reads import Reads
 from pullback.graph.replay import graph_of
-from pullback.graph.rows import Rows, Split, split_by_rows, wide
+from pullback.graph.row_split import split_by_rows
+from pullback.graph.rows import Rows, Split, wide
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
 
@@ -150,7 +151,8 @@ def _needed_ahead(
         leaves = [x.detach().requires_grad_() if i in live else x.detach() for i, x in enumerate(given)]
         with torch.enable_grad():
             result = split.after(*leaves)[0]
-            return list(torch.autograd.grad(result, [leaves[i] for i in live], allow_unused=True))
+            one = torch.ones(result.shape, dtype=result.dtype, device=result.device)  # `ones_like` would read it
+            return list(torch.autograd.grad(result, [leaves[i] for i in live], one, allow_unused=True))
 
     if not live:
         return ()

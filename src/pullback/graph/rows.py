@@ -10,14 +10,13 @@ refused, so that a chunk of the rows can be computed as all of them are:
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from pullback import _torch
 from pullback.graph.lines import op_name
@@ -71,41 +70,8 @@ class Split:
     after: fx.GraphModule
 
 
-def split_by_rows(module: fx.GraphModule) -> Split | str:
-    """Return a graph of one result, divided, or why it is not known to be a function of sums over rows.
-
-    The rows are those of the first input that has a dimension. Of what else is as long, as much as can be has them too:
-    a weight with as many rows is tried as one, and found not to have them.
-    """
-    furthest, why = -1, "its first tensor has less than two rows"
-    order = {node: i for i, node in enumerate(module.graph.nodes)}
-    for sources in _hypotheses(module.graph):
-        try:
-            return Proof(module, sources).split()
-        except MixingError as error:
-            if order[error.node] > furthest:
-                furthest, why = order[error.node], str(error)
-    return why
-
-
-_MOST_SOURCES = 10
-
-
-def _hypotheses(graph: fx.Graph) -> Iterator[tuple[fx.Node, ...]]:
-    """Return what may have rows: the first input, with every choice of what is as long, the largest first."""
-    first, *others = [node for node in graph.nodes if _may_have_rows(node)]
-    rows = _torch.traced_value(first).size(0)
-    alike = [node for node in others if _torch.traced_value(node).size(0) == rows][:_MOST_SOURCES]
-    for n in range(len(alike), -1, -1):
-        yield from ((first, *some) for some in itertools.combinations(alike, n))
-
-
-def _may_have_rows(node: fx.Node) -> bool:
-    if node.op != "placeholder" and (node.op != "call_function" or node.all_input_nodes):
-        return False
-    value = _torch.traced_value(node)
-    return isinstance(value, Tensor) and value.dim() > 0
-
+Rule = Callable[["Proof", fx.Node], Mark]
+"""Says what a node is, of which some inputs have rows, or raises; and adds it to the graph of a chunk."""
 
 Finish = Callable[[fx.Graph, Sequence[fx.Node]], Any]
 """Adds to a graph, which has sums over all rows, what is computed of them."""
@@ -133,18 +99,16 @@ class Proof:
         self._sums: list[fx.Node] = []
         self._finishes: dict[fx.Node, Finish] = {}
 
-    def split(self) -> Split:
+    def split(self, rule: Rule) -> Split:
         """Go through the graph and divide it.
 
         Raises:
             MixingError: if the result is not a function of sums over rows, as far as is known.
         """
-        from pullback.graph.row_rules import mark_of
-
         for node in self._module.graph.nodes:
             if node.op == "output":
                 break
-            self.marks[node] = Rows() if node in self._sources else self._without(node) or mark_of(self, node)
+            self.marks[node] = Rows() if node in self._sources else self._without(node) or rule(self, node)
         (result,) = node.all_input_nodes or (node,)
         if self.marks.get(result) is not SUMMED:
             raise MixingError(result, "is the result, and not made of sums over rows")

@@ -50,8 +50,6 @@ def _aligned(at: At, shape: Sequence[int]) -> Rows:
     if len(found) > 1:
         raise at.mixed("pairs rows with other rows")
     ((dim, block),) = found
-    if shape[dim] != at.proof.rows * block:
-        raise at.mixed("pairs rows with what is not one")
     for a in given:
         if at.rows(a) is None:
             own = dim - (len(shape) - len(shape_of(a)))

@@ -269,6 +269,13 @@ def test_zeros_without_memory_are_known():
     assert not _torch.is_zero_tensor(torch.zeros(2))
 
 
+def test_an_op_that_writes_is_named_after_the_one_that_does_not():
+    aten = torch.ops.aten
+    assert _torch.out_of_place(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
+    assert _torch.out_of_place(aten.add_.Tensor) is aten.add.Tensor
+    assert _torch.out_of_place(aten.mm.out) is None
+
+
 def test_a_version_counts_writes():
     x = torch.ones(2)
     before = _torch.version_of(x)

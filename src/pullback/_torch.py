@@ -371,6 +371,19 @@ def is_mutable(op: Any) -> bool:
     return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
 
 
+def out_of_place(op: Any) -> Any:
+    """Return the ATen op that computes what `aten::name_` writes to its first argument; `None` if there is none.
+
+    Relies on `OpOverload._schema.name`, `_overloadname`, and on both having the same arguments.
+    """
+    name, overload = op._schema.name.partition("::")[2], op._overloadname
+    pure = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
+    if pure is None or not name.endswith("_") or is_mutable(pure):
+        return None
+    same = [a.name for a in pure._schema.arguments] == [a.name for a in op._schema.arguments]
+    return pure if same else None
+
+
 def is_view(op: Any) -> bool:
     """Whether a node of a graph returns memory of an argument: an ATen op by its schema, or a part of a result.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
+
+if TYPE_CHECKING:
+    from pullback.bind.chunks import Chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,14 @@ class Plan:
         why_inline: the reason.
         value: computes it from its tensors where nothing is differentiated, if kernels do that.
         n_tensors: how many these are.
+        chunks: carries it out by chunks of rows, whether it is differentiated or not.
     """
 
     kernels: Kernels | None
     why_inline: str = ""
     value: Callable[[Sequence[Tensor]], Any] | None = None
     n_tensors: int = -1
+    chunks: Chunks | None = None
 
 
 @dataclass(frozen=True, slots=True)

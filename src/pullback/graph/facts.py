@@ -59,13 +59,13 @@ class Facts:
     obstacle: str = ""
 
 
-def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
-    """Run a formula on fake tensors like `tensors`.
+def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
+    """Run a formula on fake tensors like `tensors`; `in_place` says that it may write to what it made itself.
 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
-    seen, readers = _Seen(), _Readers(name)
+    seen, readers = _Seen(in_place), _Readers(name)
     facts = Facts()
     plain = [_plain(t) for t in tensors]
     with _torch.fake_mode() as mode:
@@ -133,17 +133,18 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 class _Seen(_torch.DispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_place: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.obstacle = ""
         self.inputs: set[int] = set()
+        self._in_place = in_place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
         elif func.name() in _NORMALISING and any(isinstance(a, Tensor) for a in args[3:5]) and True in args[5:6]:
             self.obstacle = self.obstacle or "it updates running statistics"
-        elif _torch.is_mutable(func):
+        elif _torch.is_mutable(func) and not self._in_place:
             self.obstacle = self.obstacle or f"it works in place ({func})"
         elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:
             self.obstacle = self.obstacle or "it addresses the memory of an input by itself"

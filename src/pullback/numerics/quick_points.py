@@ -68,8 +68,9 @@ def with_roots(points: Columns, functions: Sequence[Callable[[Columns], Floats]]
     for function in functions:
         sign = np.sign(function(firsts))
         left = np.flatnonzero(sign[:-1] * sign[1:] < 0)
-        left = left[np.unique(np.linspace(0, len(left) - 1, _ROOTS // len(points)).astype(int))] if len(left) else left
         if len(left):
+            spread = np.linspace(0, len(left) - 1, _ROOTS // len(points)).astype(int)
+            left = left[spread[np.diff(spread, prepend=-1) > 0]]  # each once; `np.unique` imports masked arrays
             found.append(_bisected(function, [x[left] for x in firsts], [x[left + 1] for x in firsts], sign[left]))
     rows = np.stack([np.concatenate(columns) for columns in zip(*found, strict=True)], axis=1)[len(firsts[0]) :]
     rows, distances = np.repeat(rows, len(_DISTANCES), 0), np.tile(_DISTANCES, len(rows))

@@ -1,11 +1,13 @@
 """Graphs that are recorded here are those of `make_fx`."""
 
 import contextlib
+import gc
 import itertools
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import pullback
 from pullback import _torch, catalog
 from pullback.graph import record
 from pullback.graph.blank import Blank
+from pullback.graph.facts import facts_of
 from tests.compose.opinfo import entries
 from tests.graph.same_graphs import differences, with_gradient
 
@@ -240,6 +243,18 @@ def test_blank_tensors_look_like_those_that_they_stand_for():
         seen.clear()
         assert record._recorded(look, (x,)) is not None
         assert seen == real
+
+
+def test_a_graph_keeps_no_tensor_of_the_call_alive():
+    x = torch.ones(3, 1)
+    tensor = weakref.ref(x)
+    graph = record._recorded(with_gradient(constants), (x,))
+    facts = facts_of(lambda x: [constants(x)], [x], "constants")
+    del x
+    assert graph is not None
+    assert type(facts.outputs[0]) is Blank
+    gc.collect()
+    assert tensor() is None
 
 
 def test_a_tensor_kept_beyond_the_run_says_so():

@@ -108,6 +108,11 @@ class Blanks(_torch.DispatchMode):
         elem = torch.empty(0, dtype=t.dtype, device=_torch.META)
         return blank_of(elem.set_(memory, t.storage_offset(), t.shape, t.stride()), self)
 
+    def __exit__(self, *raised: Any) -> None:
+        """Let go of what was given: results may be kept, and lead here."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._given.clear()
+
     def leave(self, why: str) -> NoReturn:
         """End the run."""
         self.left = True

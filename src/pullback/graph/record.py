@@ -140,5 +140,6 @@ class _Recorder(_torch.DispatchMode):
         name = f"_tensor_constant{len(list(self.root.buffers()))}"
         self.root.register_buffer(name, tensor)
         node = self.graph.get_attr(name)
-        node.meta["val"] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)  # a blank tensor
+        like: Any = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)  # which is blank, too
+        node.meta["val"] = blank_of(like.elem)
         return node

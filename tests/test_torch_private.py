@@ -484,7 +484,7 @@ def test_tensors_on_the_meta_device_can_be_dispatched_as_on_the_cpu():
     assert _torch.storage_of(made) == _torch.storage_of(elem)
     assert torch._C._dispatch_keys(made).has(torch._C.DispatchKey.AutogradCPU)
     made.sin()
-    assert _SEEN == [torch.ops.aten.sin.default]
+    assert [f.name() for f in _SEEN] == ["aten::sin"]
     with pytest.raises(RuntimeError, match="data pointer"):
         made.data_ptr()
 

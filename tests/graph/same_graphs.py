@@ -1,5 +1,6 @@
 """Graphs of what is recorded here beside those of `make_fx`, node by node."""
 
+import itertools
 import warnings
 
 import torch
@@ -96,3 +97,27 @@ def _memory(nodes):
         for node in nodes
         if isinstance(node.meta.get("val"), torch.Tensor)
     }
+
+
+def samples(entry):
+    """Yield functions of tensors alone, and tensors for them, of an entry of the operator database."""
+    if torch.float32 not in entry.supported_backward_dtypes("cpu"):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(itertools.islice(entry.sample_inputs("cpu", torch.float32, requires_grad=True), 2))
+    for sample in found:
+        leaves, spec = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+        def function(*xs, leaves=leaves, spec=spec, at=at):
+            filled = list(leaves)
+            for i, x in zip(at, xs, strict=True):
+                filled[i] = x
+            x, args, kwargs = _pytree.tree_unflatten(filled, spec)
+            return entry.op(x, *args, **kwargs)
+
+        plain = [leaves[i].detach() for i in at]
+        yield function, plain
+        if any(t.dim() > 1 for t in plain) and all(t.layout is torch.strided for t in plain):
+            yield function, [t.mT.contiguous().mT if t.dim() > 1 else t for t in plain]

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import itertools
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 import pullback
@@ -21,7 +19,7 @@ from pullback.graph import record
 from pullback.graph.blank import Blank
 from pullback.graph.facts import facts_of
 from tests.compose.opinfo import entries
-from tests.graph.same_graphs import differences, with_gradient
+from tests.graph.same_graphs import differences, samples, with_gradient
 
 X = torch.linspace(-2, 2, 12).view(3, 4)
 Y = torch.linspace(-1, 3, 12).view(4, 3).t()
@@ -190,35 +188,12 @@ SHARDS = 4
 def test_graphs_of_the_operator_database_are_those_of_make_fx(shard):
     recorded = total = 0
     for name, entry in list(entries().items())[shard::SHARDS]:
-        for function, tensors in _samples(entry):
+        for function, tensors in samples(entry):
             found = differences(with_gradient(function), *tensors)
             assert not found, f"{name}: {found}"
             recorded += found is not None
             total += 1
     assert recorded > 0.25 * total
-
-
-def _samples(entry):
-    if torch.float32 not in entry.supported_backward_dtypes("cpu"):
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        samples = list(itertools.islice(entry.sample_inputs("cpu", torch.float32, requires_grad=True), 2))
-    for sample in samples:
-        leaves, spec = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-        def function(*xs, leaves=leaves, spec=spec, at=at):
-            filled = list(leaves)
-            for i, x in zip(at, xs, strict=True):
-                filled[i] = x
-            x, args, kwargs = _pytree.tree_unflatten(filled, spec)
-            return entry.op(x, *args, **kwargs)
-
-        plain = [leaves[i].detach() for i in at]
-        yield function, plain
-        if any(t.dim() > 1 for t in plain) and all(t.layout is torch.strided for t in plain):
-            yield function, [t.mT.contiguous().mT if t.dim() > 1 else t for t in plain]
 
 
 def test_values_are_never_read():

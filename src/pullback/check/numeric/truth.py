@@ -13,7 +13,6 @@ from pullback.check.case import copy_tensor
 from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
-from pullback.graph.record import trace_ops
 from pullback.numerics.derive import derivative
 from pullback.numerics.formats import Floats, Mask, widened
 from pullback.numerics.graphs import terms_of
@@ -121,7 +120,7 @@ def _traced(function: Elementwise, relaxed: bool) -> Term:
 
     try:
         with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
-            module = trace_ops(value, *(fixed[p] for p in varying))
+            module = _torch.trace_ops(value, *(fixed[p] for p in varying))
         return terms_of(module, function.names)[0]
     except Exception as error:  # whatever a user's function or the tracer raises, or what is no tensor in its graph
         raise Raised("tracing", error) from None

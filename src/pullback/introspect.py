@@ -20,6 +20,7 @@ from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
+from pullback.graph.record import trace_ops
 from pullback.numerics.certificate import label
 from pullback.numerics.written import as_written
 
@@ -64,7 +65,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             *(torch.zeros_like(out) for out in results if has_derivative(out)),
         ]
     with torch.no_grad(), as_written():
-        module = _torch.trace_ops(flat, *inputs)
+        module = trace_ops(flat, *inputs)
     simplify(module.graph)
     module.recompile()
     return module

@@ -17,6 +17,7 @@ from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.reads import Reads
+from pullback.graph.record import trace_ops
 from pullback.graph.replay import graph_of
 from pullback.graph.row_split import split_by_rows
 from pullback.graph.rows import Rows, Split, wide
@@ -157,7 +158,7 @@ def _needed_ahead(
     if not live:
         return ()
     examples = [torch.empty(s.shape, dtype=wide(s.dtype), device=s.device) for s in sums]
-    graph = _torch.trace_ops(derivatives, *examples, *map(_empty, shared)).graph
+    graph = trace_ops(derivatives, *examples, *map(_empty, shared)).graph
     graph.eliminate_dead_code()
     read = graph.find_nodes(op="placeholder")[: len(sums)]
     return tuple(i for i, node in enumerate(read) if node.users)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.joint import simplify
+from pullback.graph.record import trace_ops
 from pullback.graph.rows import Rows, Split
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, lower
@@ -86,7 +87,7 @@ class Steps:
                 return [*sums, *(None for _ in leaves)]
             return [*sums, *torch.autograd.grad(roots, leaves, given[len(examples) :], allow_unused=True)]
 
-        module = self._lowered(_torch.trace_ops(both, *examples, *cotangents))
+        module = self._lowered(trace_ops(both, *examples, *cotangents))
         turned = _accumulate(module.graph, len(self.sums), sum(self._live[:n_shared]))
         slots = with_workspace(module.graph)
         return Step(eager.lower(module), slots, turned)
@@ -99,7 +100,7 @@ class Steps:
                 sums = self._sums(n, given)
             return [sums[i] for i in wanted]
 
-        module = self._lowered(_torch.trace_ops(some, *self._examples(n)))
+        module = self._lowered(trace_ops(some, *self._examples(n)))
         slots = with_workspace(module.graph)
         return Step(eager.lower(module), slots)
 

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.blank import Blanks, Left, has_no_values
 
 Flat = Callable[..., list[Any]]
 """A formula on the tensors of its call alone, which returns the leaves of what comes out."""
@@ -65,9 +66,34 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
+    plain = [_plain(t) for t in tensors]
+    return _by_blanks(flat, tensors, plain, name, in_place) or _by_fakes(flat, tensors, plain, name, in_place)
+
+
+def _by_blanks(
+    flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
+) -> Facts | None:
+    """Return what is seen on blank tensors; nothing where these leave it to PyTorch's, or anything is raised."""
+    blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
+    try:
+        given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
+        with blanks:
+            given = [_alike(blank, t) for blank, t in zip(given, tensors, strict=True)]
+            seen.inputs, readers.inputs = _memory(given), given
+            versions = [_torch.version_of(blank) for blank in given]
+            with torch.enable_grad(), seen, readers:
+                outputs = flat(*given)
+    except (Left, Exception):
+        return None
+    written = versions != [_torch.version_of(blank) for blank in given]
+    if blanks.left or written or readers.refusal is not None:
+        return None
+    return Facts(outputs, readers.obstacle or seen.obstacle or _alias(outputs, given))
+
+
+def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool) -> Facts:
     seen, readers = _Seen(in_place), _Readers(name)
     facts = Facts()
-    plain = [_plain(t) for t in tensors]
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
@@ -117,7 +143,7 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
         if isinstance(out, Tensor):
             if out.layout is not torch.strided:
                 return "it returns a sparse tensor"
-            if not _torch.is_fake(out):
+            if not has_no_values(out):
                 return "it returns a tensor that was not made from its inputs"
             storage = _torch.storage_of(out)
             if storage in memory:
@@ -149,8 +175,8 @@ class _Seen(_torch.DispatchMode):
         elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:
             self.obstacle = self.obstacle or "it addresses the memory of an input by itself"
         elif func is not torch.ops.aten.lift_fresh.default:
-            leaves, _, _ = _torch.tree_flatten((args, kwargs or {}))
-            if any(isinstance(a, Tensor) and not _torch.is_fake(a) for a in leaves):
+            leaves, _ = _torch.tree_leaves((args, kwargs or {}))
+            if any(isinstance(a, Tensor) and not has_no_values(a) for a in leaves):
                 self.obstacle = self.obstacle or "it closes over a tensor"
         return func(*args, **(kwargs or {}))
 
@@ -169,7 +195,7 @@ class _Readers(TorchFunctionMode):
         called = getattr(func, "__name__", "")
         if called == "__get__":
             called = getattr(func.__self__, "__name__", "")
-        if called in _NOTED and args and _torch.is_fake(args[0]):
+        if called in _NOTED and args and has_no_values(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":
                 if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.graph.facts import Flat
+from pullback.graph.record import trace_ops
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
 
@@ -28,7 +29,7 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
         with torch.enable_grad():
             return flat(*given)
 
-    module = _torch.trace_ops(value, *(x.detach() for x in tensors))
+    module = trace_ops(value, *(x.detach() for x in tensors))
     written = functionalise(module.graph)
     if written is not None:
         return f"it works in place ({written.target})"
@@ -73,7 +74,7 @@ def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: 
                     return [out]
                 return [out, *torch.autograd.grad(out, [primals[i] for i in wanted], allow_unused=True)]
 
-        found.append(_numbered(_torch.trace_ops(both, *(x.detach() for x in tensors)), numbers))
+        found.append(_numbered(trace_ops(both, *(x.detach() for x in tensors)), numbers))
     return bool(found[0] == found[1])
 
 

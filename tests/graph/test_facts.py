@@ -222,7 +222,7 @@ def test_tensors_on_several_devices_are_named():
 def _seen(see, function, tensors):
     live = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
     with _torch.quiet_fake_tensors():
-        found = see(lambda *xs: _pytree.tree_leaves(function(*xs)), live, [t.detach() for t in live], "f")
+        found = see(lambda *xs: _pytree.tree_leaves(function(*xs)), live, [t.detach() for t in live], "f", False)
     kinds = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (found.outputs if found else ())]
     return found and (kinds, found.obstacle)
 

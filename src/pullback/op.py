@@ -14,7 +14,7 @@ from pullback import _torch, introspect
 from pullback.bind import chunked, eager
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
-from pullback.bind.plan import Functions
+from pullback.bind.plan import Functions, Save
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule
@@ -47,6 +47,7 @@ class Op:
         stable: bool = True,
         backend: Backend | None = None,
         chunk: int | Literal["auto"] | None = None,
+        save: Save | None = None,
     ) -> None:
         functools.update_wrapper(self, formula)
         self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
@@ -61,7 +62,7 @@ class Op:
         self._method: Any = plain_method(self)
         self._rule: Rule | None = None
         self._residuals = residuals
-        self._chunk = chunk
+        self._chunk, self._save = chunk, save
 
     @property
     def kind(self) -> str:
@@ -125,11 +126,11 @@ class Op:
     def _functions(self, call: Call) -> Functions:
         forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
         if forms is not None:
-            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients)
+            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients, save=self._save)
         if self._soft is None:
-            return Functions(self._formula, self._formula, self._formula, self._exact)
+            return Functions(self._formula, self._formula, self._formula, self._exact, save=self._save)
         derivative = differentiated(self._formula, self._soft, self.__name__)
-        return Functions(self._formula, derivative, derivative, self._exact)
+        return Functions(self._formula, derivative, derivative, self._exact, save=self._save)
 
     @overload
     def vjp(self, rule: Callable[..., Any], /) -> Op: ...
@@ -393,6 +394,7 @@ def function(
     stable: bool = True,
     backend: Backend | None = None,
     chunk: int | Literal["auto"] | None = None,
+    save: Save | None = None,
 ) -> Callable[[Callable[..., Any]], Op]: ...
 
 
@@ -405,6 +407,7 @@ def function(
     stable: bool = True,
     backend: Backend | None = None,
     chunk: int | Literal["auto"] | None = None,
+    save: Save | None = None,
 ) -> Any:
     """Make a differentiable op of a formula in torch ops.
 
@@ -422,18 +425,24 @@ def function(
         chunk: of a loss that is a sum or mean over rows (the first dimension of its first tensor), how many of them are
             computed at a time, with their gradient, in plain eager mode; "auto" lets no value of a chunk take more than
             16 MiB. A formula that mixes rows is a `FormulaError` at the first call.
+        save: what a derived or relaxed op keeps for its backward in plain eager mode: "min" as few bytes as cheap ops
+            can compute the rest from, "fast" all that the backward would compute again. Without, "min" where kernels
+            are compiled, which compute it on the way, and "fast" in PyTorch's.
 
     Returns:
         An `Op`, called like the formula.
 
     Raises:
         OptionError: if what is decorated or `derivative_of` is not callable, there is no such backend, the two do
-            not take the same number of arguments, `derivative_of` is given with `residuals`, or `chunk` with either.
+            not take the same number of arguments, `derivative_of` is given with `residuals`, or `chunk` with either; if
+            `save` is neither.
     """
     if chunk is not None and (derivative_of is not None or residuals):
         raise OptionError("chunk is for losses whose derivative is that of the formula.")
     if chunk is not None and chunk != "auto" and (type(chunk) is not int or chunk < 1):
         raise OptionError(f'chunk is a number of rows, 1 or more, or "auto", not {chunk!r}.')
+    if save not in (None, "min", "fast"):
+        raise OptionError(f'save is "min" or "fast", not {save!r}.')
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
     if derivative_of is not None and not callable(derivative_of):
@@ -448,6 +457,6 @@ def function(
             )
         if derivative_of is not None:
             require_same_arguments(target, derivative_of)
-        return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend), chunk)
+        return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend), chunk, save)
 
     return make if formula is None else make(formula)

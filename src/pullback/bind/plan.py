@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from pullback.kernels.native import is_kernel
 
 if TYPE_CHECKING:
     from pullback.bind.chunks import Chunks
+
+
+Save = Literal["min", "fast"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Functions:
         exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
         gradients: where they are known, functions of the tensors and a cotangent that give the gradient of each: as
             values, and with first derivatives that are the op's second.
+        save: see `pullback.function`.
     """
 
     value: Callable[..., Any]
@@ -95,6 +99,7 @@ class Functions:
     native: Callable[..., Any]
     exact: tuple[bool, bool] = (False, False)
     gradients: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    save: Save | None = None
 
 
 def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
@@ -126,8 +131,9 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
     if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)
+    recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_compiled(backend))
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute)
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:

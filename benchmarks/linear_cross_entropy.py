@@ -11,7 +11,6 @@ was allocated. The gradients are part of it. The time is that of a later call, t
 from __future__ import annotations
 
 import argparse
-import inspect
 import multiprocessing
 import resource
 from statistics import median
@@ -38,10 +37,9 @@ def loss(x: Tensor, w: Tensor, k: Tensor) -> Tensor:
     return F.cross_entropy(logits, k)
 
 
-def function_of(peer: str, chunk: int | None):
+def function_of(peer: str, chunk: int):
     if peer == "op":
-        takes = "chunk" in inspect.signature(pullback.function).parameters
-        return pullback.function(chunk=chunk)(loss) if takes and chunk else pullback.function(loss)
+        return pullback.function(chunk=chunk)(loss)
     if peer == "compile":
         return torch.compile(loss, fullgraph=True)
     if peer == CHUNKED:  # of PyTorch 2.13 or newer; for one backward, once
@@ -98,7 +96,7 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunk", type=int, help="rows at a time, where `pullback.function` takes that")
+    parser.add_argument("--chunk", type=int, default=128, help="rows at a time, of the op")
 
 
 def main() -> None:

@@ -25,3 +25,15 @@ def test_kernels_are_measured_beside_their_peers(tmp_path):
 def test_second_derivatives_are_measured(tmp_path):
     (of,) = quick("second_order.py", tmp_path)["seconds"].values()
     assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())
+
+
+def test_the_coefficients_of_the_kernels_are_those_that_are_fitted():
+    run = [sys.executable, str(BENCHMARKS / "kernel_coefficients.py"), "--check"]
+    assert subprocess.run(run, capture_output=True).returncode == 0
+
+
+def test_the_functions_of_the_kernels_are_measured(native):
+    for options in (["--every", "2000", "exp", "erfc"], ["--double", "2000", "tanh", "erf"]):
+        run = [sys.executable, str(BENCHMARKS / "kernel_functions.py"), *options]
+        done = subprocess.run(run, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

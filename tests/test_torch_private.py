@@ -5,6 +5,8 @@ import gc
 import inspect
 import logging
 import operator
+import subprocess
+import sys
 import warnings
 from collections import OrderedDict
 from typing import NamedTuple
@@ -269,6 +271,13 @@ def test_zeros_without_memory_are_known():
     assert not _torch.is_zero_tensor(torch.zeros(2))
 
 
+def test_an_op_that_writes_is_named_after_the_one_that_does_not():
+    aten = torch.ops.aten
+    assert _torch.out_of_place(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
+    assert _torch.out_of_place(aten.add_.Tensor) is aten.add.Tensor
+    assert _torch.out_of_place(aten.mm.out) is None
+
+
 def test_a_version_counts_writes():
     x = torch.ones(2)
     before = _torch.version_of(x)
@@ -423,3 +432,96 @@ def test_constant_while_compiling_marks_what_pytorch_marks():
     ours, theirs = (lambda: 1), (lambda: 1)
     assert _torch.constant_while_compiling(ours) is ours
     assert vars(torch.compiler.assume_constant_result(theirs)) == vars(ours) != {}
+
+
+def test_modes_of_ours_do_without_dynamo_where_nobody_imported_it():
+    code = """
+import sys, torch
+from pullback import _torch
+
+class Counted(_torch.DispatchMode):
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        Counted.seen += 1
+        return func(*args, **(kwargs or {}))
+
+def counted(x):
+    with Counted():
+        return x.sin()
+
+counted(torch.ones(2))
+print(Counted.seen, "torch._dynamo" in sys.modules)
+import torch._dynamo
+counted(torch.ones(2))
+torch._dynamo.config.suppress_errors = False
+print(Counted.seen, torch.compile(lambda x: x.cos(), backend="eager")(torch.zeros(1)).item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "1 False\n2 1.0\n", done.stderr
+
+
+def test_dynamo_is_kept_out_of_modes_by_a_wrapper_of_their_method():
+    assert not _torch.DispatchMode._should_skip_dynamo()
+    assert TorchDispatchMode._should_skip_dynamo()
+    assert callable(torch._disable_dynamo)
+
+
+_SEEN = []
+
+
+class _OnMeta(torch.Tensor):
+    __torch_function__ = _torch.NO_TORCH_FUNCTION
+
+    @property
+    def device(self):
+        return _torch.CPU
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return _torch.CPU if _torch.asks_device(func) else _SEEN.append(func) or torch.zeros(1)
+
+
+def test_tensors_on_the_meta_device_can_be_dispatched_as_on_the_cpu():
+    elem = torch.empty(2, 3, device=_torch.META).t()
+    made = _torch.on_cpu(_OnMeta, elem)
+    assert type(made) is _OnMeta
+    assert (made.shape, made.stride(), made.device, made.is_cpu, made.is_meta) == (
+        (3, 2),
+        (1, 3),
+        _torch.CPU,
+        True,
+        False,
+    )
+    assert _torch.storage_of(made) == _torch.storage_of(elem)
+    assert torch._C._dispatch_keys(made).has(torch._C.DispatchKey.AutogradCPU)
+    made.sin()
+    assert [f.name() for f in _SEEN] == ["aten::sin"]
+    with pytest.raises(RuntimeError, match="data pointer"):
+        made.data_ptr()
+
+
+def test_a_mode_is_asked_for_the_device_by_an_op():
+    assert _torch.asks_device(torch.ops.prim.device.default)
+    assert not _torch.asks_device(torch.ops.aten.sin.default)
+
+
+def test_composite_ops_have_no_kernel_of_their_own_for_the_cpu():
+    aten = torch.ops.aten
+    assert _torch.is_composite(aten.square.default)
+    assert not _torch.is_composite(aten.sin.default)
+    assert not _torch.is_composite(aten.silu_backward.default)  # which has both
+    assert _torch.is_aten(aten.sin.default)
+    assert not _torch.is_aten(torch.ops.pullback_test_private.twice.default)
+
+
+def test_the_engine_is_autograd_grad_without_the_look_at_shapes():
+    x = torch.linspace(0.1, 1, 3, requires_grad=True)
+    unused = torch.ones(3, requires_grad=True)
+    out, g = x.exp().sin(), torch.arange(3.0)
+    given, none = _torch.pulled([out], [x, unused], [g], keep=True, record=True)
+    (expected,) = torch.autograd.grad(out, x, g, create_graph=True)
+    assert none is None
+    assert torch.equal(given, expected)
+    ones = torch.ones(3)
+    assert torch.equal(_torch.pulled([given], [x], [ones], keep=True)[0], torch.autograd.grad(expected, x, ones)[0])

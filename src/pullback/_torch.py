@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -29,12 +30,36 @@ from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-DispatchMode = TorchDispatchMode
-"""A base for modes whose `__torch_dispatch__` sees every ATen op: that of `torch.utils._python_dispatch`."""
+
+class DispatchMode(TorchDispatchMode):
+    """A base for modes whose `__torch_dispatch__` sees every ATen op: that of `torch.utils._python_dispatch`.
+
+    PyTorch has Dynamo leave that method alone, and imports Dynamo for it, which takes a second. Where nobody has
+    imported it there is nothing to keep out. Relies on `TorchDispatchMode._should_skip_dynamo`,
+    `torch._disable_dynamo` and `torch._dynamo.disable`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        if "__torch_dispatch__" not in vars(cls):
+            return
+        plain = cls.__torch_dispatch__
+        skipped = torch._disable_dynamo(plain)  # type: ignore[attr-defined]
+
+        def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            there = hasattr(sys.modules.get("torch._dynamo"), "disable")  # and not only half
+            return (skipped if there else plain)(self, func, types, args, kwargs)
+
+        cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:
@@ -267,6 +292,75 @@ def is_fake(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
+"""As `__torch_function__` of a subclass: functions take its tensors as they take others."""
+
+CPU = torch.device("cpu")
+META = torch.device("meta")
+
+
+def on_cpu(kind: type[torch.Tensor], elem: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a subclass, with the memory of one on the meta device, that is dispatched as one on the CPU.
+
+    Nobody may read what is at its address. Relies on `Tensor._make_subclass`, its options `dispatch_device` and
+    `device_for_backend_keys`, and `torch._C._set_throw_on_mutable_data_ptr`.
+    """
+    made: torch.Tensor = torch.Tensor._make_subclass(kind, elem, dispatch_device=True, device_for_backend_keys=CPU)
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    return made
+
+
+def asks_device(op: Any) -> bool:
+    """Whether a mode is asked for the device of a tensor of such a subclass.
+
+    Relies on `torch.ops.prim.device.default`.
+    """
+    return op is torch.ops.prim.device.default
+
+
+def is_aten(op: Any) -> bool:
+    """Whether a mode was given one of PyTorch's own ops.
+
+    Relies on `OpOverload.namespace`.
+    """
+    return isinstance(op, OpOverload) and op.namespace == "aten"
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether an op is made of others on the CPU, which autograd sees in its place.
+
+    Relies on `OpOverload.has_kernel_for_dispatch_key` and the keys `CompositeImplicitAutograd` and `CPU`.
+    """
+    keys = torch._C.DispatchKey
+    return op.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not op.has_kernel_for_dispatch_key(
+        keys.CPU
+    )
+
+
+def pulled(
+    roots: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+    keep: bool = False,
+    record: bool = False,
+) -> list[torch.Tensor | None]:
+    """Return gradients, None where there is no dependence, of roots with cotangents of their shapes.
+
+    As `torch.autograd.grad`, which imports sympy to compare shapes where it is given cotangents. Relies on
+    `torch.autograd.graph._engine_run_backward`.
+
+    Args:
+        keep: whether the roots can be differentiated once more.
+        record: whether the gradients can.
+    """
+    unused = True
+    return list(
+        _engine_run_backward(
+            tuple(roots), tuple(cotangents), keep, record, tuple(leaves), unused, accumulate_grad=False
+        )
+    )
+
+
 DATA_DEPENDENT: tuple[type[Exception], ...] = (DataDependentOutputException,)
 """What a fake tensor raises where a value is needed: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
 
@@ -369,6 +463,19 @@ def is_mutable(op: Any) -> bool:
     Relies on `OpOverload._schema.is_mutable`.
     """
     return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
+
+
+def out_of_place(op: Any) -> Any:
+    """Return the ATen op that computes what `aten::name_` writes to its first argument; `None` if there is none.
+
+    Relies on `OpOverload._schema.name`, `_overloadname`, and on both having the same arguments.
+    """
+    name, overload = op._schema.name.partition("::")[2], op._overloadname
+    pure = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
+    if pure is None or not name.endswith("_") or is_mutable(pure):
+        return None
+    same = [a.name for a in pure._schema.arguments] == [a.name for a in op._schema.arguments]
+    return pure if same else None
 
 
 def is_view(op: Any) -> bool:

@@ -14,11 +14,13 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.call import Call
+from pullback.bind.chunked import kept_by
 from pullback.bind.forms import Forms
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
+from pullback.graph.record import trace_ops
 from pullback.numerics.certificate import label
 from pullback.numerics.written import as_written
 
@@ -63,7 +65,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             *(torch.zeros_like(out) for out in results if has_derivative(out)),
         ]
     with torch.no_grad(), as_written():
-        module = _torch.trace_ops(flat, *inputs)
+        module = trace_ops(flat, *inputs)
     simplify(module.graph)
     module.recompile()
     return module
@@ -108,6 +110,9 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         outputs = [out for out in call.flat(op)(*inputs) if isinstance(out, Tensor)]
+    gradients = [t for out in outputs for t in kept_by(out.grad_fn)]
+    for t in gradients:
+        pack(t)
     names = input_names(op._signature, args, kwargs)
     known = {t.untyped_storage().data_ptr(): name for name, t in tensors_around(op, args, kwargs).items()}
     known |= {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, fx
 
 from pullback import _torch, introspect
-from pullback.bind import eager, node
+from pullback.bind import chunked, eager, node
 from pullback.bind.call import Call, key_of
 from pullback.bind.compiled import compilable
-from pullback.bind.plan import Functions
+from pullback.bind.plan import Functions, Save
 from pullback.bind.plans import Plans
 from pullback.bind.relaxed import differentiated, relaxed
 from pullback.bind.rule import Rule
@@ -46,6 +46,8 @@ class Op:
         residuals: bool = False,
         stable: bool = True,
         backend: Backend | None = None,
+        chunk: int | Literal["auto"] | None = None,
+        save: Save | None = None,
     ) -> None:
         functools.update_wrapper(self, formula)
         self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
@@ -55,11 +57,12 @@ class Op:
         self._stable = Stable(formula) if stable and soft is None and not residuals else None
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
         self._exact = (soft is not None or not stable, not stable)
-        self._plans = Plans(self.__name__, self._functions, (formula, soft), backend)
+        self._plans = Plans(self.__name__, self._functions, (formula, soft), backend, chunk=chunk)
         self._signature = _signature_of(formula)
         self._method: Any = plain_method(self)
         self._rule: Rule | None = None
         self._residuals = residuals
+        self._chunk, self._save = chunk, save
 
     @property
     def kind(self) -> str:
@@ -105,6 +108,8 @@ class Op:
             return eager.run(plan.kernels, tensors)
         if plan.value is not None:
             return plan.value(tensors)
+        if plan.chunks is not None:
+            return chunked.run(plan.chunks, tensors)
         if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
             return self._inline(args, kwargs)
         return self._value(args, kwargs)
@@ -126,11 +131,11 @@ class Op:
     def _functions(self, call: Call) -> Functions:
         forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
         if forms is not None:
-            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients)
+            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients, save=self._save)
         if self._soft is None:
-            return Functions(self._formula, self._formula, self._formula, self._exact)
+            return Functions(self._formula, self._formula, self._formula, self._exact, save=self._save)
         derivative = differentiated(self._formula, self._soft, self.__name__)
-        return Functions(self._formula, derivative, derivative, self._exact)
+        return Functions(self._formula, derivative, derivative, self._exact, save=self._save)
 
     @overload
     def vjp(self, rule: Callable[..., Any], /) -> Op: ...
@@ -257,7 +262,7 @@ class Op:
             raise OptionError(f"{self.__name__} has a rule: it runs as it is written, there is nothing to compile.")
         live = Call(args, kwargs, grad=True).requiring_grad()
         plan = self._plans.of(live, True)
-        if plan.kernels is None and any(x.requires_grad for x in live.tensors):
+        if plan.kernels is None and plan.chunks is None and any(x.requires_grad for x in live.tensors):
             raise OptionError(f"{self.__name__} runs as it stands, since {plan.why_inline}.")
         self._plans.of(Call(args, kwargs, grad=False), False)
         if node.is_served(plan.kernels):
@@ -288,7 +293,11 @@ class Op:
 
     def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         call = Call(args, kwargs, grad=True).requiring_grad()
-        why = self._plans.of(call, True).why_inline
+        plan = self._plans.of(call, True)
+        if plan.chunks is not None:
+            rows, size = plan.chunks.split.rows, plan.chunks.size
+            return f"by chunks of {size} of {rows} rows, the gradient with the value, inside one autograd node"
+        why = plan.why_inline
         return f"as it stands, since {why}" if why else "as graphs of its value and gradient, inside one autograd node"
 
     def _example(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -301,6 +310,8 @@ class Op:
     def _ruled(self) -> Rule:
         if self._soft is not None:
             raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
+        if self._chunk is not None:
+            raise OptionError(f"{self.__name__} has chunk=, which is for the derivative of its formula, not for rules.")
         if self._rule is None:
             names = tuple(self._signature.parameters)
             self._rule = Rule(self.__name__, self._formula, names, self._residuals)
@@ -346,7 +357,8 @@ class Op:
         return self._method.__get__(instance, owner) if torch.compiler.is_compiling() else BoundOp(self, instance)
 
     def __repr__(self) -> str:
-        return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}>"
+        chunks = "" if self._chunk is None else f", chunk={self._chunk!r}"
+        return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}{chunks}>"
 
     def __reduce__(self) -> str:
         return self.__qualname__  # a global, like a function: pickled and copied by name
@@ -388,6 +400,8 @@ def function(
     residuals: bool = False,
     stable: bool = True,
     backend: Backend | None = None,
+    chunk: int | Literal["auto"] | None = None,
+    save: Save | None = None,
 ) -> Callable[[Callable[..., Any]], Op]: ...
 
 
@@ -399,6 +413,8 @@ def function(
     residuals: bool = False,
     stable: bool = True,
     backend: Backend | None = None,
+    chunk: int | Literal["auto"] | None = None,
+    save: Save | None = None,
 ) -> Any:
     """Make a differentiable op of a formula in torch ops.
 
@@ -413,14 +429,27 @@ def function(
         backend: whose kernels run it in plain eager mode (`pullback.set_backend`, which also says what is set
             without). The value of a relaxed op, and all of an op that is not stable, have the bits of PyTorch's
             kernels but under "native".
+        chunk: of a loss that is a sum or mean over rows (the first dimension of its first tensor), how many of them are
+            computed at a time, with their gradient, in plain eager mode; "auto" lets no value of a chunk take more than
+            16 MiB. A formula that mixes rows is a `FormulaError` at the first call.
+        save: what a derived or relaxed op keeps for its backward in plain eager mode: "min" as few bytes as cheap ops
+            can compute the rest from, "fast" all that the backward would compute again. Without, "min" where kernels
+            are compiled, which compute it on the way, and "fast" in PyTorch's.
 
     Returns:
         An `Op`, called like the formula.
 
     Raises:
         OptionError: if what is decorated or `derivative_of` is not callable, there is no such backend, the two do
-            not take the same number of arguments, or `derivative_of` is given with `residuals`.
+            not take the same number of arguments, `derivative_of` is given with `residuals`, or `chunk` with either; if
+            `save` is neither.
     """
+    if chunk is not None and (derivative_of is not None or residuals):
+        raise OptionError("chunk is for losses whose derivative is that of the formula.")
+    if chunk is not None and chunk != "auto" and (type(chunk) is not int or chunk < 1):
+        raise OptionError(f'chunk is a number of rows, 1 or more, or "auto", not {chunk!r}.')
+    if save not in (None, "min", "fast"):
+        raise OptionError(f'save is "min" or "fast", not {save!r}.')
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
     if derivative_of is not None and not callable(derivative_of):
@@ -435,6 +464,6 @@ def function(
             )
         if derivative_of is not None:
             require_same_arguments(target, derivative_of)
-        return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend))
+        return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend), chunk, save)
 
     return make if formula is None else make(formula)

@@ -83,3 +83,24 @@ def test_the_first_call_is_an_example_without_its_values(made):
     (x,), kwargs = made.example()
     assert x.tolist() == [1, 1]
     assert kwargs == {}
+
+
+@pytest.mark.parametrize(("save", "kept"), [("min", 0), ("fast", 1), (None, 1)])
+def test_what_is_saved_can_be_chosen(save, kept):
+    """Kernels are PyTorch's here; of sin² x the backward reads sin x and cos x."""
+    op = pullback.function(save=save, stable=False)(lambda x: torch.sin(x).square())
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    computed = [s for s in op.saved(x) if s.name == "computed"]
+    assert len(computed) == kept
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    torch.testing.assert_close(g, torch.sin(2 * x.detach()))
+
+
+def test_compiled_kernels_save_where_they_are_told_to(native):
+    op = pullback.function(save="fast", stable=False)(lambda x: torch.sin(x).square())
+    assert [s.name for s in op.saved(torch.randn(5))].count("computed") == 1
+
+
+def test_what_is_saved_is_one_of_two():
+    with pytest.raises(pullback.OptionError, match=r'save is "min" or "fast", not True\.'):
+        pullback.function(save=True)(torch.sin)

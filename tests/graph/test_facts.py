@@ -1,12 +1,18 @@
 """What one call of a formula does, found without values."""
 
+import warnings
+
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch.utils import _pytree
 
 import pullback
+from pullback import _torch
 from pullback.errors import FormulaError
-from pullback.graph.facts import facts_of
+from pullback.graph.facts import _by_blanks, _by_fakes, facts_of
+from tests.compose.opinfo import entries
+from tests.graph.same_graphs import samples
 
 
 def facts(formula, *tensors):
@@ -211,3 +217,24 @@ def test_tensors_on_several_devices_are_named():
         op(torch.ones(3, requires_grad=True), torch.ones(3, device="meta"))
     scalar = torch.ones((), device="cpu")
     assert op(torch.ones(3, requires_grad=True), scalar).tolist() == [2, 2, 2]
+
+
+def _seen(see, function, tensors):
+    live = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+    with _torch.quiet_fake_tensors():
+        found = see(lambda *xs: _pytree.tree_leaves(function(*xs)), live, [t.detach() for t in live], "f", False)
+    kinds = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (found.outputs if found else ())]
+    return found and (kinds, found.obstacle)
+
+
+@pytest.mark.parametrize("shard", range(2))
+def test_blank_tensors_see_what_fake_ones_see(shard):
+    known = 0
+    for name, entry in list(entries().items())[shard::2]:
+        for function, tensors in samples(entry):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = _seen(_by_blanks, function, tensors)
+                assert not found or found == _seen(_by_fakes, function, tensors), name
+                known += bool(found)
+    assert known > 200

@@ -216,7 +216,8 @@ def test_an_op_is_what_pytorch_computes(name, dtype):
     function = UNARY.get(name) or BINARY[name]
     given = inputs(dtype, 1 if name in UNARY else 2)
     right = function(*[x.double() for x in given]).to(theirs.dtype).double()
-    size = given[0].double().abs() if name in CANCELS else torch.zeros(())
+    cancels = name in CANCELS or (name, dtype) == ("gelu", torch.float64)  # 1 + erf, with PyTorch's result as the truth
+    size = given[0].double().abs() if cancels else torch.zeros(())
     if dtype == torch.float16 and name in {"power 0.5", "power -0.5"}:
         right[given[0] == -math.inf] = math.nan  # as it is in float32, where PyTorch takes the root
     assert_as_good(ours, theirs, right, size)

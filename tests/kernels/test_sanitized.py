@@ -9,6 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pullback.kernels import build
 from pullback.kernels.regions import regions_of
+from pullback.kernels.row_source import row_source_of
+from pullback.kernels.rows import row_regions_of
 from pullback.kernels.source import source_of
 
 MAIN = """
@@ -35,7 +37,31 @@ int main() {
   puts("done");
 }
 """
+ROWS = """
+#include <cstdio>
+#include <cstdlib>
+template <class T> static T* room(int64_t n) { return (T*)calloc(n ? n : 1, sizeof(T)); }
+
+int main() {
+  for (int64_t rows = 1; rows <= 3; rows++)
+    for (int64_t columns = 1; columns <= 70; columns++)
+      for (int kind = 0; kind < 3; kind++) {
+        // the second input dense; one number for each column; one in all
+        const int64_t n = rows * columns, size = kind == 0 ? n : kind == 1 ? columns : 1;
+        const int64_t steps[] = {columns, 1, kind == 0 ? columns : 0, kind < 2};
+        X0* x = room<X0>(n);
+        X1* b = room<X1>(size);
+        X0* s = room<X0>(rows);
+        X0* y = room<X0>(n);
+        X0* t = room<X0>(rows);
+        run(x, b, s, y, t, steps, rows, columns);
+        free(x), free(b), free(s), free(y), free(t);
+      }
+  puts("done");
+}
+"""
 STORED = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat", torch.float16: "half"}
+TYPES = "using X0 = {}; using X1 = X0;\n"
 
 
 def sanitizer(folder):
@@ -58,10 +84,28 @@ def sanitized(folder, dtype, change=lambda source: source):
 
     x, b = torch.zeros(4, 8, dtype=dtype), torch.zeros(8, dtype=dtype)
     (region,) = regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
-    types = f"using X0 = {STORED[dtype]}; using X1 = X0;\n"
+    types = TYPES.format(STORED[dtype])
     outputs = [STORED.get(node.meta["val"].dtype, "bool") for node in region.outputs]
     types += "\n".join(f"using Y{i} = {name};" for i, name in enumerate(outputs))
-    (folder / "kernel.cpp").write_text(change(source_of(region, build.header())) + types + MAIN)
+    return ran(folder, change(source_of(region, build.header())) + types + MAIN)
+
+
+def sanitized_rows(folder, dtype, change=lambda source: source):
+    """Run a kernel over rows in the same way."""
+
+    def formula(x, b):
+        s = (x * b).sum(-1, keepdim=True)
+        return [x * s + b, s, x.amax(-1)]
+
+    x, b = torch.zeros(8, 16, dtype=dtype), torch.zeros(16, dtype=dtype)
+    (region,) = row_regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
+    assert [region.is_whole(node) for node in region.outputs] == [False, True, False]
+    return ran(folder, change(row_source_of(region, build.header())) + TYPES.format(STORED[dtype]) + ROWS)
+
+
+def ran(folder, source):
+    """Compile and run a program; return its exit status and what it says."""
+    (folder / "kernel.cpp").write_text(source)
     flags = [*build._FLAGS, "-O1", "-g", "-fsanitize=address", *build._machine()[1]]
     includes = [f"-I{build._INCLUDE}", f"-I{build.TORCH / 'include'}"]
     command = [sanitizer(folder), *flags, *includes, "kernel.cpp", "-o", "kernel"]
@@ -75,6 +119,18 @@ def sanitized(folder, dtype, change=lambda source: source):
 def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
     code, said, complaints = sanitized(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints
+
+
+@pytest.mark.parametrize("dtype", list(STORED), ids=str)
+def test_no_kernel_over_rows_leaves_its_arrays(native, tmp_path, dtype):
+    code, said, complaints = sanitized_rows(tmp_path, dtype)
+    assert (code, said) == (0, "done\n"), complaints
+
+
+def test_one_over_rows_that_does_is_noticed(native, tmp_path):
+    code, _, complaints = sanitized_rows(tmp_path, torch.float32, lambda s: s.replace("i + LANES <= n", "i < n"))
+    assert code != 0
+    assert "heap-buffer-overflow" in complaints
 
 
 def test_one_that_does_is_noticed(native, tmp_path):

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from pullback.graph.facts import Flat
-from pullback.graph.joint import Joint
 
 
-def gradient_of(native: Flat, joint: Joint, n_inputs: int) -> Callable[..., list[Tensor | None]]:
+def gradient_of(
+    native: Flat, wanted: Sequence[int], connected: Sequence[int], n_inputs: int
+) -> Callable[..., list[Tensor | None]]:
     """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
 
     Each input goes in as an alias of its own: where one input was made from another, the gradient of the first must not
@@ -25,12 +26,12 @@ def gradient_of(native: Flat, joint: Joint, n_inputs: int) -> Callable[..., list
         inputs, cotangents = given[:n_inputs], given[n_inputs:]
         record = torch.is_grad_enabled()
         with torch.enable_grad():
-            aliases = [_alias(x, i in joint.wanted) for i, x in enumerate(inputs)]
+            aliases = [_alias(x, i in wanted) for i, x in enumerate(inputs)]
             outputs = [out for out in native(*aliases) if isinstance(out, Tensor)]
             return list(
                 torch.autograd.grad(
-                    [outputs[i] for i in joint.connected],
-                    [aliases[i] for i in joint.wanted],
+                    [outputs[i] for i in connected],
+                    [aliases[i] for i in wanted],
                     cotangents,
                     create_graph=record,
                     allow_unused=True,

@@ -46,7 +46,7 @@ def gradients_of(kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[
     if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
         gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
     else:
-        watched = _is_watched((*kept, *cotangents))
+        watched = is_watched((*kept, *cotangents))
         gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
         backward = kernels.joint.backward.forward if watched else kernels.backward
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
@@ -56,7 +56,7 @@ def gradients_of(kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[
     return by_input
 
 
-def _is_watched(tensors: Sequence[Tensor]) -> bool:
+def is_watched(tensors: Sequence[Tensor]) -> bool:
     """Whether only ATen ops will do: for compiled autograd, a mode, a batch of cotangents, a subclass."""
     if torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager():
         return True
@@ -71,12 +71,12 @@ _apply = _torch.plain_apply(_Kernels)
 
 def _recorded(kernels: Kernels, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """Return the vjp where autograd records it, or a transform does, which differentiates native ops."""
-    if kernels.again is not None and not _is_watched(cotangents):
+    if kernels.again is not None and not is_watched(cotangents):
         gradients = kernels.again([*inputs, *cotangents])
         if gradients is not None:
             return gradients
     joint = kernels.joint
-    gradients = gradient_of(kernels.native, joint, kernels.n_inputs)(*inputs, *cotangents)
+    gradients = gradient_of(kernels.native, joint.wanted, joint.connected, kernels.n_inputs)(*inputs, *cotangents)
     missing = [i for i, g, known in zip(joint.wanted, gradients, joint.unused, strict=True) if g is None and not known]
     if missing:
         raise DerivativeError(f"a transform of the backward lost the gradient of input tensor {missing[0]}.")

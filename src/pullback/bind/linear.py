@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback import _torch
 from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 from pullback.graph.reads import Reads, reads_of
+from pullback.graph.record import trace_ops
 
 _WORDS = {
     "vjp": ("cotangent", "tangent", "forward mode", "jvp"),
@@ -153,7 +153,7 @@ def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tenso
 
     try:
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
-            graph = _torch.trace_ops(transpose, *domain, *codomain).graph
+            graph = trace_ops(transpose, *domain, *codomain).graph
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
     except Exception:
         return False

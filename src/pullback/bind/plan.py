@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,12 @@ from pullback.graph.reads import Reads
 from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
 from pullback.kernels.single import Single, single
+
+if TYPE_CHECKING:
+    from pullback.bind.chunks import Chunks
+
+
+Save = Literal["min", "fast"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,14 @@ class Plan:
         why_inline: the reason.
         value: computes it from its tensors where nothing is differentiated, if kernels do that.
         n_tensors: how many these are.
+        chunks: carries it out by chunks of rows, whether it is differentiated or not.
     """
 
     kernels: Kernels | None
     why_inline: str = ""
     value: Callable[[Sequence[Tensor]], Any] | None = None
     n_tensors: int = -1
+    chunks: Chunks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ class Functions:
         exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
         gradients: where they are known, functions of the tensors and a cotangent that give the gradient of each: as
             values, and with first derivatives that are the op's second.
+        save: see `pullback.function`.
     """
 
     value: Callable[..., Any]
@@ -91,6 +100,7 @@ class Functions:
     native: Callable[..., Any]
     exact: tuple[bool, bool] = (False, False)
     gradients: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    save: Save | None = None
 
 
 def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
@@ -122,8 +132,9 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
     obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
     if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)
+    recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute=is_compiled(backend))
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute)
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:

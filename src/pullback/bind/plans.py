@@ -13,6 +13,7 @@ from pullback import settings
 from pullback.bind import eager, node
 from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
+from pullback.bind.chunk_plan import chunk_plan
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.graph.reads import Reads, reads_of
 from pullback.kernels.backend import Backend, is_compiled, made_for
@@ -30,6 +31,7 @@ class Plans:
         sources: the functions that the user wrote, whose reads are watched.
         backend: whose kernels; `None` for those that are set for all ops.
         again: whether gradients that autograd records are carried out by plans too.
+        chunk: how many rows at a time, of a loss that is carried out so; "auto" for as many as is fitting.
 
     Attributes:
         plans: by the kind of call.
@@ -44,9 +46,10 @@ class Plans:
         sources: tuple[Callable[..., Any] | None, ...],
         backend: Backend | None = None,
         again: bool = True,
+        chunk: int | str | None = None,
     ) -> None:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
-        self._again = again
+        self._again, self._chunk = again, chunk
         self._made_for: Hashable = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
@@ -98,10 +101,15 @@ class Plans:
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
             if plan is None and len(self.plans) >= MAX_PLANS:
-                return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
+                if self._chunk is None:
+                    return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
+                self.plans.pop(next(iter(self.plans)))  # by the formula, the call might not fit into memory
             if plan is None:
                 functions = self._functions(call)
-                plan = make_plan(call, self._name, functions, self._reads, grad, backend)
+                if self._chunk is not None:
+                    plan = chunk_plan(call, self._name, functions, self._reads, grad, backend, self._chunk)
+                else:
+                    plan = make_plan(call, self._name, functions, self._reads, grad, backend)
                 kernels = plan.kernels
                 if self._again and kernels is not None and is_compiled(backend) and not all(kernels.joint.unused):
                     again = _again(self._name, kernels, functions, backend)
@@ -117,7 +125,7 @@ def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) 
 
     What the formula reads is not watched again: where it has changed, `kernels.native` says so.
     """
-    gradient = gradient_of(kernels.native, kernels.joint, kernels.n_inputs)
+    gradient = gradient_of(kernels.native, kernels.joint.wanted, kernels.joint.connected, kernels.n_inputs)
     value = derivative = gradient
     if functions.gradients is not None:
         value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)

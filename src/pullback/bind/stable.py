@@ -14,6 +14,7 @@ from pullback import _torch
 from pullback.bind.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
 from pullback.bind.plan import while_current
 from pullback.errors import FormulaError
+from pullback.graph.blank import is_plain_kind
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
 from pullback.numerics.certificate import Certificate
@@ -46,7 +47,7 @@ class Stable:
             return None
         dtype = args[0].dtype
         for a in args:
-            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not _torch.is_plain_kind(a):
+            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_kind(a):
                 return None
         if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
             return None

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.blank import Blanks, Left, has_no_values
 
 Flat = Callable[..., list[Any]]
 """A formula on the tensors of its call alone, which returns the leaves of what comes out."""
@@ -59,15 +60,40 @@ class Facts:
     obstacle: str = ""
 
 
-def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str) -> Facts:
-    """Run a formula on fake tensors like `tensors`.
+def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
+    """Run a formula on fake tensors like `tensors`; `in_place` says that it may write to what it made itself.
 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
-    seen, readers = _Seen(), _Readers(name)
-    facts = Facts()
     plain = [_plain(t) for t in tensors]
+    return _by_blanks(flat, tensors, plain, name, in_place) or _by_fakes(flat, tensors, plain, name, in_place)
+
+
+def _by_blanks(
+    flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
+) -> Facts | None:
+    """Return what is seen on blank tensors; nothing where these leave it to PyTorch's, or anything is raised."""
+    blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
+    try:
+        given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
+        with blanks:
+            given = [_alike(blank, t) for blank, t in zip(given, tensors, strict=True)]
+            seen.inputs, readers.inputs = _memory(given), given
+            versions = [_torch.version_of(blank) for blank in given]
+            with torch.enable_grad(), seen, readers:
+                outputs = flat(*given)
+    except (Left, Exception):
+        return None
+    written = versions != [_torch.version_of(blank) for blank in given]
+    if blanks.left or written or readers.refusal is not None:
+        return None
+    return Facts(outputs, readers.obstacle or seen.obstacle or _alias(outputs, given))
+
+
+def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool) -> Facts:
+    seen, readers = _Seen(in_place), _Readers(name)
+    facts = Facts()
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
@@ -117,7 +143,7 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
         if isinstance(out, Tensor):
             if out.layout is not torch.strided:
                 return "it returns a sparse tensor"
-            if not _torch.is_fake(out):
+            if not has_no_values(out):
                 return "it returns a tensor that was not made from its inputs"
             storage = _torch.storage_of(out)
             if storage in memory:
@@ -133,23 +159,24 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 class _Seen(_torch.DispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_place: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.obstacle = ""
         self.inputs: set[int] = set()
+        self._in_place = in_place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
         elif func.name() in _NORMALISING and any(isinstance(a, Tensor) for a in args[3:5]) and True in args[5:6]:
             self.obstacle = self.obstacle or "it updates running statistics"
-        elif _torch.is_mutable(func):
+        elif _torch.is_mutable(func) and not self._in_place:
             self.obstacle = self.obstacle or f"it works in place ({func})"
         elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:
             self.obstacle = self.obstacle or "it addresses the memory of an input by itself"
         elif func is not torch.ops.aten.lift_fresh.default:
-            leaves, _, _ = _torch.tree_flatten((args, kwargs or {}))
-            if any(isinstance(a, Tensor) and not _torch.is_fake(a) for a in leaves):
+            leaves, _ = _torch.tree_leaves((args, kwargs or {}))
+            if any(isinstance(a, Tensor) and not has_no_values(a) for a in leaves):
                 self.obstacle = self.obstacle or "it closes over a tensor"
         return func(*args, **(kwargs or {}))
 
@@ -168,7 +195,7 @@ class _Readers(TorchFunctionMode):
         called = getattr(func, "__name__", "")
         if called == "__get__":
             called = getattr(func.__self__, "__name__", "")
-        if called in _NOTED and args and _torch.is_fake(args[0]):
+        if called in _NOTED and args and has_no_values(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":
                 if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.facts import Flat
+from pullback.graph.record import names_traced, trace_ops
 from pullback.graph.saving import chosen
 
 _NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -82,14 +83,15 @@ def joint_of(
         primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given[:n])]
         with torch.enable_grad():
             outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
-        ahead.update(_torch.names_traced())
+        ahead.clear()  # a trace may begin anew
+        ahead.update(names_traced())
         roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
         if value is derivative:
             values = outs
-        return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
+        return [values, _torch.pulled(roots, leaves, given[n:])]
 
     given = [*(x.detach() for x in tensors), *cotangents]
-    graph = _torch.trace_ops(both, *given)
+    graph = trace_ops(both, *given)
     _fill_zeros(graph, {x.device for x in given})
     return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute)
 

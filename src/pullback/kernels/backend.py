@@ -10,9 +10,10 @@ from typing import Any, get_args
 
 from torch import Tensor, fx
 
-from pullback import _torch, settings
+from pullback import settings
 from pullback.errors import OptionError, RunnerError
 from pullback.graph.joint import simplify
+from pullback.graph.record import trace_ops
 from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 
@@ -112,7 +113,7 @@ def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Te
     """Return a function of tensors in the kernels that run it, traced anew at each call."""
 
     def run(*tensors: Tensor) -> Tensor:
-        graph = _torch.trace_ops(lambda *xs: [function(*xs)], *tensors)
+        graph = trace_ops(lambda *xs: [function(*xs)], *tensors)
         simplify(graph.graph)
         ((_, call),) = lower([graph], [False], name)
         result: Tensor = call(*tensors)[0]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from pullback import caches
 from pullback.errors import RunnerError
@@ -120,6 +119,8 @@ def _library(key: str, source: str) -> ctypes.CDLL:
                 return ctypes.CDLL(str(path))
             except OSError:  # damaged: made again
                 pass
+        from filelock import FileLock  # here, since it takes a while and a kernel that is there needs none
+
         with FileLock(str(folder / f"{key}.lock")):
             _compile(source, path)
         return ctypes.CDLL(str(path))

@@ -6,7 +6,7 @@ import ctypes
 import math
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, fx
 
 from pullback.kernels import build
+from pullback.kernels.direct import direct_call, kind_of
 from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
 from pullback.kernels.notice import noticed
 from pullback.kernels.regions import Region, regions_of, value_of
+from pullback.kernels.row_kernel import RowKernel
+from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 
 
@@ -43,51 +46,22 @@ class Kernel:
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
         alike = all(tuple(x.stride()) == self.stride and x.shape == region.shape for x in inputs)
         alike = alike and all(stride == self.stride for stride, _ in self.outputs)
+        self.call: Any = self._strided()
         self.is_direct = bool(inputs) and alike
-        self.call = self._direct([x.dtype for x in inputs]) if self.is_direct else self._strided()
+        if self.is_direct:
+            last = (None, 1, math.prod(self.shape))
+            self.call = direct_call(self._run, list(map(kind_of, inputs)), list(map(kind_of, outputs)), last, self._any)
+        self.call.kernel = self
 
     @property
     def address(self) -> int:
         """Of the compiled function, which stays where it is."""
         return ctypes.cast(self._run, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
-    def _direct(self, dtypes: Sequence[torch.dtype]) -> Callable[..., Any]:
-        """Return what is `_any`, faster where all tensors lie in memory as they did when the graph was recorded."""
-        xs, ys = [f"x{i}" for i in range(len(dtypes))], [f"y{i}" for i in range(len(self.outputs))]
-        lines = [
-            f"def call({', '.join(xs)}):",
-            f"    if {' or '.join(f'{x}.stride() != stride' for x in xs)}:",
-            f"        return any_({', '.join(xs)})",
-        ]
-        for y, (_, dtype) in zip(ys, self.outputs, strict=True):
-            like = (
-                f"empty_like(x{dtypes.index(dtype)})"
-                if dtype in dtypes
-                else f"empty_strided(shape, stride, dtype={dtype})"
-            )
-            lines.append(f"    {y} = {like}")
-        pointers = ", ".join(f"{t}.data_ptr()" for t in (*xs, *ys))
-        lines.append(f"    run({pointers}, None, 1, {math.prod(self.shape)})")
-        lines.append(f"    return {ys[0] if len(ys) == 1 else '[' + ', '.join(ys) + ']'}")
-        scope = {
-            "__name__": __name__,
-            "stride": self.stride,
-            "shape": self.shape,
-            "run": self._run,
-            "any_": self._any,
-            "torch": torch,
-        }
-        scope |= {"empty_like": torch.empty_like, "empty_strided": torch.empty_strided}
-        exec(compile("\n".join(lines), "<call of a kernel>", "exec"), scope)
-        call: Any = scope["call"]
-        call.kernel = self
-        return call  # type: ignore[no-any-return]
-
     def _strided(self) -> Callable[..., Any]:
         def call(*inputs: Tensor) -> Any:
             return self._any(*inputs)
 
-        call.kernel = self  # type: ignore[attr-defined]
         return call
 
     def _any(self, *inputs: Tensor) -> Any:
@@ -126,7 +100,7 @@ class Kernel:
 
 def is_kernel(target: Any) -> bool:
     """Whether a node of a graph calls a kernel of ours."""
-    return isinstance(getattr(target, "kernel", None), Kernel)
+    return isinstance(getattr(target, "kernel", None), Kernel | RowKernel)
 
 
 def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx.GraphModule]:
@@ -139,14 +113,18 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
     Raises:
         RunnerError: if they cannot be compiled here.
     """
-    regions = [regions_of(module.graph, bits) for module, bits in zip(modules, exact, strict=True)]
+    regions: list[list[Region | RowRegion]] = []
+    for module, bits in zip(modules, exact, strict=True):
+        rows = [] if bits else row_regions_of(module.graph)
+        taken = {node: region for region in rows for node in region.nodes}
+        regions.append([*rows, *regions_of(module.graph, bits, taken)])
     every = [region for of_one in regions for region in of_one]
     with noticed(f"compiling {len(every)} kernel{'s' * (len(every) > 1)}"):
         if len(every) > 1:
             with ThreadPoolExecutor(min(len(every), os.cpu_count() or 1)) as threads:
-                made = list(threads.map(Kernel, every))
+                made = list(threads.map(_made, every))
         else:
-            made = [Kernel(region) for region in every]
+            made = [_made(region) for region in every]
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
     return [
         _Rebuilt(module, of_one, kernels).module if of_one else module
@@ -154,10 +132,19 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
     ]
 
 
+def _made(region: Region | RowRegion) -> Kernel | RowKernel:
+    return Kernel(region) if isinstance(region, Region) else RowKernel(region)
+
+
 class _Rebuilt:
     """A graph made anew, in an order in which each region stands after what it reads."""
 
-    def __init__(self, module: fx.GraphModule, regions: Sequence[Region], kernels: dict[int, Kernel]) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        regions: Sequence[Region | RowRegion],
+        kernels: Mapping[int, Kernel | RowKernel],
+    ) -> None:
         self._graph = fx.Graph()
         self._home = {node: region for region in regions for node in region.nodes}
         self._kernels = kernels
@@ -187,7 +174,7 @@ class _Rebuilt:
             else:
                 stack += waiting
 
-    def _add(self, node: fx.Node, region: Region | None) -> None:
+    def _add(self, node: fx.Node, region: Region | RowRegion | None) -> None:
         if region is None:
             self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
             return

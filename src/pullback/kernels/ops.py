@@ -221,6 +221,9 @@ FLOATING: Mapping[Any, Callable[[Arguments], str]] = {
 }
 """Ops on numbers: all operands are brought to the dtype of the result."""
 
+MIRRORED: Mapping[Any, str] = {aten.abs.default: "abs", aten.sigmoid.default: "mirrored_sigmoid"}
+"""Functions that compute f(−x) of x, with the bits of f(−x)."""
+
 COMPARING: Mapping[Any, Callable[[Arguments], str]] = {
     **{
         getattr(getattr(aten, name), kind): _call(name, 2)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from pullback import _torch
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
 
-_FEWEST = 2
+FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
 
 
@@ -37,39 +38,42 @@ class Region:
     outputs: list[fx.Node] = field(default_factory=list)
 
 
-def regions_of(graph: fx.Graph, exact: bool = False) -> list[Region]:
+def regions_of(
+    graph: fx.Graph, exact: bool = False, taken: Mapping[fx.Node, Any] = MappingProxyType({})
+) -> list[Region]:
     """Return the regions of a graph, none of which waits for what follows it; none where something is written to.
 
     Args:
         graph: of ATen ops.
         exact: whether only ops whose results have the bits of PyTorch's may be in them.
+        taken: nodes that other regions compute, and these.
     """
     if mutates(graph):
         return []
     found: list[Region] = []
-    home: dict[fx.Node, Region] = {}
+    home: dict[fx.Node, Any] = dict(taken)
     for node in graph.nodes:
-        if not is_ours(node) or (exact and not ops.is_exact(node)):
+        if node in taken or not is_ours(node) or (exact and not ops.is_exact(node)):
             continue
         shape = value_of(node).shape
         for region in reversed(found):
-            if region.shape == shape and not _waits(node, region, home):
+            if region.shape == shape and not waits(node.all_input_nodes, region, home):
                 break
         else:
             region = Region(shape, exact)
             found.append(region)
         region.nodes.append(node)
         home[node] = region
-    return [_finished(region) for region in found if len(region.nodes) >= _FEWEST]
+    return [_finished(region) for region in found if len(region.nodes) >= FEWEST]
 
 
-def _waits(node: fx.Node, region: Region, home: dict[fx.Node, Region]) -> bool:
-    """Whether a node needs, by way of something outside of a region, what the region computes.
+def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:
+    """Whether what reads some nodes needs, by way of something outside of a region, what the region computes.
 
     Other regions are one thing each: what one of their nodes needs, they need.
     """
     seen: set[Any] = set()
-    stack = [a for a in node.all_input_nodes if home.get(a) is not region]
+    stack = [a for a in read if home.get(a) is not region]
     while stack:
         at = stack.pop()
         around = home.get(at)

@@ -39,7 +39,9 @@ def single(module: fx.GraphModule) -> Single | None:
     if len(calls) != 1 or any(node.target is not operator.getitem for node in nodes if node is not calls[0]):
         return None
     (call,) = calls
-    kernel: Kernel = call.target.kernel
+    kernel: Any = call.target.kernel
+    if not isinstance(kernel, Kernel):  # of rows
+        return None
     results: Any = module.graph.output_node().args[0]
     written = [call] if len(kernel.outputs) == 1 else [_part(call, i) for i in range(len(kernel.outputs))]
     if not kernel.is_direct or len(results) != len(written) or set(results) != set(written):

@@ -6,7 +6,7 @@ choose among several by thresholds, and the forms of the tails are the dear ones
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +28,11 @@ def source_of(region: Region, header: str) -> str:
     stored = [ops.STORED[_dtype(node)] for node in region.inputs]
     results = [ops.STORED[_dtype(node)] for node in region.outputs]
     xs = [f"x{i}" for i in range(len(stored))]
-    parameters = [f"{_vector(node)} {x}" for node, x in zip(region.inputs, xs, strict=True)]
-    parameters += [f"{_vector(node)}& y{i}" for i, node in enumerate(region.outputs)]
-    body = _Writer(region).lines()
+    parameters = [f"{vector_of(node)} {x}" for node, x in zip(region.inputs, xs, strict=True)]
+    parameters += [f"{vector_of(node)}& y{i}" for i, node in enumerate(region.outputs)]
+    names = dict(zip(region.inputs, xs, strict=True))
+    writer = Writer(region.nodes, region.outputs, names, region.exact)
+    body = [*writer.lines(), *(f"y{i} = {writer.names[node]};" for i, node in enumerate(region.outputs))]
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
@@ -109,7 +111,8 @@ def _dtype(node: fx.Node) -> torch.dtype:
     return dtype
 
 
-def _vector(node: fx.Node) -> str:
+def vector_of(node: fx.Node) -> str:
+    """Return the type of vector that a value is computed in."""
     return ops.COMPUTED[_dtype(node)]
 
 
@@ -139,33 +142,47 @@ _WORTH = 8
 """How many cheap ops are worth a branch."""
 
 
-class _Writer:
-    """Writes the lines of `step`."""
+class Writer:
+    """Writes the lines that compute some nodes.
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
-        self._names: dict[fx.Node, str] = {node: f"x{i}" for i, node in enumerate(region.inputs)}
+    Args:
+        nodes: in an order in which each stands after what it reads.
+        outputs: of the nodes, those that are read elsewhere.
+        names: of what they read.
+        exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
+        prefix: of the names that it gives.
+
+    Attributes:
+        names: those of the nodes too, once the lines are written.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[fx.Node],
+        outputs: Collection[fx.Node],
+        names: Mapping[fx.Node, str],
+        exact: bool = False,
+        prefix: str = "v",
+    ) -> None:
+        self._nodes, self._outputs, self._exact, self._prefix = nodes, frozenset(outputs), exact, prefix
+        self.names = dict(names)
         self._all = _Side()
         self._sides: dict[tuple[fx.Node, int], _Side] = {}
         self._divide()
 
     def lines(self) -> list[str]:
         """Return the lines."""
-        lines = self._block(self._all, "")
-        return [*lines, *(f"y{i} = {self._names[node]};" for i, node in enumerate(self._region.outputs))]
+        return self._block(self._all, "")
 
     def _divide(self) -> None:
         """Find for each node the innermost side of a choice that all its uses lie in."""
         home: dict[fx.Node, _Side] = {}
-        outputs = set(self._region.outputs)
-        for node in reversed(self._region.nodes):
-            around = (
-                [self._all] if node in outputs else [s for user in node.users for s in self._used_in(node, user, home)]
-            )
-            home[node] = _common(around)
+        for node in reversed(self._nodes):
+            around = [s for user in node.users for s in self._used_in(node, user, home)]
+            home[node] = self._all if node in self._outputs else _common(around)
             for k in _branches(node):
                 self._sides[node, k] = _Side(node, home[node])
-        for node in self._region.nodes:
+        for node in self._nodes:
             home[node].nodes.append(node)
         for key, side in reversed(list(self._sides.items())):  # inner ones first
             if sum(_WORTH if n.target not in _CHEAP else 1 for n in side.nodes) < _WORTH:
@@ -181,7 +198,7 @@ class _Writer:
 
     def _dissolve(self, key: tuple[fx.Node, int], side: _Side) -> None:
         assert side.parent is not None
-        order = {node: i for i, node in enumerate(self._region.nodes)}
+        order = {node: i for i, node in enumerate(self._nodes)}
         side.parent.nodes = sorted([*side.parent.nodes, *side.nodes], key=order.__getitem__)
         for other in self._sides.values():
             if other.parent is side:
@@ -192,12 +209,12 @@ class _Writer:
         """Return the lines of a side; `lanes` names those that take it, empty for all."""
         lines = []
         for node in side.nodes:
-            vector, name = _vector(node), f"v{len(self._names)}"
+            vector, name = vector_of(node), f"{self._prefix}{len(self.names)}"
             if _branches(node):
                 lines += self._choice(node, vector, lanes, name)
             else:
                 lines.append(f"const {vector} {name} = {self._expression(node, vector)};")
-            self._names[node] = name
+            self.names[node] = name
         return lines
 
     def _choice(self, node: fx.Node, vector: str, lanes: str, name: str) -> list[str]:
@@ -229,9 +246,19 @@ class _Writer:
         wanted = vector
         if node.target in ops.COMPARING:
             wanted = ops.COMPUTED[_common_dtype(node)]
-        text = ops.expression(node, {a: self._operand(a, wanted) for a in node.all_input_nodes}, wanted)
-        rounds = self._region.exact and _dtype(node).itemsize == 2
+        text = self._mirrored(node, wanted)
+        if not text:
+            text = ops.expression(node, {a: self._operand(a, wanted) for a in node.all_input_nodes}, wanted)
+        rounds = self._exact and _dtype(node).itemsize == 2
         return f"through<{ops.STORED[_dtype(node)]}>({text})" if rounds else text
+
+    def _mirrored(self, node: fx.Node, vector: str) -> str:
+        """Return what computes f(−x) of x, for the few f that share their work with f(x); nothing for others."""
+        function = ops.MIRRORED.get(node.target)
+        operand = node.all_input_nodes[0]
+        if function is None or operand.target != aten.neg.default or operand.all_input_nodes[0] not in self.names:
+            return ""
+        return f"{function}({self._operand(operand.all_input_nodes[0], vector)})"
 
     def _cast(self, node: fx.Node, vector: str) -> str:
         (source,) = node.all_input_nodes
@@ -245,7 +272,7 @@ class _Writer:
         if value is not None:
             kept = torch.tensor(value, dtype=_dtype(node), device="cpu").item()
             return str(ops.Number(kept, vector))
-        return _CASTS[_vector(node), vector].format(self._names[node])
+        return _CASTS[vector_of(node), vector].format(self.names[node])
 
 
 _CASTS = {

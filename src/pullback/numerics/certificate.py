@@ -11,7 +11,6 @@ import inspect
 import json
 import math
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -116,6 +115,8 @@ def load(path: Path, key: Key | None = None) -> list[Certificate]:
 @lru_cache(maxsize=64)
 def _tables(path: Path, version: tuple[int, ...]) -> list[dict[str, Any]]:
     """Return what a version of a file says: the ops of a module look for theirs in the same one, one after another."""
+    import tomllib  # here, since most formulas have no certificate
+
     tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("certificate", [])
     return tables
 

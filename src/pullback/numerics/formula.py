@@ -13,6 +13,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.lines import op_name
+from pullback.graph.record import trace_ops
 from pullback.numerics.callee import Callee
 from pullback.numerics.derive import derivative
 from pullback.numerics.graphs import terms_of
@@ -80,7 +81,7 @@ class Formula:
         example = [torch.ones(3, dtype=dtype) for _ in self.variables]
         try:
             with _torch.quiet_fake_tensors():
-                module = _torch.trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
+                module = trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
         except Exception:  # what runs in no tracer is measured all the same
             return ""
         return module.code
@@ -94,9 +95,11 @@ class Formula:
         slopes: Sequence[Tensor] = [torch.zeros_like(x) for x in xs]
         if out.requires_grad:
             ones = torch.ones_like(out)
-            slopes = torch.autograd.grad(
-                out, xs, ones, retain_graph=True, create_graph=order > 1, allow_unused=True, materialize_grads=True
-            )
+            found_slopes = _torch.pulled([out], xs, [ones], keep=True, record=order > 1)
+            slopes = [
+                torch.zeros_like(x, requires_grad=order > 1) if slope is None else slope
+                for x, slope in zip(xs, found_slopes, strict=True)
+            ]
         first = self.variables.index(quantity.by[-1]) if quantity.by else 0  # mixed derivatives once
         for name, slope in list(zip(self.variables, slopes, strict=True))[first:]:
             self._differentiate(Quantity(quantity.output, (*quantity.by, name)), slope, xs, order - 1, found)
@@ -147,7 +150,7 @@ class Formula:
         example = [torch.ones(shape, dtype=dtype) for _ in self.variables]
         try:
             with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
-                module = _torch.trace_ops(lambda *xs: self._callee.results(function, xs), *example)
+                module = trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # whatever a user's function or the tracer raises
             raise FormulaError(f"{self.name} {_why(error)}") from error
         detaches = any(op_name(node) == "detach" for node in module.graph.nodes if node.op == "call_function")

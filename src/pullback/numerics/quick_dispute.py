@@ -53,7 +53,7 @@ def _value(root: Term, point: Mapping[str, float], bits: int) -> Any:
 @cache
 def _at(bits: int) -> tuple[Any, dict[str, Any]]:
     """Return a context of mpmath of its own, and the functions of the table of ops in it."""
-    import mpmath  # type: ignore[import-untyped]  # late: PyTorch loads it when it first traces
+    import mpmath  # type: ignore[import-untyped]  # late: it takes a twentieth of a second, and not all formulas need it
 
     mp = mpmath.MPContext()
     mp.prec = bits

@@ -55,6 +55,12 @@ def special(count: int) -> tuple[Floats, ...]:
     return tuple(np.ascontiguousarray(column) for column in rows.T)
 
 
+def spread(count: int, most: int) -> np.ndarray:
+    """Return evenly spread places among so many, each once (`np.unique` imports masked arrays, which takes a while)."""
+    places = np.linspace(0, max(count - 1, 0), most).astype(int)[: most * bool(count)]
+    return places[np.diff(places, prepend=-1) > 0]
+
+
 def with_roots(points: Columns, functions: Sequence[Callable[[Columns], Floats]], dtype: torch.dtype) -> Columns:
     """Return groups, and more of them where functions change their sign: most forms are at their worst there.
 
@@ -68,7 +74,7 @@ def with_roots(points: Columns, functions: Sequence[Callable[[Columns], Floats]]
     for function in functions:
         sign = np.sign(function(firsts))
         left = np.flatnonzero(sign[:-1] * sign[1:] < 0)
-        left = left[np.unique(np.linspace(0, len(left) - 1, _ROOTS // len(points)).astype(int))] if len(left) else left
+        left = left[spread(len(left), _ROOTS // len(points))]
         if len(left):
             found.append(_bisected(function, [x[left] for x in firsts], [x[left + 1] for x in firsts], sign[left]))
     rows = np.stack([np.concatenate(columns) for columns in zip(*found, strict=True)], axis=1)[len(firsts[0]) :]

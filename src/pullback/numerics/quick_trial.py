@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.numerics.formats import Floats, Format, Mask
+from pullback.numerics.quick_points import spread
 
 Exact = Callable[[int, int], float | None]
 
@@ -83,8 +84,7 @@ def judged(form: Way, written: Way, format_: Format, single: Format, exact: Exac
 
 
 def _some(places: np.ndarray) -> list[tuple[int, int]]:
-    chosen = places[np.unique(np.linspace(0, len(places) - 1, _MOST_DISPUTED).astype(int))] if len(places) else places
-    return [(int(row), int(place)) for row, place in chosen]
+    return [(int(row), int(place)) for row, place in places[spread(len(places), _MOST_DISPUTED)]]
 
 
 def keeps_special(form: Floats, written: Floats, format_: Format) -> bool:

@@ -17,6 +17,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.record import trace_ops
 from pullback.numerics.written import as_written
 
 _SHAPES = ((4, 4), (3,), (2, 4, 4), ())
@@ -107,7 +108,7 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any
 
     try:
         with as_written(), _torch.quiet_fake_tensors():
-            code = _torch.trace_ops(both, *tensors).code
+            code = trace_ops(both, *tensors).code
     except Exception:  # whatever a user's function or the tracer raises
         return ()
     return code, rest[-1]

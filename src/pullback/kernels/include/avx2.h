@@ -4,11 +4,15 @@
 
 constexpr int64_t LANES = 8;
 typedef __m256 F;
+typedef __m256d Q;
 struct D {
-  __m256d lo, hi;
+  Q lo, hi;
 };
 struct M {
   __m256i lanes;  // of 32 bits, all ones or all zeros
+};
+struct N {  // of a Q
+  Q lanes;
 };
 
 #define SLEEF(name, accuracy)                                              \
@@ -65,14 +69,13 @@ static inline D where(M m, D a, D b) {
 }
 static inline M where(M m, M a, M b) { return (m & a) | (~m & b); }
 
-static inline F abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), x); }
-static inline D abs(D x) {
-  return {_mm256_andnot_pd(_mm256_set1_pd(-0.), x.lo), _mm256_andnot_pd(_mm256_set1_pd(-0.), x.hi)};
-}
-static inline F neg(F x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.f)); }
-static inline D neg(D x) {
-  return {_mm256_xor_pd(x.lo, _mm256_set1_pd(-0.)), _mm256_xor_pd(x.hi, _mm256_set1_pd(-0.))};
-}
+// In the compiler's own operations, so that it sees that |-x| is |x|.
+static inline F abs(F x) { return (F)((__v8si)x & 0x7fffffff); }
+static inline F neg(F x) { return (F)((__v8si)x ^ (int)0x80000000); }
+static inline Q abs(Q x) { return (Q)((__v4di)x & 0x7fffffffffffffff); }
+static inline Q neg(Q x) { return (Q)((__v4di)x ^ (long long)0x8000000000000000); }
+static inline D abs(D x) { return {abs(x.lo), abs(x.hi)}; }
+static inline D neg(D x) { return {neg(x.lo), neg(x.hi)}; }
 static inline F sqrt(F x) { return _mm256_sqrt_ps(x); }
 static inline D sqrt(D x) { return {_mm256_sqrt_pd(x.lo), _mm256_sqrt_pd(x.hi)}; }
 static inline F fma(F x, F y, F z) { return _mm256_fmadd_ps(x, y, z); }
@@ -92,6 +95,62 @@ static inline D wide(F x) {
 }
 static inline F narrow(D x) {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(x.lo)), _mm256_cvtpd_ps(x.hi), 1);
+}
+
+// What functions.h is written in, for F and for the halves of D alike. The first argument of `least` and `most` is a
+// number: a NaN in the second goes through.
+static inline Q set(double c, Q) { return _mm256_set1_pd(c); }
+static inline Q fma(Q x, Q y, Q z) { return _mm256_fmadd_pd(x, y, z); }
+static inline Q round(Q x) { return _mm256_round_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline N lt(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_LT_OQ)}; }
+static inline N ge(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_GE_OQ)}; }
+static inline N eq(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_EQ_OQ)}; }
+static inline Q where(N m, Q a, Q b) { return _mm256_blendv_pd(b, a, m.lanes); }
+static inline Q inverse_of_small(Q x) { return 1. / x; }
+static inline F least(F number, F x) { return _mm256_min_ps(number, x); }
+static inline Q least(Q number, Q x) { return _mm256_min_pd(number, x); }
+static inline F most(F number, F x) { return _mm256_max_ps(number, x); }
+static inline Q most(Q number, Q x) { return _mm256_max_pd(number, x); }
+static inline F with_sign(F x, F y) { return _mm256_or_ps(_mm256_and_ps(set(-0.f, x), y), abs(x)); }
+static inline Q with_sign(Q x, Q y) { return _mm256_or_pd(_mm256_and_pd(set(-0., x), y), abs(x)); }
+
+// 2^n and 2^(n-1) where they are normal numbers, and x 2^n in two steps, as 2^n may not be; n is whole. A sum with 3/2 of
+// the power of 2 at which numbers are whole has n among its last bits, from where it goes to those of the exponent.
+static inline F shifted(F n, float bias) { return (F)_mm256_slli_epi32((__m256i)(n + set(0x1.8p23f + bias, n)), 23); }
+static inline Q shifted(Q n, double bias) { return (Q)_mm256_slli_epi64((__m256i)(n + set(0x1.8p52 + bias, n)), 52); }
+static inline F power(F n) { return shifted(n, 127); }
+static inline Q power(Q n) { return shifted(n, 1023); }
+static inline F half_power(F n) { return shifted(n, 126); }
+static inline Q half_power(Q n) { return shifted(n, 1022); }
+template <class R> static inline R scaled(R x, R n) {
+  const R half = round(n * set(0.5, n));
+  return x * power(half) * power(n - half);
+}
+
+// x = 2^exponent mantissa, the mantissa from 3/4 to 3/2. The exponent of zero and of infinity is infinite, the mantissa
+// of a negative number is a NaN.
+template <class R> struct Parts {
+  R exponent, mantissa;
+};
+template <class R> static inline Parts<R> or_special(R exponent, R mantissa, R x) {
+  const R zero = set(0, x), infinity = set(__builtin_inf(), x);
+  exponent = where(eq(x, infinity), x, where(eq(x, zero), zero - infinity, exponent));
+  return {exponent, where(ge(x, zero), mantissa, set(__builtin_nan(""), x))};
+}
+static inline Parts<F> parts_of(F x) {
+  const M tiny = lt(x, set(0x1p-126f, x));
+  const __m256i bits = (__m256i)where(tiny, x * set(0x1p24f, x), x);
+  const __m256i e = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(1 << 22)), 23);  // more by 127
+  const __m256i m = _mm256_sub_epi32(bits, _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(127)), 23));
+  return or_special(_mm256_cvtepi32_ps(e) - where(tiny, set(127 + 24, x), set(127, x)), (F)m, x);
+}
+static inline Parts<Q> parts_of(Q x) {
+  const N tiny = lt(x, set(0x1p-1022, x));
+  const __m256i bits = (__m256i)where(tiny, x * set(0x1p54, x), x);
+  const __m256i e = _mm256_srli_epi64(_mm256_add_epi64(bits, _mm256_set1_epi64x(1LL << 51)), 52);  // more by 1023
+  const __m256i m = _mm256_sub_epi64(bits, _mm256_slli_epi64(_mm256_sub_epi64(e, _mm256_set1_epi64x(1023)), 52));
+  const Q more = (Q)_mm256_or_si256(e, (__m256i)set(0x1p52, x));  // by 2^52
+  return or_special(more - where(tiny, set(0x1p52 + 1023 + 54, x), set(0x1p52 + 1023, x)), (Q)m, x);
 }
 
 static inline F load(const float* p) { return _mm256_loadu_ps(p); }

@@ -4,11 +4,15 @@
 
 constexpr int64_t LANES = 16;
 typedef __m512 F;
+typedef __m512d Q;
 struct D {
-  __m512d lo, hi;
+  Q lo, hi;
 };
 struct M {
   __mmask16 bits;
+};
+struct N {  // of a Q
+  __mmask8 bits;
 };
 
 #define SLEEF(name, accuracy)                                              \
@@ -55,12 +59,13 @@ static inline D where(M m, D a, D b) {
 }
 static inline M where(M m, M a, M b) { return (m & a) | (~m & b); }
 
-static inline F abs(F x) { return _mm512_abs_ps(x); }
-static inline D abs(D x) { return {_mm512_abs_pd(x.lo), _mm512_abs_pd(x.hi)}; }
-static inline F neg(F x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.f)); }
-static inline D neg(D x) {
-  return {_mm512_xor_pd(x.lo, _mm512_set1_pd(-0.)), _mm512_xor_pd(x.hi, _mm512_set1_pd(-0.))};
-}
+// In the compiler's own operations, so that it sees that |-x| is |x|.
+static inline F abs(F x) { return (F)((__v16si)x & 0x7fffffff); }
+static inline F neg(F x) { return (F)((__v16si)x ^ (int)0x80000000); }
+static inline Q abs(Q x) { return (Q)((__v8di)x & 0x7fffffffffffffff); }
+static inline Q neg(Q x) { return (Q)((__v8di)x ^ (long long)0x8000000000000000); }
+static inline D abs(D x) { return {abs(x.lo), abs(x.hi)}; }
+static inline D neg(D x) { return {neg(x.lo), neg(x.hi)}; }
 static inline F sqrt(F x) { return _mm512_sqrt_ps(x); }
 static inline D sqrt(D x) { return {_mm512_sqrt_pd(x.lo), _mm512_sqrt_pd(x.hi)}; }
 static inline F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
@@ -82,59 +87,49 @@ static inline F narrow(D x) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(x.lo)), _mm512_cvtpd_ps(x.hi), 1);
 }
 
-// Logarithms of floats without a call, to 0.91 ulp (`benchmarks/kernel_functions.py` tries floats one after another).
-// Where u = 2^e (1 + f) with f from -1/4 to 1/2, log(1 + f) = f - (f^2/2 - s (f^2/2 + r)) with s = f / (2 + f) and
-// r = s^2 p(s^2), the rest of the series of 2 artanh s; this arrangement, in which f is exact, is that of FreeBSD's msun.
-// p is by interpolation at Chebyshev's points. `lost` is what log1p(x) = log(u) + (x - (u - 1)) / u adds.
-#define OWN_LOGARITHMS
-static inline F own_log(F u, F lost) {
-  const F one = _mm512_set1_ps(1.f);
-  const F m = _mm512_getmant_ps(u, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
-  const F exponent = _mm512_getexp_ps(u);
-  const F e = _mm512_mask_add_ps(exponent, _mm512_cmp_ps_mask(m, one, _CMP_LT_OQ), exponent, one);
-  const F f = m - one, s = f / (_mm512_set1_ps(2.f) + f), z = s * s, half = _mm512_set1_ps(0.5f) * f * f;
-  F p = _mm512_set1_ps(0.237473443f);
-  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(0.285327435f));
-  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(0.400003105f));
-  p = _mm512_fmadd_ps(p, z, _mm512_set1_ps(0.666666687f));
-  lost = _mm512_fmadd_ps(e, _mm512_set1_ps(9.0580006144e-06f), lost);  // log 2 is this and what follows
-  const F small = _mm512_fmadd_ps(s, _mm512_fmadd_ps(z, p, half), lost);
-  return _mm512_fmadd_ps(e, _mm512_set1_ps(6.9313812256e-01f), f - (half - small));
+// What functions.h is written in, for F and for the halves of D alike. The first argument of `least` and `most` is a
+// number: a NaN in the second goes through.
+static inline Q set(double c, Q) { return _mm512_set1_pd(c); }
+static inline Q fma(Q x, Q y, Q z) { return _mm512_fmadd_pd(x, y, z); }
+static inline Q round(Q x) { return _mm512_roundscale_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline N lt(Q a, Q b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)}; }
+static inline Q where(N m, Q a, Q b) { return _mm512_mask_blend_pd(m.bits, b, a); }
+// 1 / x for x from 1 to 2, within 1 ulp: from 14 bits by Newton's method, in half the time of a division.
+static inline Q inverse_of_small(Q x) {
+  const Q one = set(1., x), rough = _mm512_rcp14_pd(x), better = fma(rough, fma(neg(x), rough, one), rough);
+  return fma(better, fma(neg(x), better, one), better);
 }
-static inline F own_log(F x) { return own_log(x, _mm512_setzero_ps()); }
-static inline F own_log1p(F x) {
-  const F one = _mm512_set1_ps(1.f), u = one + x;
-  const __mmask16 large = _mm512_cmp_ps_mask(x, one, _CMP_GT_OQ);
-  F y = own_log(u, _mm512_mask_mov_ps(x - (u - one), large, one - (u - x)) / u);
-  // of tiny numbers and of infinity it is the number itself, and no pole divides 0 by 0
-  y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(1e-8f), _CMP_LT_OQ), x);
-  y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, _mm512_set1_ps(__builtin_inff()), _CMP_EQ_OQ), x);
-  return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, _mm512_set1_ps(-1.f), _CMP_EQ_OQ), _mm512_set1_ps(-__builtin_inff()));
+static inline F least(F number, F x) { return _mm512_min_ps(number, x); }
+static inline Q least(Q number, Q x) { return _mm512_min_pd(number, x); }
+static inline F most(F number, F x) { return _mm512_max_ps(number, x); }
+static inline Q most(Q number, Q x) { return _mm512_max_pd(number, x); }
+static inline F with_sign(F x, F y) {  // bit by bit: that of y where -0 has one, else that of x
+  return (F)_mm512_ternarylogic_epi32((__m512i)set(-0.f, x), (__m512i)y, (__m512i)x, 0xca);
+}
+static inline Q with_sign(Q x, Q y) {
+  return (Q)_mm512_ternarylogic_epi64((__m512i)set(-0., x), (__m512i)y, (__m512i)x, 0xca);
 }
 
-// e^x - 1 of floats to 0.87 ulp. x = n log 2 + r, e^r - 1 = r + q with q = r^2 p(r), and
-// 2^n (r + q) + (2^n - 1) is added up with what the sum of 2^n r and 2^n - 1 loses in rounding.
-#define OWN_EXPM1
-static inline F own_expm1(F x) {
-  const F one = _mm512_set1_ps(1.f);
-  // in this order a NaN goes through; below, the result is -1
-  const F c = _mm512_min_ps(_mm512_set1_ps(130.f), _mm512_max_ps(_mm512_set1_ps(-30.f), x));
-  const F n = _mm512_roundscale_ps(c * _mm512_set1_ps(1.44269504f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const F a = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), c), b = n * _mm512_set1_ps(1.42860677e-06f);
-  const F r = a - b, lost = (a - r) - b;
-  F p = _mm512_set1_ps(0.00019890991f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00139336498f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00833331048f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0416664667f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.166666672f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-  const F q = _mm512_fmadd_ps(r * r, p, lost), s = _mm512_scalef_ps(one, n), t = s - one, sr = s * r;
-  const F sum = t + sr, back = sum - t;
-  const F rest = (t - (sum - back)) + (sr - back) + ((s - t) - one);
-  F y = sum + _mm512_fmadd_ps(s, q, rest);
-  const __mmask16 steep = _mm512_cmp_ps_mask(n, _mm512_set1_ps(127.f), _CMP_GT_OQ);  // where 2^n is infinite
-  if (steep) y = _mm512_mask_mov_ps(y, steep, Sleef_expf16_u10(x));
-  return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(1e-8f), _CMP_LT_OQ), x);
+// x 2^n and 2^(n-1); n is whole.
+static inline F scaled(F x, F n) { return _mm512_scalef_ps(x, n); }
+static inline Q scaled(Q x, Q n) { return _mm512_scalef_pd(x, n); }
+static inline F half_power(F n) { return scaled(set(0.5f, n), n); }
+static inline Q half_power(Q n) { return scaled(set(0.5, n), n); }
+
+// x = 2^exponent mantissa, the mantissa from 3/4 to 3/2. The exponent of zero and of infinity is infinite, the mantissa
+// of a negative number is a NaN.
+template <class R> struct Parts {
+  R exponent, mantissa;
+};
+static inline Parts<F> parts_of(F x) {
+  const F one = set(1.f, x), e = _mm512_getexp_ps(x);
+  const F m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
+  return {_mm512_mask_add_ps(e, _mm512_cmp_ps_mask(m, one, _CMP_LT_OQ), e, one), m};
+}
+static inline Parts<Q> parts_of(Q x) {
+  const Q one = set(1., x), e = _mm512_getexp_pd(x);
+  const Q m = _mm512_getmant_pd(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
+  return {_mm512_mask_add_pd(e, _mm512_cmp_pd_mask(m, one, _CMP_LT_OQ), e, one), m};
 }
 
 static inline F load(const float* p) { return _mm512_loadu_ps(p); }

@@ -1,9 +1,7 @@
 // What the ops of a graph compute, on F and D alike, with the formulas of PyTorch's own CPU kernels.
-// Where a function of SLEEF gives up before the result leaves the range of its type, it is taken further here.
+// Where a function gives up before the result leaves the range of its type, it is taken further here.
 
-// Where SLEEF's log1p, asinh, acosh, and sinh and cosh stop.
-static inline double huge(F) { return 1e38; }
-static inline double huge(D) { return 1e307; }
+// Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
 static inline double root(F) { return 1e19; }
 static inline double root(D) { return 1e154; }
 static inline double steep(F) { return 87; }
@@ -15,13 +13,10 @@ static inline double steep(D) { return 708; }
 template <class V> static inline V c(double value) { return set(value, V{}); }
 #define ONE c<V>(1)
 #define ZERO c<V>(0)
+#include "functions.h"
 
 namespace sleef {
-SLEEF(exp, u10)
 SLEEF(exp2, u10)
-SLEEF(expm1, u10)
-SLEEF(log, u10)
-SLEEF(log1p, u10)
 SLEEF(log2, u10)
 SLEEF(log10, u10)
 SLEEF(sin, u10)
@@ -30,14 +25,9 @@ SLEEF(tan, u10)
 SLEEF(asin, u10)
 SLEEF(acos, u10)
 SLEEF(atan, u10)
-SLEEF(sinh, u10)
-SLEEF(cosh, u10)
-SLEEF(tanh, u10)
 SLEEF(asinh, u10)
 SLEEF(acosh, u10)
 SLEEF(atanh, u10)
-SLEEF(erf, u10)
-SLEEF(erfc, u15)
 SLEEF(lgamma, u10)
 SLEEF2(pow, u10)
 SLEEF2(atan2, u10)
@@ -49,16 +39,7 @@ using sleef::atan;
 using sleef::atan2;
 using sleef::atanh;
 using sleef::cos;
-using sleef::erf;
-using sleef::erfc;
-using sleef::exp;
 using sleef::exp2;
-#ifdef OWN_EXPM1
-static inline F expm1(F x) { return own_expm1(x); }
-static inline D expm1(D x) { return sleef::expm1(x); }
-#else
-using sleef::expm1;
-#endif
 using sleef::hypot;
 using sleef::lgamma;
 using sleef::log10;
@@ -66,39 +47,36 @@ using sleef::log2;
 using sleef::pow;
 using sleef::sin;
 using sleef::tan;
-using sleef::tanh;
+
+#define OWN(name, function)                               \
+  static inline F name(F x) { return own_##function(x); } \
+  static inline D name(D x) { return {own_##function(x.lo), own_##function(x.hi)}; }
+OWN(exp, exp)
+OWN(half_exp, half_exp)
+OWN(expm1, expm1)
+OWN(log, log)
+OWN(log1p, log1p)
+OWN(tanh, tanh)
+OWN(near_sinh, sinh)
+OWN(near_cosh, cosh)
+OWN(erf, erf)
+OWN(erfc, erfc)
+OWN(sigmoid, sigmoid)
+OWN(mirrored_sigmoid, mirrored_sigmoid)
 
 template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
 BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
 
-template <class V> static inline V far_log1p(V x) {
-  V y = sleef::log1p(x);
-  M far = gt(x, c<V>(huge(x)));
-  return any(far) ? where(far, sleef::log(x), y) : y;
-}
-#ifdef OWN_LOGARITHMS
-static inline F log(F x) { return own_log(x); }
-static inline F log1p(F x) { return own_log1p(x); }
-static inline D log(D x) { return sleef::log(x); }
-static inline D log1p(D x) { return far_log1p(x); }
-#else
-using sleef::log;
-UNARY(log1p) { return far_log1p(x); }
-#endif
 UNARY(sinh) {
-  V y = sleef::sinh(x);
+  V y = near_sinh(x);
   M far = gt(abs(x), c<V>(steep(x)));
-  if (!any(far)) return y;
-  V half = exp(c<V>(0.5) * abs(x));
-  return where(far, with_sign(c<V>(0.5) * half * half, x), y);
+  return any(far) ? where(far, with_sign(half_exp(abs(x)), x), y) : y;
 }
 UNARY(cosh) {
-  V y = sleef::cosh(x);
+  V y = near_cosh(x);
   M far = gt(abs(x), c<V>(steep(x)));
-  if (!any(far)) return y;
-  V half = exp(c<V>(0.5) * abs(x));
-  return where(far, c<V>(0.5) * half * half, y);
+  return any(far) ? where(far, half_exp(abs(x)), y) : y;
 }
 UNARY(asinh) {
   V y = sleef::asinh(x);
@@ -120,8 +98,7 @@ UNARY(sign) { return where(gt(x, ZERO), ONE, where(lt(x, ZERO), c<V>(-1), ZERO))
 UNARY(relu) { return where(lt(x, ZERO), ZERO, x); }
 BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }
 BINARY(minimum) { return where(isnan(x) | lt(x, y), x, y); }
-UNARY(sigmoid) { return reciprocal(ONE + exp(neg(x))); }
-UNARY(silu) { return x / (ONE + exp(neg(x))); }
+UNARY(silu) { return x * sigmoid(x); }
 UNARY(log_sigmoid) { return minimum(ZERO, x) - log1p(exp(neg(abs(x)))); }
 UNARY(mish) { return x * tanh(log1p(exp(x))); }
 UNARY(gelu) { return x * c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440))); }

@@ -1,0 +1,130 @@
+"""The polynomials of the elementary functions of the kernels: writes `src/pullback/kernels/include/coefficients.h`.
+
+    python benchmarks/kernel_coefficients.py [--check]
+
+Each is fitted by weighted least squares on Chebyshev's points, which is near the best; the leading coefficients are
+rounded first, one by one, and the others fitted to what they leave. --check writes nothing and fails where the file is
+another one. The largest weighted error of each is told, in powers of 2.
+"""
+
+import argparse
+import struct
+import sys
+from pathlib import Path
+
+import mpmath as mp
+
+FILE = Path(__file__).resolve().parents[1] / "src/pullback/kernels/include/coefficients.h"
+HEAD = "// What `functions.h` computes with, of floats and of doubles: made by `benchmarks/kernel_coefficients.py`."
+LEAST = mp.mpf(10) ** -12
+"""Instead of 0, where a function is a quotient."""
+
+
+def scaled_erfc(t):
+    x = mp.mpf(15) / 4 * (1 + t) / (1 - t)
+    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x) - mp.mpf(5) / 4
+
+
+def position(x):
+    return (mp.mpf(x) - mp.mpf(15) / 4) / (mp.mpf(x) + mp.mpf(15) / 4)
+
+
+def log_tail(z):
+    s = mp.sqrt(z)
+    return 2 * (mp.atanh(s) - s) / (s * z)
+
+
+def log_erfcx(t):
+    return -((1 + t) ** 2) - mp.log(mp.erfc(1 + t))
+
+
+def exp_tail(t):
+    return mp.hyp1f1(1, 4, t) / 6
+
+
+def equally(_):
+    return 1
+
+
+def fits(bits):
+    """Return of each polynomial what it stands for, from where to where, its degree, the weight of an error, and how
+    many coefficients are rounded one by one."""
+    narrow = bits == 24
+    half = mp.log(2) / 2 * mp.mpf("1.0001")
+    return {
+        "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
+        "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),
+        "ERF_REST": (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, LEAST, 1.0002, 6 if narrow else 12, equally, 4),
+        "LOG_ERFCX": (log_erfcx, -0.0001, 3 if narrow else 5, 6 if narrow else 17, lambda t: mp.erfc(1 + t), 3),
+        "SCALED_ERFC": (
+            scaled_erfc,
+            position(0.74),
+            position(10.1 if narrow else 27.3),
+            10 if narrow else 22,
+            equally,
+            1,
+        ),
+    }
+
+
+def rounded(value, bits):
+    return mp.mpf(struct.unpack("f", struct.pack("f", value))[0] if bits == 24 else float(value))
+
+
+def fit(function, lowest, highest, degree, weight, one_by_one, bits):
+    """Return coefficients, from the constant on, and the largest weighted error."""
+    middle, width = (mp.mpf(highest) + lowest) / 2, (mp.mpf(highest) - lowest) / 2
+    points = [middle + width * mp.cos(mp.pi * (2 * k + 1) / (8 * degree + 16)) for k in range(4 * degree + 8)]
+    values, weights, found = [function(x) for x in points], [abs(weight(x)) for x in points], []
+    while len(found) <= degree:
+        first = len(found)
+        rest = [w * (y - mp.polyval(found[::-1] or [0], x)) for x, y, w in zip(points, values, weights, strict=True)]
+        terms = [[w * x**k for k in range(first, degree + 1)] for x, w in zip(points, weights, strict=True)]
+        fitted = [rounded(c, bits) for c in mp.lu_solve(mp.matrix(terms), mp.matrix(rest))]
+        found += fitted[:1] if first < one_by_one else fitted
+    errors = [w * abs(y - mp.polyval(found[::-1], x)) for x, y, w in zip(points, values, weights, strict=True)]
+    return found, max(errors)
+
+
+def lines_of(name, numbers):
+    """Return the lines of an array."""
+    lines = [f"  static constexpr double {name}[] = {{"]
+    for number in numbers:
+        text = f"{number}, "
+        if len(lines[-1] + text) > 119:
+            lines.append("      ")
+        lines[-1] += text
+    lines[-1] = lines[-1].rstrip(", ") + "};"
+    return [line.rstrip() for line in lines]
+
+
+def header():
+    """Return the text of the file."""
+    lines = [HEAD, "template <class R> struct Of;"]
+    for register, bits, shorter in (("F", 24, 9), ("Q", 53, 11)):  # an exponent has 8 or 11 bits; two more stay free
+        high = mp.floor(mp.ldexp(mp.log(2), bits - shorter)) / 2 ** (bits - shorter)
+        low = rounded(mp.log(2) - high, bits)
+        lines += [f"template <> struct Of<{register}> {{"]
+        lines += [f"  static constexpr double LOG2_HIGH = {float(high).hex()}, LOG2_LOW = {float(low).hex()};"]
+        for name, given in fits(bits).items():
+            found, error = fit(*given, bits)
+            print(f"{register} {name}: 2^{float(mp.log(error, 2)):.1f}", file=sys.stderr)
+            lines += lines_of(name, [f"{float(c):.9g}" if bits == 24 else repr(float(c)) for c in found])
+        lines += ["};"]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    mp.mp.dps = 60
+    text = header()
+    if options.check:
+        return text != FILE.read_text()
+    FILE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The graph of one chunk of rows: its sums, with their gradient added to that of the chunks before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.errors import FormulaError
+from pullback.graph.joint import simplify
+from pullback.graph.record import trace_ops
+from pullback.graph.rows import Rows, Split
+from pullback.kernels import eager
+from pullback.kernels.backend import Backend, lower
+from pullback.kernels.workspace import Slot, with_workspace
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is run for a chunk.
+
+    Attributes:
+        run: shared values, rows, cotangents of the sums, and buffers for the gradients of shared values, to the sums,
+            the gradients of rows, and the buffers, to which it adds.
+        turned: for each shared value that is differentiated, whether its buffer is taken transposed; `None` where no
+            sum depends on it, and there is none.
+        slots: memory that it takes last, and that the next chunk may use again.
+    """
+
+    run: Callable[..., list[Any]]
+    slots: list[Slot]
+    turned: tuple[bool | None, ...] = ()
+
+
+class Steps:
+    """Makes steps for numbers of rows.
+
+    Args:
+        split: the formula.
+        shared: what is the same for all rows, without values.
+        rows: what has rows, without values, all of them.
+        live: which of both are differentiated.
+        backend: whose kernels.
+        exact: whether the gradient is to have the bits of PyTorch's kernels.
+
+    Attributes:
+        sums: without values; those that are differentiated require grad.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        shared: Sequence[Tensor],
+        rows: Sequence[Tensor],
+        live: Sequence[bool],
+        backend: Backend,
+        exact: bool,
+    ) -> None:
+        self._split, self._live, self._backend, self._exact = split, tuple(live), backend, exact
+        self._shared, self._rows = [_stand_in(x, x.shape) for x in shared], rows
+        with _torch.fake_mode() as mode, torch.enable_grad():
+            examples = [mode.from_tensor(x, static_shapes=True) for x in self._examples(split.rows)]
+            given = [x.requires_grad_() if on else x for x, on in zip(examples, live, strict=True)]
+            self.sums: list[Tensor] = self._sums(split.rows, given)
+
+    def differentiated(self, n: int) -> Step:
+        """Return a step with its gradient, for chunks of n rows."""
+        examples, n_shared = self._examples(n), len(self._shared)
+        cotangents = [_stand_in(s, s.shape) for s in self.sums if s.requires_grad]
+
+        def both(*given: Tensor) -> list[Any]:
+            tensors = [
+                x.detach().requires_grad_() if on else x.detach()
+                for x, on in zip(given[: len(examples)], self._live, strict=True)
+            ]
+            with torch.enable_grad():
+                sums = self._sums(n, tensors)
+            leaves = [x for x, on in zip(tensors, self._live, strict=True) if on]
+            roots = [s for s in sums if s.requires_grad]
+            if not roots:
+                return [*sums, *(None for _ in leaves)]
+            return [*sums, *torch.autograd.grad(roots, leaves, given[len(examples) :], allow_unused=True)]
+
+        module = self._lowered(trace_ops(both, *examples, *cotangents))
+        turned = _accumulate(module.graph, len(self.sums), sum(self._live[:n_shared]))
+        slots = with_workspace(module.graph)
+        return Step(eager.lower(module), slots, turned)
+
+    def plain(self, n: int, wanted: Sequence[int]) -> Step:
+        """Return a step that gives some of the sums alone, for chunks of n rows."""
+
+        def some(*given: Tensor) -> list[Tensor]:
+            with torch.no_grad():
+                sums = self._sums(n, given)
+            return [sums[i] for i in wanted]
+
+        module = self._lowered(trace_ops(some, *self._examples(n)))
+        slots = with_workspace(module.graph)
+        return Step(eager.lower(module), slots)
+
+    def _sums(self, n: int, given: Sequence[Tensor]) -> list[Tensor]:
+        shared, rows = given[: len(self._shared)], given[len(self._shared) :]
+        sums: list[Tensor] = _Checked(self._split.each, n).run(n, *rows, *shared)
+        return sums
+
+    def _examples(self, n: int) -> list[Tensor]:
+        return [*self._shared, *(_stand_in(x, (n, *x.shape[1:])) for x in self._rows)]
+
+    def _lowered(self, module: fx.GraphModule) -> fx.GraphModule:
+        simplify(module.graph)
+        ((lowered, _),) = lower([module], [self._exact], self._backend)
+        return lowered
+
+
+def _stand_in(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a tensor like another of which only the memory's address is missing: nobody reads or writes it."""
+    return torch.empty_strided(tuple(shape), x.stride(), dtype=x.dtype, device=x.device)
+
+
+class _Checked(fx.Interpreter):
+    """Runs the graph of a chunk, and makes sure that its rows are where they were proven to be."""
+
+    def __init__(self, module: fx.GraphModule, rows: int) -> None:
+        super().__init__(module)
+        self._rows = rows
+
+    def run_node(self, n: fx.Node) -> Any:
+        result, rows, whole = super().run_node(n), n.meta.get("rows"), n.meta.get("val")
+        if isinstance(rows, Rows) and isinstance(whole, Tensor):
+            shape = list(whole.shape)
+            shape[rows.dim] = self._rows * rows.block
+            if list(result.shape) != shape:
+                raise FormulaError(f"{n.target} has shape {tuple(result.shape)} for {self._rows} rows, not {shape}.")
+        return result
+
+
+def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | None, ...]:
+    """Have a graph add its results after the sums to buffers, which it takes last and returns last.
+
+    A matrix product is added to its buffer by the kernel that computes it. Returns for each whether the graph takes the
+    buffer transposed; `None` where there is nothing to add.
+    """
+    output = graph.output_node()
+    results: Any = output.args[0]
+    last, turned, added = graph.find_nodes(op="placeholder")[-1], list[bool | None](), []
+    for result in results[n_sums : n_sums + n_buffers]:
+        base, turns = _turned(result)
+        turned.append(turns if base is not None else None)
+        if base is None:
+            continue
+        with graph.inserting_after(last):
+            last = buffer = graph.placeholder("buffer")
+        with graph.inserting_before(output):
+            if _is_product(base):
+                added.append(graph.call_function(_aten.addmm_.default, (buffer, *base.args)))
+            else:
+                added.append(graph.call_function(_aten.add_.Tensor, (buffer, base)))
+    output.args = ([*results[:n_sums], *results[n_sums + n_buffers :], *added],)
+    graph.eliminate_dead_code()
+    return tuple(turned)
+
+
+def _turned(result: Any) -> tuple[Any, bool]:
+    """Return the matrix product that a result is a transpose of, and whether it is; the result where it is none."""
+    base, turns = result, False
+    while isinstance(base, fx.Node) and base.target is _aten.t.default and len(base.users) == 1:
+        base, turns = base.args[0], not turns
+    return (base, turns) if isinstance(base, fx.Node) and _is_product(base) else (result, False)
+
+
+def _is_product(node: fx.Node) -> bool:
+    """Whether a node is a matrix product that nothing else reads, in the dtype of its buffer."""
+    wide = (torch.float32, torch.float64)
+    return node.target is _aten.mm.default and len(node.users) == 1 and _torch.traced_value(node).dtype in wide

@@ -1,0 +1,211 @@
+"""Tensors on the CPU without values, for what formulas are usually made of: PyTorch's fake tensors, without Dynamo.
+
+A fake tensor of PyTorch imports Dynamo and sympy, which takes more than a second, and takes 0.1 ms for each op. These
+know the ops of `shapes` and views. Anything else, another device or another kind of tensor ends the run: PyTorch's
+fake tensors take over, and what they say stands.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.rules import Answer, UnknownError
+from pullback.graph.shapes import is_known, is_loop_in_place, is_written_by, results_of
+
+_VIEWS = """
+    alias detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze
+    view
+"""
+"""Ops whose kernel for all devices is PyTorch's own, in C++: what they return shares memory."""
+_NEVER = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_PLAIN = (type(None), int, float, bool, str, torch.dtype, torch.memory_format)
+
+
+class Left(BaseException):
+    """Ends a run that blank tensors are not for; no `except Exception` of a formula stops it."""
+
+
+class Blank(Tensor):
+    """A tensor on the CPU that has no values.
+
+    Attributes:
+        elem: what is on the meta device for it.
+        home: the run that it belongs to, if it takes part in one.
+        node: what stands for it in the graph that is being recorded, if one is.
+    """
+
+    elem: Tensor
+    home: Blanks | None = None
+    node: fx.Node | None = None
+    __torch_function__ = _torch.NO_TORCH_FUNCTION  # type: ignore[assignment]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Blank:
+        """Refuse: a formula may call `type(x)`."""
+        raise TypeError("tensors without values are not made by their class")
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """That of the tensor for which it stands."""
+        return _torch.CPU
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Answer where no mode does."""
+        if _torch.asks_device(func):
+            return _torch.CPU
+        for x in _torch.tree_leaves((args, kwargs))[0]:
+            if isinstance(x, Blank) and x.home is not None:  # it may be running, and another thread computes for it
+                x.home.left = True
+        raise RuntimeError("a tensor without values was kept beyond the run that it was made for")
+
+
+def blank_of(elem: Tensor, home: Blanks | None = None) -> Blank:
+    """Return a blank tensor like one on the meta device, with its memory."""
+    made: Any = _torch.on_cpu(Blank, elem)
+    made.elem, made.home = elem, home
+    return made  # type: ignore[no-any-return]
+
+
+def has_no_values(x: Any) -> bool:
+    """Whether a tensor is a blank one, or one of PyTorch's fakes."""
+    return isinstance(x, Blank) or _torch.is_fake(x)
+
+
+def is_plain_kind(x: Tensor) -> bool:
+    """Whether a tensor is one of PyTorch's own strided ones, or stands for one without values."""
+    return type(x) is Blank or _torch.is_plain_kind(x)
+
+
+class Blanks(_torch.DispatchMode):
+    """A mode in which ops of blank tensors run.
+
+    Attributes:
+        left: whether something was met that they are not for, whatever the formula made of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.left = False
+        self._given: dict[int, Tensor] = {}  # by their memory, which they keep from being used again
+
+    def from_tensor(self, t: Tensor) -> Blank:
+        """Return a blank tensor that stands for a real one; not within the mode.
+
+        Raises:
+            Left: if none can, or it shares memory with one before.
+        """
+        storage = _torch.storage_of(t) if _is_plain(t) else None
+        if storage is None or storage in self._given:
+            self.leave("a tensor that is not plain")
+        self._given[storage] = t
+        memory = torch.empty(t.untyped_storage().nbytes(), dtype=torch.uint8, device=_torch.META).untyped_storage()
+        elem = torch.empty(0, dtype=t.dtype, device=_torch.META)
+        return blank_of(elem.set_(memory, t.storage_offset(), t.shape, t.stride()), self)
+
+    def __exit__(self, *raised: Any) -> None:
+        """Let go of what was given: results may be kept, and lead here."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._given.clear()
+
+    def leave(self, why: str) -> NoReturn:
+        """End the run."""
+        self.left = True
+        raise Left(why)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Say what an op returns."""
+        if _torch.asks_device(func):
+            return _torch.CPU
+        run = _how(func)
+        if run is None:
+            self.leave(f"{func} is not among the ops")
+        if func is torch.ops.aten.lift_fresh.default:
+            return self.from_tensor(args[0])  # which a blank tensor is not
+        try:
+            out = run(_elems(args), {name: _elems(a) for name, a in (kwargs or {}).items()})
+        except Exception as error:  # which may be due to a tensor without values: nobody is to catch it
+            self.leave(f"{func}: {error}")
+        if out is None:
+            return args[0]
+        return blank_of(out, self) if isinstance(out, Tensor) else type(out)(blank_of(one, self) for one in out)
+
+
+@functools.cache
+def _how(func: Any) -> Callable[..., Any] | None:
+    """Return what gives the results of an op on the meta device, or nothing if they are its first argument.
+
+    None where nothing is known of it.
+    """
+    if func is torch.ops.aten.lift_fresh.default:
+        return _viewed(func)
+    if not _torch.is_aten(func) or _torch.is_composite(func) or _NEVER.intersection(func.tags):
+        return None
+    if _torch.is_mutable(func):
+        return _written(func) if is_loop_in_place(func) else None
+    if func is torch.ops.aten._unsafe_view.default:  # which only says that nobody else refers to its argument
+        return _viewed(torch.ops.aten.view.default)
+    if func.overloadpacket.__name__ in _VIEWS.split():
+        return _viewed(func)
+    return _computed(func) if is_known(func) else None
+
+
+def _written(func: Any) -> Callable[..., None]:
+    def run(args: list[Any], kwargs: dict[str, Any]) -> None:
+        if not is_written_by(func, args, kwargs):
+            raise UnknownError
+
+    return run
+
+
+def _viewed(func: Any) -> Callable[..., Any]:
+    return lambda args, kwargs: func(*args, **kwargs)
+
+
+def _computed(func: Any) -> Callable[..., Any]:
+    def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
+        device, layout = kwargs.pop("device", None), kwargs.pop("layout", None)
+        if (device or _torch.CPU).type != "cpu" or kwargs.pop("pin_memory", None) or layout not in _STRIDED:
+            raise UnknownError
+        answers = results_of(func, args, kwargs)
+        return tuple(map(_made, answers)) if isinstance(answers, list) else _made(answers)
+
+    return run
+
+
+def _made(answer: Answer) -> Tensor:
+    shape, strides, dtype = answer
+    if dtype.is_complex:
+        raise UnknownError
+    return torch.empty_strided(shape, strides, dtype=dtype, device=_torch.META)
+
+
+_STRIDED = (None, torch.strided)
+
+
+def _is_plain(t: Any) -> bool:
+    """Whether a real tensor is one that a blank one can stand for."""
+    return (
+        type(t) in (Tensor, torch.nn.Parameter)
+        and t.layout is torch.strided
+        and t.device.type == "cpu"
+        and not (t.is_nested or t.is_quantized or t.is_complex() or t.is_neg())
+    )
+
+
+def _elems(value: Any) -> Any:
+    """Return arguments with what is on the meta device for each blank tensor."""
+    if type(value) is Blank:
+        if value.elem.shape != value.shape or value.elem.stride() != value.stride():  # `x.data = y`
+            raise UnknownError
+        return value.elem
+    if type(value) in _PLAIN or isinstance(value, torch.device | torch.layout):
+        return value
+    if isinstance(value, list | tuple):
+        return [_elems(v) for v in value]
+    raise UnknownError

@@ -1,0 +1,101 @@
+"""A formula as a graph that stands for it, derivative included: none of what a graph of values does not show."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.facts import Flat
+from pullback.graph.record import trace_ops
+
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
+
+
+def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx.GraphModule | str:
+    """Return the graph of a formula's value, in which nothing is written to, or why none stands for the formula.
+
+    It does if the derivative of its ops is that of the formula: a `no_grad` is not seen in it, nor a derivative that
+    is given beside (a Function's, a rule's).
+    """
+
+    def value(*given: Tensor) -> list[Any]:
+        for i in wanted:
+            given[i].requires_grad_()
+        with torch.enable_grad():
+            return flat(*given)
+
+    module = trace_ops(value, *(x.detach() for x in tensors))
+    written = functionalise(module.graph)
+    if written is not None:
+        return f"it works in place ({written.target})"
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    if wanted and not _same_derivative(flat, lambda *given: list(module(*given)), tensors, wanted):
+        return "its derivative is not that of its ops: it has a no_grad (use detach) or a derivative that is given"
+    return module
+
+
+def functionalise(graph: fx.Graph) -> fx.Node | None:
+    """Replace ops that write to what a graph has made itself; return the first that has to stay."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not _torch.is_mutable(node.target):
+            continue
+        target: Any = node.args[0]
+        pure = _torch.out_of_place(node.target)
+        made_here = target.op == "call_function" and not _torch.is_view(target.target)
+        others = [user for user in target.users if user is not node]
+        if pure is None or not made_here or any(order[user] > order[node] or _is_view(user) for user in others):
+            return node  # type: ignore[no-any-return]
+        node.target = pure
+    return None
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target is not operator.getitem and _torch.is_view(node.target)
+
+
+def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> bool:
+    """Whether two functions of one result compute the same of the same, and so do their gradients."""
+    numbers: dict[Any, int] = {}
+    found = []
+    for flat in (one, other):
+
+        def both(*given: Tensor, flat: Flat = flat) -> list[Any]:
+            primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given)]
+            with torch.enable_grad():
+                (out,) = flat(*primals)
+                if not out.requires_grad:
+                    return [out]
+                return [out, *torch.autograd.grad(out, [primals[i] for i in wanted], allow_unused=True)]
+
+        found.append(_numbered(trace_ops(both, *(x.detach() for x in tensors)), numbers))
+    return bool(found[0] == found[1])
+
+
+def _numbered(module: fx.GraphModule, numbers: dict[Any, int]) -> Any:
+    """Return the results of a graph as numbers that are equal for equal expressions."""
+    functionalise(module.graph)
+    known: dict[fx.Node, int] = {}
+    for i, node in enumerate(module.graph.nodes):
+        key: Any
+        if node.op == "output":
+            return repr(fx.node.map_arg(node.args[0], lambda a: known[a]))
+        if node.op == "placeholder":
+            key = ("input", i)
+        elif node.op == "get_attr":
+            constant: Tensor = operator.attrgetter(str(node.target))(module)
+            key = ("constant", str(constant.dtype), repr(constant.tolist()))
+        elif node.target in _ALIASES:
+            known[node] = known[node.args[0]]
+            continue
+        else:
+            given = fx.node.map_arg((node.args, node.kwargs), lambda a: known[a])
+            key = (node.target, repr(given))
+        known[node] = numbers.setdefault(key, len(numbers))
+    raise AssertionError("a graph has an output")

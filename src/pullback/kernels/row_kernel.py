@@ -1,0 +1,96 @@
+"""A compiled region of rows."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.kernels import build
+from pullback.kernels.direct import direct_call, kind_of
+from pullback.kernels.layout import Strides, expanded
+from pullback.kernels.regions import value_of
+from pullback.kernels.row_source import row_source_of
+from pullback.kernels.rows import RowRegion
+
+
+class RowKernel:
+    """A compiled region of rows, for inputs of the sizes and dtypes that it was made for and any strides.
+
+    Attributes:
+        source: in C++.
+        call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
+    """
+
+    def __init__(self, region: RowRegion) -> None:
+        self.source = row_source_of(region, build.header())
+        self._run = build.function_of(self.source, len(region.inputs) + len(region.outputs) + 1)
+        self._shape = tuple(region.shape)
+        self._rows, self._columns = math.prod(self._shape[:-1]), self._shape[-1]
+        self._sizes = [
+            (*value_of(node).shape, 1) if node in region.flat else tuple(value_of(node).shape) for node in region.inputs
+        ]
+        self._flat = [node in region.flat for node in region.inputs]
+        self._outputs = [(tuple(value_of(node).shape), value_of(node).dtype) for node in region.outputs]
+        self._layouts: dict[tuple[Strides, ...], tuple[Any, frozenset[int]]] = {}
+        inputs, outputs = ([kind_of(value_of(node)) for node in nodes] for nodes in (region.inputs, region.outputs))
+        steps, scattered = self._layout(tuple(stride for _, stride, _ in inputs))
+        last = (steps, self._rows, self._columns)
+
+        def strided(*inputs: Tensor) -> Any:
+            return self._any(*inputs)
+
+        call: Any = strided if scattered else direct_call(self._run, inputs, outputs, last, self._any)
+        call.kernel = self
+        self.call = call
+
+    def _any(self, *inputs: Tensor) -> Any:
+        strides = tuple([x.stride() for x in inputs])
+        known = self._layouts.get(strides)
+        if known is None:
+            known = self._layouts[strides] = self._layout(strides)
+        steps, scattered = known
+        if scattered:
+            inputs = tuple(self._dense(x, i) if i in scattered else x for i, x in enumerate(inputs))
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]
+        self._run(*pointers, steps, self._rows, self._columns)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _layout(self, strides: tuple[Strides, ...]) -> tuple[Any, frozenset[int]]:
+        """Return the steps for the kernel, and which inputs have to be copied for it."""
+        steps: list[int] = []
+        scattered = set()
+        for i, (stride, size) in enumerate(zip(strides, self._sizes, strict=True)):
+            wide = expanded((*stride, 0) if self._flat[i] else stride, size, self._shape)
+            row = _row_step(self._shape[:-1], wide[:-1])
+            if row is None or wide[-1] not in (0, 1):
+                scattered.add(i)
+                row = size[-1] if size else 1  # as `_dense` has it
+                wide = (int(row > 1),)
+            steps += (row, wide[-1])
+        return (ctypes.c_int64 * len(steps))(*steps), frozenset(scattered)
+
+    def _dense(self, x: Tensor, i: int) -> Tensor:
+        """Return a copy of an input, in the order of rows."""
+        x = x.detach().reshape(self._sizes[i])
+        columns = x.shape[-1] if x.dim() else 1
+        return x.expand(*self._shape[:-1], columns).contiguous()
+
+
+def _row_step(shape: Sequence[int], strides: Strides) -> int | None:
+    """Return the distance from row to row, if it is the same for all; their dimensions are in row-major order."""
+    step, rows = None, 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if step is None:
+            step = stride
+        elif stride != step * rows:
+            return None
+        rows *= size
+    return step or 0

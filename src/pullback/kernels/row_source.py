@@ -1,0 +1,156 @@
+"""A region of rows as a C++ function: for each row as many passes as reductions wait for one another, and one more.
+
+Sums are taken in double precision and rounded once. Values of a row are vectors whose lanes are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pullback.kernels import ops
+from pullback.kernels.regions import value_of
+from pullback.kernels.rows import RowRegion, is_reduction
+from pullback.kernels.source import Writer, vector_of
+
+aten = torch.ops.aten
+
+_START: Mapping[Any, str] = {
+    aten.sum.dim_IntList: "set(0., D{})",
+    aten.mean.dim: "set(0., D{})",
+    aten.amax.default: "set(-__builtin_inf(), %s{})",
+    aten.amin.default: "set(__builtin_inf(), %s{})",
+}
+_ADDED: Mapping[Any, str] = {
+    aten.sum.dim_IntList: "{0} + wide({1})",
+    aten.mean.dim: "{0} + wide({1})",
+    aten.amax.default: "maximum({0}, {1})",
+    aten.amin.default: "minimum({0}, {1})",
+}
+_DONE: Mapping[Any, str] = {
+    aten.sum.dim_IntList: "as<{1}>(lanes_sum({0}))",
+    aten.mean.dim: "as<{1}>(lanes_sum({0}) / set((double)n, D{{}}))",
+    aten.amax.default: "lanes_maximum({0})",
+    aten.amin.default: "neg(lanes_maximum(neg({0})))",
+}
+
+
+def row_source_of(region: RowRegion, header: str) -> str:
+    """Return the C++ source of a region of rows, for a header of vectors; `run` is what it exports.
+
+    `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and over
+    columns, in elements; over columns 0 or 1), then rows and columns.
+    """
+    return "\n".join(_Rows(region).source(header)) + "\n"
+
+
+class _Rows:
+    """Writes the source."""
+
+    def __init__(self, region: RowRegion) -> None:
+        self._region = region
+        self._inside = set(region.nodes)
+        self._levels: dict[fx.Node, int] = {}
+        for node in region.nodes:
+            ahead = max((self._levels.get(a, 0) for a in region.reads(node)), default=0)
+            self._levels[node] = ahead + is_reduction(node)
+        self._stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
+        self._results = [ops.STORED[value_of(node).dtype] for node in region.outputs]
+        self._values: dict[fx.Node, str] = {node: f"x{i}" for i, node in enumerate(region.inputs)}
+
+    def source(self, header: str) -> list[str]:
+        """Return the lines of the file."""
+        inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(self._stored)]
+        outputs = [f"{t}* q{i}" for i, t in enumerate(self._results)]
+        lines = ['#include "types.h"', f'#include "{header}"', '#include "ops.h"', '#include "loop.h"']
+        lines += ['#include "rows.h"', "", f"static inline void row(int64_t n, {', '.join([*inputs, *outputs])}) {{"]
+        for level in range(max(self._levels.values()) + 1):
+            lines += [f"  {line}" for line in (*self._of_rows(level), *self._pass(level))]
+        return [*lines, "}", "", *self._run()]
+
+    def _of_rows(self, level: int) -> list[str]:
+        """Return the lines for what is computed of values of rows once the passes before a level are done."""
+        region = self._region
+        lines = []
+        if not level:
+            alone = [(i, node) for i, node in enumerate(region.inputs) if region.is_of_rows(node)]
+            lines += [f"const {vector_of(node)} x{i} = splat(p{i});" for i, node in alone]
+        done = [node for node in region.nodes if self._levels[node] == level and not region.is_whole(node)]
+        for node in done:
+            if not is_reduction(node):
+                writer = Writer([node], [node], self._seen(self._values), prefix="r")
+                lines += writer.lines()
+                self._values[node] = writer.names[node]
+            if node in region.outputs:
+                lines.append(f"put(q{region.outputs.index(node)}, {self._values[node]}, 1);")
+        return lines
+
+    def _pass(self, level: int) -> list[str]:
+        """Return the loop over the columns of a level: what it reduces, and what it stores."""
+        region = self._region
+        sums = [n for n in region.nodes if is_reduction(n) and self._levels[n] == level + 1]
+        stored = [n for n in region.outputs if region.is_whole(n) and self._levels[n] == level]
+        if not sums and not stored:
+            return []
+        sources: list[fx.Node] = [n.all_input_nodes[0] for n in sums]
+        ends = list(dict.fromkeys([*sources, *stored]))
+        nodes = self._needed(ends)
+        around = [a for a in region.inputs if not region.is_of_rows(a)]
+        read = [a for a in around if a in ends or any(a in region.reads(n) for n in nodes)]
+        writer = Writer(nodes, [n for n in ends if n in nodes], self._seen(self._values), prefix=f"v{level}_")
+        body = writer.lines()
+        value: Mapping[fx.Node, str] = writer.names
+        kinds = [vector_of(a) for a in sources]
+        lines = [
+            f"{'D' if 'D{}' in _START[n.target] else kind} a{level}_{i} = "
+            f"{_START[n.target] % kind if '%s' in _START[n.target] else _START[n.target]};"
+            for i, (n, kind) in enumerate(zip(sums, kinds, strict=True))
+        ]
+        lines += ["for (int64_t i = 0; i < n; i += LANES) {", "  const bool whole = i + LANES <= n;"]
+        for a in read:
+            k = region.inputs.index(a)
+            lines.append(
+                f"  const {vector_of(a)} x{k} = whole ? get<false>(p{k}, i, s{k}) : part<false>(p{k}, i, s{k}, n - i);"
+            )
+        lines += [f"  {line}" for line in body]
+        if sums:
+            lines.append("  const M on = whole ? set(true, M{}) : first(n - i);")
+        for i, (n, a) in enumerate(zip(sums, sources, strict=True)):
+            acc = f"a{level}_{i}"
+            lines.append(f"  {acc} = where(on, {_ADDED[n.target].format(acc, value[a])}, {acc});")
+        for n in stored:
+            q = f"q{region.outputs.index(n)} + i"
+            lines.append(f"  whole ? store({q}, {value[n]}) : put({q}, {value[n]}, n - i);")
+        lines.append("}")
+        for i, (n, kind) in enumerate(zip(sums, kinds, strict=True)):
+            lines.append(f"const {kind} t{level}_{i} = {_DONE[n.target].format(f'a{level}_{i}', kind)};")
+            self._values[n] = f"t{level}_{i}"
+        return lines
+
+    def _seen(self, names: Mapping[fx.Node, str]) -> dict[fx.Node, str]:
+        """Return names, of the views of values of rows too."""
+        return {**names, **{view: names[node] for view, node in self._region.alias.items() if node in names}}
+
+    def _needed(self, ends: Sequence[fx.Node]) -> list[fx.Node]:
+        """Return the whole values that lead to some, these included, in order."""
+        stack, needed = [n for n in ends if n in self._inside], set()
+        while stack:
+            node = stack.pop()
+            if node not in needed and self._region.is_whole(node):
+                needed.add(node)
+                stack += [a for a in self._region.reads(node) if a in self._inside]
+        return [node for node in self._region.nodes if node in needed]
+
+    def _run(self) -> list[str]:
+        parameters = [f"const {t}* p{i}" for i, t in enumerate(self._stored)]
+        parameters += [f"{t}* q{i}" for i, t in enumerate(self._results)]
+        given = [f"p{i} + r * steps[{2 * i}], steps[{2 * i + 1}]" for i in range(len(self._stored))]
+        given += [f"q{i} + r{' * n' * self._region.is_whole(node)}" for i, node in enumerate(self._region.outputs)]
+        return [
+            f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t n) {{',
+            f"  over(rows, rows * n, [=](int64_t r) {{ row(n, {', '.join(given)}); }});",
+            "}",
+        ]

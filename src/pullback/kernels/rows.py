@@ -1,0 +1,201 @@
+"""The parts of a graph that go through rows: reductions over the last dimension, and what is around them.
+
+A region of rows holds values of the whole shape, [..., C], and values of a row, [..., 1] or [...]: sums, means and
+extremes of the former, and what is computed of these. Its kernel goes through each row as often as reductions wait for
+one another, while the row is in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback.graph.joint import mutates
+from pullback.kernels import ops
+from pullback.kernels.regions import FEWEST, is_ours, value_of, waits
+
+aten = torch.ops.aten
+
+_FEWEST_COLUMNS, _FEWEST_ROWS = 16, 8
+"""Of shorter rows most of a vector would be empty; of fewer, threads have nothing to share."""
+_REDUCTIONS = frozenset([aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default])
+_VIEWS = frozenset([aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim])
+"""Which keep the order of elements, so that a value of a row remains one."""
+
+
+@dataclass(eq=False, slots=True)
+class RowRegion:
+    """Nodes of a graph that become one kernel over rows.
+
+    Attributes:
+        shape: of the values that are reduced.
+        nodes: in the order of the graph.
+        inputs: nodes outside that they read, but for constants.
+        outputs: of the nodes, those that are read outside.
+        alias: for each view of a value of a row that they read, that value.
+        flat: those of the inputs that are values of rows without the last dimension.
+        aligned: what is read otherwise: no input is both.
+    """
+
+    shape: torch.Size
+    nodes: list[fx.Node] = field(default_factory=list)
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+    alias: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    flat: set[fx.Node] = field(default_factory=set)
+    aligned: set[fx.Node] = field(default_factory=set)
+
+    def is_whole(self, node: fx.Node) -> bool:
+        """Whether a node's value has an element for each column."""
+        return bool(value_of(node).shape == self.shape)
+
+    @property
+    def kept(self) -> torch.Size:
+        """The shape of a value of each row whose dimension was kept."""
+        return torch.Size((*self.shape[:-1], 1))
+
+    def is_of_rows(self, node: fx.Node) -> bool:
+        """Whether an input has one number for each row, or less."""
+        size = value_of(node).shape
+        return node in self.flat or not size or size[-1] == 1
+
+    def reads(self, node: fx.Node) -> Iterator[fx.Node]:
+        """Yield what a node reads, a view of a value of this region as the value."""
+        for a in node.all_input_nodes:
+            yield self.alias.get(a, a)
+
+
+def is_reduction(node: fx.Node) -> bool:
+    """Whether a node reduces over the last dimension what kernels can read."""
+    if node.target not in _REDUCTIONS or node.kwargs:
+        return False
+    args: Any = node.args
+    source, result = value_of(args[0]), value_of(node)
+    if not all(isinstance(t, Tensor) and _is_plain(t) for t in (source, result)) or source.dim() < 2:
+        return False
+    dims = args[1] if len(args) > 1 else []
+    return (
+        len(args) <= 3
+        and [d % source.dim() for d in dims or ()] == [source.dim() - 1]
+        and source.dtype == result.dtype
+        and source.is_contiguous()
+        and source.shape[-1] >= _FEWEST_COLUMNS
+        and source.numel() >= _FEWEST_ROWS * source.shape[-1]
+    )
+
+
+def _is_plain(t: Tensor) -> bool:
+    return (
+        t.device.type == "cpu"
+        and t.dtype in ops.COMPUTED
+        and t.dtype != torch.bool
+        and t.layout is torch.strided
+        and t.is_contiguous()
+    )
+
+
+def row_regions_of(graph: fx.Graph) -> list[RowRegion]:
+    """Return the regions of rows of a graph, none of which waits for what follows it."""
+    if mutates(graph) or not any(is_reduction(node) for node in graph.nodes):
+        return []
+    found: list[RowRegion] = []
+    home: dict[fx.Node, RowRegion] = {}
+    for shape in dict.fromkeys(value_of(node.all_input_nodes[0]).shape for node in graph.nodes if is_reduction(node)):
+        region = _grown(graph, shape, dict(home))
+        if len(region.nodes) >= FEWEST and any(map(is_reduction, region.nodes)):
+            found.append(region)
+            home |= dict.fromkeys(region.nodes, region)
+    return found
+
+
+def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -> RowRegion:
+    """Return the region of rows of a shape; `home` tells which nodes are in others."""
+    region = RowRegion(shape)
+    for node in graph.nodes:
+        if node in home:
+            continue
+        source = _row_viewed(node, region, home)
+        if source is not None:
+            region.alias[node] = source
+        elif _fits(node, region, home) and not waits(region.reads(node), region, home):
+            region.nodes.append(node)
+            home[node] = region
+    _finish(region, set(region.nodes))
+    return region
+
+
+def _fits(node: fx.Node, region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> bool:
+    """Whether a node is a reduction of the region's shape, or pointwise and reads what the region has as it is."""
+    if is_reduction(node):
+        return bool(value_of(node.all_input_nodes[0]).shape == region.shape)
+    if not is_ours(node) or not value_of(node).is_contiguous():
+        return False
+    shape, flat = value_of(node).shape, region.shape[:-1]
+    if shape not in (region.shape, region.kept, flat):
+        return False
+    within = [a for a in node.all_input_nodes if home.get(region.alias.get(a, a)) is region]
+    if shape != region.shape and not within:
+        return False
+    seen = [value_of(a).shape for a in within]
+    around = [a for a in node.all_input_nodes if a not in within and value_of(a).dim()]
+    if shape == flat:  # its dimensions are not the last ones: nothing is broadcast but numbers
+        seen += [value_of(a).shape for a in around]
+    mine, other = (region.flat, region.aligned) if shape == flat else (region.aligned, region.flat)
+    right = (region.shape, region.kept) if shape == region.shape else (shape,)
+    if not all(s in right for s in seen) or other.intersection(around):
+        return False
+    mine.update(around)
+    return True
+
+
+def _row_viewed(node: fx.Node, region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> fx.Node | None:
+    """Return the value of a row that a node is a view of."""
+    if node.op != "call_function" or node.target not in (*_VIEWS, aten.expand.default):
+        return None
+    source: Any = node.args[0]
+    origin = region.alias.get(source, source)
+    if home.get(origin) is not region or region.is_whole(origin):
+        return None
+    shape, before = value_of(node).shape, value_of(source).shape
+    if node.target == aten.expand.default:
+        return origin if before == region.kept and shape == region.shape else None
+    return origin if before != region.shape and shape in (region.kept, region.shape[:-1]) else None
+
+
+def _finish(region: RowRegion, inside: set[fx.Node]) -> None:
+    """Drop what no reduction has to do with, and find what goes in and out."""
+    linked = set(_linked(region, inside))
+    region.nodes = [node for node in region.nodes if node in linked]
+    read = dict.fromkeys(a for node in region.nodes for a in region.reads(node) if a not in linked)
+    region.inputs = [a for a in read if ops.constant_of(a) is None]
+    region.flat.intersection_update(region.inputs)
+    region.outputs = [node for node in region.nodes if _is_read_outside(node, region, linked)]
+
+
+def _linked(region: RowRegion, inside: set[fx.Node]) -> Iterator[fx.Node]:
+    """Yield what is connected with a reduction."""
+    beside: dict[fx.Node, list[fx.Node]] = {node: [] for node in region.nodes}
+    for node in region.nodes:
+        for a in region.reads(node):
+            if a in inside:
+                beside[node].append(a)
+                beside[a].append(node)
+    stack = [node for node in region.nodes if is_reduction(node)]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += [a for a in beside[node] if a not in seen]
+        seen.update(beside[node])
+
+
+def _is_read_outside(node: fx.Node, region: RowRegion, inside: set[fx.Node]) -> bool:
+    """Whether a value is read outside; a view of it counts where that is."""
+    return any(
+        user not in inside and (user not in region.alias or _is_read_outside(user, region, inside))
+        for user in node.users
+    )

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.facts import Flat
+from pullback.graph.functional import functionalise
 from pullback.graph.record import names_traced, trace_ops
 from pullback.graph.saving import chosen
 
@@ -144,6 +145,7 @@ def _cut(
 ) -> Joint:
     """Divide a joint graph; `before` names the nodes that stood before the derivative was taken."""
     graph = joint.graph
+    functionalise(graph)
     simplify(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]

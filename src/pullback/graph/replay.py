@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
 from pullback.graph.facts import Flat
+from pullback.graph.functional import functionalise
 from pullback.graph.record import trace_ops
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
@@ -38,26 +38,6 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
     if wanted and not _same_derivative(flat, lambda *given: list(module(*given)), tensors, wanted):
         return "its derivative is not that of its ops: it has a no_grad (use detach) or a derivative that is given"
     return module
-
-
-def functionalise(graph: fx.Graph) -> fx.Node | None:
-    """Replace ops that write to what a graph has made itself; return the first that has to stay."""
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    for node in list(graph.nodes):
-        if node.op != "call_function" or not _torch.is_mutable(node.target):
-            continue
-        target: Any = node.args[0]
-        pure = _torch.out_of_place(node.target)
-        made_here = target.op == "call_function" and not _torch.is_view(target.target)
-        others = [user for user in target.users if user is not node]
-        if pure is None or not made_here or any(order[user] > order[node] or _is_view(user) for user in others):
-            return node  # type: ignore[no-any-return]
-        node.target = pure
-    return None
-
-
-def _is_view(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is not operator.getitem and _torch.is_view(node.target)
 
 
 def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> bool:

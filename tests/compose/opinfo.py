@@ -14,8 +14,9 @@ from torch.utils import _pytree
 import pullback
 
 SAMPLES = 3
-TOLERANCE = 1e-12
-"""Of the largest magnitude in a result. Graphs run the same kernels; sums may be taken in another order."""
+TOLERANCE, FLOOR = 1e-12, 1e-2
+"""Of the largest magnitude in a result. Graphs run the same kernels; sums may be taken in another order. Inputs and
+cotangents are numbers of about 1, so that a result below the floor is what is left of larger ones."""
 
 
 @dataclass
@@ -143,7 +144,7 @@ def _unlike(a, b):
     if not (a.is_floating_point() or a.is_complex()):
         return "other integers"
     scale = float(torch.nan_to_num(b.abs(), 0.0, 0.0, 0.0).max())
-    if torch.allclose(a, b, rtol=0.0, atol=TOLERANCE * scale, equal_nan=True):
+    if torch.allclose(a, b, rtol=0.0, atol=TOLERANCE * max(scale, FLOOR), equal_nan=True):
         return ""
     return f"off by {float((a - b).abs().max()):.2g} of {scale:.2g}"
 

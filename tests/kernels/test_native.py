@@ -128,7 +128,7 @@ def test_a_choice_computes_what_some_lane_needs(native, wide):
         assert torch.allclose(lower(module)(x)[0], pieces(x)[0], rtol=1e-6, equal_nan=True)
 
 
-SHAPES = st.lists(st.sampled_from([1, 2, 3, 5, 16, 17, 33]), min_size=0, max_size=4)
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 5, 16, 17, 33]), min_size=0, max_size=4)
 
 
 @st.composite
@@ -145,7 +145,7 @@ def tensors_like(draw, shape, dtype):
     return flat.as_strided(view.shape, view.stride(), view.storage_offset() + offset)
 
 
-@settings(max_examples=100)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_any_layout_is_read_right(native_for_hypothesis, data):
     shape = data.draw(SHAPES)
@@ -160,9 +160,10 @@ def test_any_layout_is_read_right(native_for_hypothesis, data):
 
     graph = graph_of(mixed, full, *others)
     ours = lower(lowered([graph], [True])[0])(full, *others)
-    for o, t in zip(ours, mixed(full, *others), strict=True):
+    traced = [node.meta["val"] for node in graph.graph.output_node().args[0]]
+    for o, t, like in zip(ours, mixed(full, *others), traced, strict=True):
         assert o.shape == t.shape
-        assert o.stride() == t.stride() or o.numel() < 2 or o.is_contiguous() == t.is_contiguous()
+        assert o.stride() == like.stride() or not o.numel()  # of overlapping inputs PyTorch's own fake tensors have other strides
         assert torch.equal(o, t)
 
 
@@ -174,7 +175,7 @@ def native_for_hypothesis():
         pytest.skip(str(error))
 
 
-@settings(max_examples=100)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_a_kernel_made_for_some_strides_reads_others(native_for_hypothesis, data):
     shape = data.draw(SHAPES)
@@ -517,6 +518,15 @@ def test_a_second_derivative_that_is_zero_everywhere(native):
     by_x, by_g = torch.autograd.grad(gradient, (x, g), torch.full_like(x, 2.0))
     assert torch.equal(by_x, torch.zeros(3, 4))
     assert torch.equal(by_g, 2 * x.sign())
+
+
+def test_a_second_derivative_that_is_zero_of_a_number(native):
+    """Of a number PyTorch moves the zeros to where the number is."""
+    op = pullback.function(torch.nn.functional.l1_loss)
+    x, y, g = (torch.tensor(v, requires_grad=True) for v in (0.5, 2.0, 3.0))
+    gradients = torch.autograd.grad(op(x, y), (x, y), g, create_graph=True)
+    ones = [torch.ones(()) for _ in gradients]
+    assert torch.autograd.grad(gradients, (x, y, g), ones) == (0.0, 0.0, 0.0)
 
 
 def test_a_gradient_that_reaches_nothing(native):

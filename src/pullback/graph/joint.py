@@ -98,20 +98,36 @@ def joint_of(
 
 
 def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
-    """Have zeros computed where a trace holds zeros without memory: a product of those that autograd makes is one."""
-    for node in traced.graph.find_nodes(op="get_attr"):
-        held = getattr(traced, node.target)
-        if not (isinstance(held, Tensor) and _torch.is_zero_tensor(held)):
-            continue
-        if len(devices) > 1:  # its own is lost
-            raise FormulaError("its derivative is zero on one of several devices, which a trace does not tell apart.")
+    """Have zeros computed where a trace holds zeros without memory, which autograd makes where it knows a derivative.
+
+    What PyTorch makes of such zeros, a product or a sum, is in a trace as zeros on no device.
+    """
+    zeros = torch.ops.aten.zeros.default
+    lost = [node for node in traced.graph.nodes if _is_lost(node, traced)]
+    if not lost or _NOWHERE in devices:
+        return
+    if len(devices) > 1:
+        raise FormulaError("its derivative is zero on one of several devices, which a trace does not tell apart.")
+    like = next(iter(traced.graph.nodes)).meta["val"]
+    for node in lost:
+        value = _torch.traced_value(node) if node.op == "call_function" else getattr(traced, str(node.target))
+        options: dict[str, Any] = {"dtype": value.dtype, "device": next(iter(devices))}
         with traced.graph.inserting_before(node):
-            options: dict[str, Any] = {"dtype": held.dtype, "device": next(iter(devices))}
-            zeros = traced.graph.call_function(torch.ops.aten.zeros.default, (list(held.shape),), options)
-        like = next(iter(traced.graph.nodes)).meta["val"]
-        zeros.meta["val"] = like.new_zeros(held.shape, dtype=held.dtype)
-        node.replace_all_uses_with(zeros)
+            made = traced.graph.call_function(zeros, (list(value.shape),), options)
+        made.meta["val"] = like.new_zeros(value.shape, dtype=value.dtype)
+        node.replace_all_uses_with(made)
         traced.graph.erase_node(node)
+
+
+_NOWHERE = torch.device("meta")
+
+
+def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
+    """Whether a node stands for zeros whose device the trace has lost."""
+    if node.op == "get_attr":
+        held = getattr(traced, str(node.target))
+        return isinstance(held, Tensor) and _torch.is_zero_tensor(held)
+    return node.target is torch.ops.aten.zeros.default and node.kwargs.get("device") == _NOWHERE
 
 
 def _cotangent(out: Tensor) -> Tensor:

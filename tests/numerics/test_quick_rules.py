@@ -79,5 +79,6 @@ def test_no_rule_makes_anything_worse(backend):
         for before, after in zip(cells[::2], cells[1::2], strict=True):
             ulp, *spurious = before.split()
             ulp_after, *spurious_after = after.split()
-            assert float(ulp_after) <= max(float(ulp), 4.0), name
+            lost = 2.0**24 if "0" in spurious[::2] else 4.0  # of all digits of a float32, or 4 ulp
+            assert float(ulp_after) <= max(float(ulp), lost), name
             assert set(spurious_after[::2]) <= set(spurious[::2]), name

@@ -14,6 +14,8 @@ SHOWN = {
     "written": "pullback, as written",
     "copy": "copy of the same bytes",
 }
+FEW = 1024
+"""Numbers whose copying says nothing of memory."""
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -32,7 +34,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     of = [row for row in rows if row["formula"] == rows[0]["formula"]]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for peer, label in SHOWN.items():
-        points = [(row["n"], row["seconds"][peer] / row["seconds"]["sigmoid"]) for row in of if peer in row["seconds"]]
+        has = [row for row in of if peer in row["seconds"] and (peer != "copy" or row["n"] >= FEW)]
+        points = [(row["n"], row["seconds"][peer] / row["seconds"]["sigmoid"]) for row in has]
         if points:
             width = 2.5 if label.startswith("pullback") else 1.2
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=width, label=label)

@@ -95,8 +95,11 @@ def publish(script: str, options: argparse.Namespace, shown: str, found: Any) ->
     if options.write:
         if options.quick:
             raise SystemExit("--quick gives no figures: they are not written")
-        name = Path(script).name
-        before, rest = options.write.read_text(encoding="utf-8").split(MARK.format(name, "begin"))
-        after = rest.split(MARK.format(name, "end"))[1]
-        page = f"{before}{MARK.format(name, 'begin')}\n{shown}\n{MARK.format(name, 'end')}{after}"
-        options.write.write_text(page, encoding="utf-8")
+        place(options.write, Path(script).name, shown)
+
+
+def place(page: Path, name: str, shown: str) -> None:
+    """Put a text between the marks of a page that have a name."""
+    begin, end = MARK.format(name, "begin"), MARK.format(name, "end")
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    page.write_text(f"{before}{begin}\n{shown}\n{end}{rest.split(end)[1]}", encoding="utf-8")

@@ -1,5 +1,6 @@
 """The command line as a program: what it prints where, and its exit status."""
 
+import functools
 import json
 import os
 import re
@@ -214,7 +215,10 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_leaves_no_process(number, status, folder):
     command = [sys.executable, "-m", "pullback", "check", "hangs.py"]
-    program = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = subprocess.Popen(command, cwd=folder, preexec_fn=heard, **pipes)
     assert eventually(lambda: SLEEP in processes())
     program.send_signal(number)
     out, err = program.communicate(timeout=60)  # a loaded machine

@@ -276,6 +276,7 @@ def test_an_op_that_writes_is_named_after_the_one_that_does_not():
     assert _torch.out_of_place(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
     assert _torch.out_of_place(aten.add_.Tensor) is aten.add.Tensor
     assert _torch.out_of_place(aten.mm.out) is None
+    assert _torch.out_of_place(aten.pow_.Scalar) is None  # aten.pow.Scalar raises a number to a tensor
 
 
 def test_a_version_counts_writes():

@@ -468,14 +468,15 @@ def is_mutable(op: Any) -> bool:
 def out_of_place(op: Any) -> Any:
     """Return the ATen op that computes what `aten::name_` writes to its first argument; `None` if there is none.
 
-    Relies on `OpOverload._schema.name`, `_overloadname`, and on both having the same arguments.
+    Relies on `OpOverload._schema.name`, `_overloadname`, and on both having the same arguments (those of `pow_.Scalar`
+    are not those of `pow.Scalar`).
     """
     name, overload = op._schema.name.partition("::")[2], op._overloadname
     pure = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
     if pure is None or not name.endswith("_") or is_mutable(pure):
         return None
-    same = [a.name for a in pure._schema.arguments] == [a.name for a in op._schema.arguments]
-    return pure if same else None
+    ours, theirs = ([(a.name, str(a.type)) for a in one._schema.arguments] for one in (pure, op))
+    return pure if ours == theirs else None
 
 
 def is_view(op: Any) -> bool:

@@ -6,6 +6,7 @@ Sums are taken in double precision and rounded once. Values of a row are vectors
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,23 +19,29 @@ from pullback.kernels.source import Writer, vector_of
 
 aten = torch.ops.aten
 
-_START: Mapping[Any, str] = {
-    aten.sum.dim_IntList: "set(0., D{})",
-    aten.mean.dim: "set(0., D{})",
-    aten.amax.default: "set(-__builtin_inf(), %s{})",
-    aten.amin.default: "set(__builtin_inf(), %s{})",
-}
-_ADDED: Mapping[Any, str] = {
-    aten.sum.dim_IntList: "{0} + wide({1})",
-    aten.mean.dim: "{0} + wide({1})",
-    aten.amax.default: "maximum({0}, {1})",
-    aten.amin.default: "minimum({0}, {1})",
-}
-_DONE: Mapping[Any, str] = {
-    aten.sum.dim_IntList: "as<{1}>(lanes_sum({0}))",
-    aten.mean.dim: "as<{1}>(lanes_sum({0}) / set((double)n, D{{}}))",
-    aten.amax.default: "lanes_maximum({0})",
-    aten.amin.default: "neg(lanes_maximum(neg({0})))",
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """How a reduction over a row is written; `V` stands for the vector of what is reduced.
+
+    Attributes:
+        vector: that it is taken in.
+        start: what it begins with.
+        step: what a vector adds to it.
+        result: what it comes to.
+    """
+
+    vector: str
+    start: str
+    step: str
+    result: str
+
+
+_REDUCTIONS: Mapping[Any, _Reduction] = {
+    aten.sum.dim_IntList: _Reduction("D", "0.", "{0} + wide({1})", "as<V>(lanes_sum({0}))"),
+    aten.mean.dim: _Reduction("D", "0.", "{0} + wide({1})", "as<V>(lanes_sum({0}) / set((double)n, D{{}}))"),
+    aten.amax.default: _Reduction("V", "-__builtin_inf()", "maximum({0}, {1})", "lanes_maximum({0})"),
+    aten.amin.default: _Reduction("V", "__builtin_inf()", "minimum({0}, {1})", "neg(lanes_maximum(neg({0})))"),
 }
 
 
@@ -104,11 +111,11 @@ class _Rows:
         body = writer.lines()
         value: Mapping[fx.Node, str] = writer.names
         kinds = [vector_of(a) for a in sources]
-        lines = [
-            f"{'D' if 'D{}' in _START[n.target] else kind} a{level}_{i} = "
-            f"{_START[n.target] % kind if '%s' in _START[n.target] else _START[n.target]};"
-            for i, (n, kind) in enumerate(zip(sums, kinds, strict=True))
-        ]
+        how = [_REDUCTIONS[n.target] for n in sums]
+        lines = []
+        for i, (one, kind) in enumerate(zip(how, kinds, strict=True)):
+            vector = one.vector.replace("V", kind)
+            lines.append(f"{vector} a{level}_{i} = set({one.start}, {vector}{{}});")
         lines += ["for (int64_t i = 0; i < n; i += LANES) {", "  const bool whole = i + LANES <= n;"]
         for a in read:
             k = region.inputs.index(a)
@@ -118,15 +125,16 @@ class _Rows:
         lines += [f"  {line}" for line in body]
         if sums:
             lines.append("  const M on = whole ? set(true, M{}) : first(n - i);")
-        for i, (n, a) in enumerate(zip(sums, sources, strict=True)):
+        for i, (one, a) in enumerate(zip(how, sources, strict=True)):
             acc = f"a{level}_{i}"
-            lines.append(f"  {acc} = where(on, {_ADDED[n.target].format(acc, value[a])}, {acc});")
+            lines.append(f"  {acc} = where(on, {one.step.format(acc, value[a])}, {acc});")
         for n in stored:
             q = f"q{region.outputs.index(n)} + i"
             lines.append(f"  whole ? store({q}, {value[n]}) : put({q}, {value[n]}, n - i);")
         lines.append("}")
-        for i, (n, kind) in enumerate(zip(sums, kinds, strict=True)):
-            lines.append(f"const {kind} t{level}_{i} = {_DONE[n.target].format(f'a{level}_{i}', kind)};")
+        for i, (n, one, kind) in enumerate(zip(sums, how, kinds, strict=True)):
+            result = one.result.replace("V", kind).format(f"a{level}_{i}")
+            lines.append(f"const {kind} t{level}_{i} = {result};")
             self._values[n] = f"t{level}_{i}"
         return lines
 

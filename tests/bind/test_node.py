@@ -5,6 +5,7 @@ import torch
 from torch.autograd import grad
 
 from tests.bind._node import both, gate, in_cpp, in_python, is_in_cpp, leaf, parts, same, scaled, wave
+from tests.wrappers import Wrapper
 
 CASES = [
     (gate, ("x",)),
@@ -94,23 +95,6 @@ class Marked(torch.Tensor):
     """A subclass that changes nothing."""
 
 
-class Logged(torch.Tensor):
-    """A wrapper whose ops are seen."""
-
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        opened = torch.utils._pytree.tree_map(lambda a: a.inner if isinstance(a, cls) else a, (args, kwargs or {}))
-        out = func(*opened[0], **opened[1])
-        return torch.utils._pytree.tree_map(lambda a: cls(a) if isinstance(a, torch.Tensor) else a, out)
-
-
 def test_subclasses(on):
     x = leaf(3)
     op, python = in_cpp(gate, x), in_python(gate, x)
@@ -119,10 +103,10 @@ def test_subclasses(on):
     assert not is_in_cpp(op(marked))
     ours, theirs = (grad(f(x), x, g.as_subclass(Marked))[0] for f in (op, python))
     assert torch.allclose(ours, theirs.as_subclass(torch.Tensor))
-    ours, theirs = (grad(f(x), x, Logged(g))[0] for f in (op, python))
-    assert type(ours) is type(theirs) is Logged
+    ours, theirs = (grad(f(x), x, Wrapper(g))[0] for f in (op, python))
+    assert type(ours) is type(theirs) is Wrapper
     assert torch.equal(ours.inner, theirs.inner)
-    assert type(op(Logged(x.detach()))) is Logged
+    assert type(op(Wrapper(x.detach()))) is Wrapper
 
 
 def test_an_output_without_a_cotangent(on):

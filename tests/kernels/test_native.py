@@ -23,6 +23,7 @@ from pullback.kernels import backend, build, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
+from tests.wrappers import Wrapper
 
 
 def gate(x):
@@ -241,18 +242,6 @@ def test_a_cotangent_without_memory(native):
 
 
 def test_a_cotangent_that_wraps_another(native):
-    class Wrapper(torch.Tensor):
-        @staticmethod
-        def __new__(cls, inner):
-            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-        def __init__(self, inner):
-            self.inner = inner
-
-        @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            return cls(func(*(a.inner if isinstance(a, cls) else a for a in args), **(kwargs or {})))
-
     op = pullback.function(gate)
     x, g = torch.randn(7, requires_grad=True), torch.randn(7)
     (ours,) = gradient(op, x, g=Wrapper(g))

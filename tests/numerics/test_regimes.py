@@ -32,7 +32,10 @@ def test_groups_are_not_split(seed):
     prices = random.exponential(size=(4, 2000))
     prices[0, :900] -= 0.9
     prices[1, 900:1500] -= 0.9
-    runs, total = grouped(prices, starts, 4)
+    order = random.permutation(2000)
+    shuffled = np.empty_like(prices)
+    shuffled[:, order] = prices
+    runs, total = grouped(shuffled, order, starts, 4)
     assert {r.start for r in runs} <= set(starts)
     assert sum(prices[r.choice, r.start : r.stop].sum() for r in runs) + regimes.CHANGE * (
         len(runs) - 1

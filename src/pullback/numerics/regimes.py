@@ -77,28 +77,32 @@ def few(prices: Floats, most: int = 12) -> tuple[list[Run], float]:
         change *= 4
 
 
-def grouped(prices: Floats, starts: Positions, most: int) -> tuple[list[Run], float]:
+def grouped(prices: Floats, order: Positions, starts: Positions, most: int) -> tuple[list[Run], float]:
     """Return a cheap sequence of few runs of whole groups of samples, and its price.
 
     It is looked for in blocks of groups, and its changes are then moved to the best places in the blocks around them.
 
     Args:
         prices: of each implementation at the samples.
-        starts: the first sample of each group: of those that no threshold can tell apart.
+        order: in which the samples are taken, those that are.
+        starts: where in it each group begins: of those that no threshold can tell apart.
         most: how many runs there may be.
     """
-    fine = np.add.reduceat(prices, starts, axis=1)
-    count = fine.shape[1]
+    bounds = np.append(starts, len(order))
+    count = len(starts)
     edges = np.unique(np.linspace(0, count, min(count, _BLOCKS) + 1).astype(int))
-    coarse, _ = few(np.add.reduceat(fine, edges[:-1], axis=1), most)
+    blocks = [prices[:, order[a:b]].sum(1) for a, b in pairwise(bounds[edges])]  # by blocks, that a cache holds
+    coarse, _ = few(np.stack(blocks, axis=1), most)
     changes = [0]
     for left, right in pairwise(coarse):
         low, high = max(changes[-1], int(edges[right.start - 1])), int(edges[right.start + 1])
-        saved = np.cumsum(fine[left.choice, low:high] - fine[right.choice, low:high])
+        rows = order[bounds[low] : bounds[high]]
+        gain = np.cumsum(prices[left.choice, rows] - prices[right.choice, rows])
+        saved = gain[bounds[low + 1 : high + 1] - bounds[low] - 1]
         changes.append(low + int(np.argmin(np.insert(saved, 0, 0.0))))
-    ends = [*(int(starts[c]) if c < count else prices.shape[1] for c in changes), prices.shape[1]]
+    ends = [int(bounds[c]) for c in [*changes, count]]
     runs = [Run(run.choice, a, b) for run, (a, b) in zip(coarse, pairwise(ends), strict=True) if a < b]
-    total = sum(float(prices[r.choice, r.start : r.stop].sum()) for r in runs)
+    total = sum(float(prices[r.choice, order[r.start : r.stop]].sum()) for r in runs)
     return runs, total + CHANGE * (len(runs) - 1)
 
 

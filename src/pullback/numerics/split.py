@@ -62,6 +62,7 @@ def multivariate(
     errors = errors_of(choices, near, dtype)
     prices = regimes.price(errors, _COSTS * _costs(choices), goal)
     prices += _UNCLEAN * (errors.max(1, keepdims=True) > _WRONG)
+    prices = np.asfortranarray(prices)  # samples are taken and summed
     return _parted(names, choices, prices, near, np.arange(len(near)), _DEPTH)[0]
 
 
@@ -73,7 +74,7 @@ def _parted(
     names: Sequence[str], choices: Sequence[Choice], prices: Floats, near: Samples, rows: np.ndarray, depth: int
 ) -> tuple[Program, float]:
     """Return the cheapest program for some samples and its price: split by what pays most, then the parts by others."""
-    totals = prices[:, rows].sum(1)
+    totals = prices.T[rows].sum(0)
     lone = choices[int(np.argmin(totals))]
     best = Program(None, (Piece(lone.term, wide=lone.wide),)), float(totals.min())
     if depth == 0 or len(rows) < _FEW:
@@ -83,7 +84,7 @@ def _parted(
         value = evaluate(branch, inputs).double().numpy()
         order = np.argsort(value, kind="stable")
         starts = np.unique(value[order], return_index=True)[1]
-        runs, total = regimes.grouped(prices[:, rows[order]], starts, _PARTS)
+        runs, total = regimes.grouped(prices, rows[order], starts, _PARTS)
         if len(runs) == 1 or total >= best[1] - regimes.CHANGE:
             continue
         pieces, spent = [], regimes.CHANGE * (len(runs) - 1)

@@ -73,7 +73,8 @@ def raising(fn):
 )
 
 
-SLEEP = f"sleep 1000.{os.getpid()}"
+HANGING, SLEEP = f"hangs_{os.getpid()}.py", f"sleep 1000.{os.getpid()}"
+"""Of which there is one on the machine, whoever else runs tests on it."""
 
 HANGS = (
     HEADER
@@ -125,7 +126,7 @@ def folder(tmp_path_factory):
         "broken.py": "import there_is_no_such_module\n",
         "dies.py": HEADER + "os._exit(7)\n",
         "dies_with_function.py": QUIET + "\nimport ctypes; ctypes.string_at(0)\n",
-        "hangs.py": HANGS,
+        HANGING: HANGS,
     }
     for name, content in files.items():
         (folder / name).write_text(textwrap.dedent(content))
@@ -162,10 +163,43 @@ def test_several_targets_make_one_report(folder):
     assert "\x1b" not in both.stdout
 
 
+SINE = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("sarif", '{\n  "$schema"'), ("html", "<!doctype html>"), ("text", "status")]
+)
+def test_other_forms_go_to_standard_output_or_to_a_file(form, begins, call, tmp_path):
+    status, out, _ = call(*SINE, "--format", form)
+    assert status == 1
+    assert out.startswith(begins)
+    assert "PB101" in out
+    file = tmp_path / "report"
+    assert call(*SINE, "--format", form, "--output", str(file))[:2] == (1, "")
+    assert file.read_text().startswith(begins)
+
+
+def test_a_file_that_cannot_be_written_is_said(call, tmp_path):
+    status, out, err = call(*SINE, "--output", str(tmp_path / "no" / "report"))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_with_a_baseline_only_what_is_new_fails(call, tmp_path):
+    file = str(tmp_path / "baseline.json")
+    status, out, err = call(*SINE, "--baseline", file, "--update-baseline")
+    assert (status, out) == (0, "")
+    assert err == f"pullback: {file}: 1 known finding\n"
+    status, out, _ = call(*SINE, "--baseline", file)
+    assert status == 0
+    assert out.endswith("1 function: nothing found; in the baseline: 1\n")
+    assert call(*SINE, "--baseline", file, "--update-baseline", "--ignore", "PB101")[0] == 0
+    assert call(*SINE, "--baseline", file)[0] == 1
+
+
 @pytest.mark.parametrize(("fail_on", "status"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
 def test_fail_on(fail_on, status, call):
-    arguments = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
-    assert call(*arguments, "--fail-on", fail_on)[0] == status
+    assert call(*SINE, "--fail-on", fail_on)[0] == status
 
 
 BAD = {
@@ -214,7 +248,7 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_leaves_no_process(number, status, folder):
-    command = [sys.executable, "-m", "pullback", "check", "hangs.py"]
+    command = [sys.executable, "-m", "pullback", "check", HANGING]
     # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -223,7 +257,7 @@ def test_ctrl_c_leaves_no_process(number, status, folder):
     program.send_signal(number)
     out, err = program.communicate(timeout=60)  # a loaded machine
     assert (program.returncode, out, err.strip()) == (status, b"", b"")
-    assert "check hangs.py" not in processes()
+    assert f"check {HANGING}" not in processes()
     assert eventually(lambda: SLEEP not in processes())
 
 

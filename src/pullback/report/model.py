@@ -141,11 +141,13 @@ class Report:
         subjects: every subject, in source order.
         findings: every finding, the most severe first within a subject.
         allowed: how many findings an inline `# pullback: allow[NAME] reason` silenced.
+        known: how many a baseline has.
     """
 
     subjects: tuple[SubjectResult, ...]
     findings: tuple[Finding, ...]
     allowed: int = 0
+    known: int = 0
 
     @property
     def ok(self) -> bool:
@@ -163,6 +165,7 @@ class Report:
             "infos": by_severity["info"],
             "unaudited": sum(subject.status == "unaudited" for subject in self.subjects),
             "allowed": self.allowed,
+            "known": self.known,
         }
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
@@ -183,11 +186,19 @@ class Report:
     def from_dict(cls, data: dict[str, Any]) -> Report:
         """Rebuild a report from what `to_dict` returned, or from the JSON of `to_json` read back."""
         subjects = [SubjectResult(**{**one, "location": Location(**one["location"])}) for one in data["subjects"]]
-        return cls(tuple(subjects), tuple(map(finding_from_dict, data["findings"])), data["summary"]["allowed"])
+        summary = data["summary"]
+        return cls(
+            tuple(subjects), tuple(map(finding_from_dict, data["findings"])), summary["allowed"], summary["known"]
+        )
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return the report as one strict JSON object; NaN and infinities are written as strings."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        from pullback.report.html import to_frame
+
+        return to_frame(self)
 
     def __str__(self) -> str:
         from pullback.report.terminal import render_text
@@ -208,6 +219,7 @@ def merge(reports: Sequence[Report]) -> Report:
         subjects=tuple(subject for report in reports for subject in report.subjects),
         findings=tuple(finding for report in reports for finding in report.findings),
         allowed=sum(report.allowed for report in reports),
+        known=sum(report.known for report in reports),
     )
 
 

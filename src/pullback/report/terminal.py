@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pullback.report.clean import clean, clean_line
+from pullback.report.excerpt import excerpt
 from pullback.report.model import Evidence, Finding, Report, Severity, Status, SubjectResult
 
 SEVERITY_STYLE: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -65,7 +66,7 @@ def render(report: Report, console: Console) -> None:
         console.print(_table(report.subjects))
         console.print()
     _print_findings(report.findings, console)
-    console.print(_summary(report))
+    console.print(summary_of(report))
 
 
 def _plain_console() -> Console:
@@ -125,10 +126,11 @@ def _print(finding: Finding, console: Console) -> None:
         return
     console.print(_heading(finding, location=True), soft_wrap=True)
     _print_wrapped(Text(clean(finding.message)), console)
-    numbers = _numbers(finding.evidence)
+    _print_excerpt(finding, console)
+    numbers = numbers_of(finding.evidence)
     if numbers:
         _print_wrapped(Text(numbers, style="italic"), console)
-    for heading, value in _blocks(finding.evidence):
+    for heading, value in blocks_of(finding.evidence):
         _print_wrapped(Text(f"{heading}:", style="italic"), console)
         _print_end(value, console)
     if finding.hint:
@@ -138,6 +140,18 @@ def _print(finding: Finding, console: Console) -> None:
         for line in _highlighted(finding.reproduce):
             # Not wrapped: a line that is cut in two can no longer be pasted into Python.
             console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
+
+
+def _print_excerpt(finding: Finding, console: Console) -> None:
+    """Print the line of a finding and its neighbours, each cut to the width, with a caret below what is meant."""
+    width = max(_NARROWEST, console.width - 2 * _INDENT - 7)
+    for line in excerpt(finding.location):
+        style = SEVERITY_STYLE[finding.severity] if line.marked else "dim"
+        rows = [(f"{line.number:>5} | ", line.text)] + [("      | ", line.caret)] * line.marked
+        for margin, text in rows:
+            shown = Text(text, style=style)
+            shown.truncate(width, overflow="ellipsis" if text == line.text else "crop")
+            console.print(_indented(Text.assemble((margin, "dim"), shown)), soft_wrap=True)
 
 
 def _print_wrapped(text: Text, console: Console, indent: int = _INDENT) -> None:
@@ -164,7 +178,7 @@ def _indented(line: Text, by: int = _INDENT) -> Text:
     return Text(" " * by).append_text(line)
 
 
-def _numbers(evidence: Evidence | None) -> str:
+def numbers_of(evidence: Evidence | None) -> str:
     """Return on one line what was expected, what came and where; empty if there is nothing so short."""
     if evidence is None:
         return ""
@@ -176,13 +190,13 @@ def _numbers(evidence: Evidence | None) -> str:
     return "  ".join([*parts, place] if parts and place else parts)
 
 
-def _blocks(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
     """Yield a heading and the text for each value that needs lines of its own."""
     if evidence is None:
         return
     for name, value in (("expected", evidence.expected), ("got", evidence.got)):
         if isinstance(value, str) and _is_long(value):
-            yield (name if _numbers(evidence) else _place(evidence) or name), value
+            yield (name if numbers_of(evidence) else _place(evidence) or name), value
 
 
 def _is_long(value: float | str) -> bool:
@@ -209,7 +223,8 @@ def _highlighted(code: str) -> list[Text]:
     return list(highlighted.split("\n"))
 
 
-def _summary(report: Report) -> Text:
+def summary_of(report: Report) -> Text:
+    """Return how many functions there are and what was found, in one line."""
     summary = report.summary
     counts = [
         (_count(summary["errors"], "error"), "bold red"),
@@ -221,9 +236,9 @@ def _summary(report: Report) -> Text:
     line.append_text(Text(", ").join(Text(text, style=style) for text, style in found))
     if not found:
         line.append("nothing found", style="green")
-    for label in ("unaudited", "allowed"):
-        if summary[label]:
-            line.append(f"; {label.replace('unaudited', 'not audited')}: {summary[label]}")
+    for label, counted in (("not audited", "unaudited"), ("allowed", "allowed"), ("in the baseline", "known")):
+        if summary[counted]:
+            line.append(f"; {label}: {summary[counted]}")
     return line
 
 

@@ -1,0 +1,46 @@
+"""The packages that `in_the_wild.py` audits: pure Python, with custom functions that run on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    """A published package.
+
+    Attributes:
+        name: of it, as it is installed.
+        version: that was audited.
+        field: what it is for.
+        targets: modules of it that hold custom functions.
+        needs: what else they import, beside PyTorch and NumPy.
+    """
+
+    name: str
+    version: str
+    field: str
+    targets: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """Name and version, as pip takes them."""
+        return f"{self.name}=={self.version}"
+
+
+PACKAGES = (
+    Package("entmax", "1.3", "sparse attention", ("entmax",)),
+    Package("snntorch", "1.0.0", "spiking networks", ("snntorch",)),
+    Package("timm", "1.0.31", "vision", ("timm.layers.activations_me",), ("pyyaml", "huggingface_hub", "safetensors")),
+    Package("pytorch-tabnet", "4.1.0", "tabular data", ("pytorch_tabnet.sparsemax",), ("scikit-learn", "scipy")),
+    Package("linear-operator", "0.6.1", "linear algebra", ("linear_operator.functions",), ("jaxtyping", "scipy")),
+    Package("gpytorch", "1.15.2", "Gaussian processes", ("gpytorch.functions",), ("linear-operator==0.6.1",)),
+    Package("pyro-ppl", "1.9.2", "probabilistic programs", ("pyro.distributions",), ("opt-einsum", "pyro-api", "tqdm")),
+    Package("zuko", "1.6.0", "normalising flows", ("zuko.utils",)),
+    Package("e3nn", "0.6.0", "equivariant networks", ("e3nn.math",), ("opt-einsum-fx", "opt-einsum", "scipy", "sympy")),
+    Package("pytorch-wavelets", "1.3.0", "signals", ("pytorch_wavelets",), ("PyWavelets",)),
+    Package("torch-struct", "0.5", "structured prediction", ("torch_struct",)),
+    Package("diffsort", "0.2.0", "sorting", ("diffsort",)),
+    Package("torchdiffeq", "0.2.5", "differential equations", ("torchdiffeq",), ("scipy",)),
+)

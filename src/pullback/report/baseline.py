@@ -1,0 +1,89 @@
+"""What an audit is known to find: a file that lets code with a past start green, so that only new findings fail.
+
+A finding is known by its rule, severity, function and file, and not by its line, which every edit above it moves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pullback.errors import OptionError
+from pullback.report.model import Finding, Report, SubjectResult, status_of
+
+Key = tuple[str, str, str, str]
+_VERSION = 1
+_FIELDS = ("rule", "severity", "subject", "file")
+
+
+def key_of(finding: Finding) -> Key:
+    """Return what a finding is known by."""
+    return finding.rule, finding.severity, finding.subject, (finding.location.file or "").replace("\\", "/")
+
+
+def write_baseline(report: Report, path: Path) -> int:
+    """Write what a report found to a file, in an order that keeps differences small, and return how much that is.
+
+    Raises:
+        OptionError: if the file cannot be written.
+    """
+    counted = Counter(key_of(finding) for finding in report.findings)
+    entries = [dict(zip(_FIELDS, key, strict=True)) | {"count": n} for key, n in sorted(counted.items())]
+    text = json.dumps({"version": _VERSION, "findings": entries}, indent=1) + "\n"
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OptionError(f"the baseline {path} cannot be written: {error.strerror}.") from None
+    return counted.total()
+
+
+def read_baseline(path: Path) -> Counter[Key]:
+    """Return what is known, and how often.
+
+    Raises:
+        OptionError: if there is no such file, or it is no baseline.
+    """
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] != _VERSION:
+            raise OptionError(f"{path} is a baseline of another version of Pullback: make it anew, --update-baseline.")
+        return Counter({_key(entry): int(entry["count"]) for entry in data["findings"]})
+    except FileNotFoundError:
+        raise OptionError(f"there is no baseline {path}: --update-baseline writes it.") from None
+    except OSError as error:
+        raise OptionError(f"the baseline {path} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise OptionError(f"{path} is no baseline; --update-baseline writes one.") from None
+
+
+def _key(entry: dict[str, Any]) -> Key:
+    rule, severity, subject, file = (str(entry[name]) for name in _FIELDS)
+    return rule, severity, subject, file
+
+
+def without(report: Report, known: Counter[Key]) -> Report:
+    """Return a report without what is known; `known` of it says how much that was."""
+    left, new = known.copy(), []
+    for finding in report.findings:
+        key = key_of(finding)
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            new.append(finding)
+    subjects = tuple(_judged(subject, report.findings, new) for subject in report.subjects)
+    return replace(report, subjects=subjects, findings=tuple(new), known=len(report.findings) - len(new))
+
+
+def _judged(subject: SubjectResult, before: Sequence[Finding], left: Sequence[Finding]) -> SubjectResult:
+    """Return a subject as what is left of its findings says."""
+    here = subject.name, subject.location.file
+    was, now = ([f for f in findings if (f.subject, f.location.file) == here] for findings in (before, left))
+    return subject if len(was) == len(now) else replace(subject, status=status_of(now))

@@ -1,0 +1,69 @@
+"""The report in SARIF 2.1.0 (OASIS, 2020), which code hosts show beside the lines that it speaks of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from pullback.report.baseline import key_of
+from pullback.report.clean import clean
+from pullback.report.model import Finding, Report, Severity, versions
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def to_sarif(report: Report) -> str:
+    """Return the report as a SARIF log of one run.
+
+    Paths are relative to the working directory, as code hosts want them; a finding without a place in a file has none.
+    """
+    named = {finding.rule: finding.name for finding in report.findings}
+    ids = sorted(named)
+    driver = {
+        "name": "pullback",
+        "semanticVersion": versions()["pullback"],
+        "rules": [_rule(id_, named[id_]) for id_ in ids],
+    }
+    results = [_result(finding, ids.index(finding.rule)) for finding in report.findings]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _rule(id_: str, name: str) -> dict[str, Any]:
+    from pullback.check.rules import rule_named  # the rules need PyTorch, and a report without findings no rules
+
+    found = rule_named(id_)
+    described = {"shortDescription": {"text": found.summary}, "help": _help(found.page)} if found else {}
+    return {"id": id_, "name": "".join(map(str.capitalize, name.split("-"))), **described}
+
+
+def _help(page: str) -> dict[str, str]:
+    return {"text": page, "markdown": page}
+
+
+def _result(finding: Finding, position: int) -> dict[str, Any]:
+    text = f"{finding.subject}: {finding.message}" + (f"\nHelp: {finding.hint}" if finding.hint else "")
+    key = "\n".join(key_of(finding))
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": position,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": clean(text)},
+        "locations": _places(finding),
+        "partialFingerprints": {"pullback/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()},
+        "properties": {"verdict": finding.verdict, "subject": clean(finding.subject)},
+    }
+
+
+def _places(finding: Finding) -> list[dict[str, Any]]:
+    file, line = finding.location.file, finding.location.line
+    if file is None:
+        return []
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(file.replace("\\", "/"))}}
+    if line is not None:
+        place["region"] = {"startLine": line}
+    return [{"physicalLocation": place}]

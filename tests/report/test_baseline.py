@@ -1,0 +1,90 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from pullback.errors import OptionError
+from pullback.report.baseline import read_baseline, without, write_baseline
+from pullback.report.model import Location
+
+from .findings import ERROR, INFO, UNAUDITED, report
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "baseline.json"
+
+
+def test_what_is_known_is_left_out_and_what_is_new_is_not(path):
+    assert write_baseline(report(ERROR, INFO), path) == 2
+    new = replace(ERROR, rule="PB104")
+    left = without(report(ERROR, INFO, new), read_baseline(path))
+    assert left.findings == (new,)
+    assert left.known == left.summary["known"] == 2
+    assert not left.ok
+
+
+def test_a_known_finding_may_move_and_say_other_numbers(path):
+    write_baseline(report(ERROR), path)
+    moved = replace(ERROR, location=Location("ops.py", 99), message="other numbers", evidence=None)
+    left = without(report(moved), read_baseline(path))
+    assert left.ok
+    assert left.subjects[0].status == "ok"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"severity": "warning"}, {"subject": "Cube"}, {"location": Location("other.py", 12)}, {"rule": "PB106"}],
+    ids=str,
+)
+def test_another_severity_function_file_or_rule_is_new(path, change):
+    write_baseline(report(replace(ERROR, **change)), path)
+    assert without(report(ERROR), read_baseline(path)).findings == (ERROR,)
+
+
+def test_one_more_of_the_same_is_new(path):
+    write_baseline(report(ERROR), path)
+    again = replace(ERROR, message="and of y")
+    assert without(report(ERROR, again), read_baseline(path)).findings == (again,)
+
+
+def test_a_function_that_could_not_be_audited_may_be_known(path):
+    write_baseline(report(UNAUDITED), path)
+    assert without(report(UNAUDITED), read_baseline(path)).ok
+
+
+def test_what_is_left_keeps_the_status_of_a_function(path):
+    warning = replace(ERROR, rule="PB303", severity="warning")
+    write_baseline(report(ERROR), path)
+    assert without(report(ERROR, warning), read_baseline(path)).subjects[0].status == "warned"
+
+
+def test_the_file_does_not_depend_on_the_order_of_findings(path):
+    write_baseline(report(ERROR, INFO), path)
+    first = path.read_text()
+    write_baseline(report(INFO, ERROR), path)
+    assert path.read_text() == first
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_no_file_says_how_to_write_one(path):
+    with pytest.raises(OptionError, match="--update-baseline writes it"):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "findings": [{}]}', '{"version": 1}', "\x00"])
+def test_another_file_is_refused(path, text):
+    path.write_text(text)
+    with pytest.raises(OptionError, match="is no baseline"):
+        read_baseline(path)
+
+
+def test_another_version_is_refused(path):
+    path.write_text(json.dumps({"version": 2, "findings": []}))
+    with pytest.raises(OptionError, match="of another version"):
+        read_baseline(path)
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(OptionError, match="cannot be written"):
+        write_baseline(report(ERROR), tmp_path / "no" / "baseline.json")

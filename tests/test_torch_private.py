@@ -526,3 +526,28 @@ def test_the_engine_is_autograd_grad_without_the_look_at_shapes():
     assert torch.equal(given, expected)
     ones = torch.ones(3)
     assert torch.equal(_torch.pulled([given], [x], [ones], keep=True)[0], torch.autograd.grad(expected, x, ones)[0])
+
+
+def test_a_function_is_applied_by_way_of_a_base_that_has_no_apply():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    bound, seen = Twice.apply, []
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
+    end = _torch.observe_functions(lambda function, args: seen.append((function, args)))
+    inner = _torch.observe_functions(lambda function, args: seen.append(function))
+    x = torch.ones(2, requires_grad=True)
+    bound(x).sum().backward()
+    assert seen == [Twice, (Twice, (x,))]
+    assert x.grad.tolist() == [2, 2]
+    inner()
+    end()
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
+    bound(x)
+    assert len(seen) == 2

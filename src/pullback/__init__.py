@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pullback import catalog as catalog
     from pullback.autograd_function import AutogradFunction as AutogradFunction
     from pullback.check.api import check as check
+    from pullback.check.watch.watching import watch as watch
     from pullback.errors import DerivativeError as DerivativeError
     from pullback.errors import FormulaError as FormulaError
     from pullback.errors import OptionError as OptionError
@@ -39,6 +40,7 @@ _HOME = {
     "function": "pullback.op",
     "AutogradFunction": "pullback.autograd_function",
     "Op": "pullback.op",
+    "watch": "pullback.check.watch.watching",
     "set_backend": "pullback.kernels.backend",
     "backend": "pullback.kernels.backend",
     "FormulaError": "pullback.errors",

@@ -613,3 +613,28 @@ def on_values(function: Callable[..., torch.Tensor], *nested: torch.Tensor) -> t
         values, first.offsets(), first.lengths(), jagged_dim=first._ragged_idx
     )
     return made
+
+
+def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable[[], None]:
+    """Have `note` called with each custom function that is applied, and its arguments; return what ends that.
+
+    However the function was had: `apply` of `torch.autograd.Function`, which Dynamo knows, stays as it is. It asks its
+    base for the rest. Relies on `torch.autograd.function._SingleLevelFunction` being that base, without an `apply` of
+    its own, and on `torch._C._FunctionBase.apply`.
+    """
+    base: Any = torch.autograd.function._SingleLevelFunction
+    before = vars(base).get("apply")
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        note(cls, args)
+        return (before.__get__(None, cls) if before else super(base, cls).apply)(*args, **kwargs)
+
+    base.apply = classmethod(apply)
+
+    def end() -> None:
+        if before is None:
+            del base.apply
+        else:
+            base.apply = before
+
+    return end

@@ -6,25 +6,20 @@ torch is imported by the commands that need it, so that help and version answer 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pullback.cli_report import Reporting, reporting
 from pullback.errors import PullbackError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from pullback.report.model import Report
-
-Form = Literal["text", "json", "sarif", "html"]
 
 _CLEAN, _FOUND, _COULD_NOT_RUN, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
 
@@ -99,68 +94,40 @@ def program() -> None:
 
 @program.command(epilog=_EPILOG)
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "sarif", "html"]),
-    default="text",
-    metavar="FORM",
-    help="Of the report: text, json, sarif or html.",
-)
-@click.option("--output", "-o", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there.")
-@click.option("--select", multiple=True, metavar="PB1,…", help="Run only rules whose id starts so.")
-@click.option("--ignore", multiple=True, metavar="PB4,…", help="Leave out rules whose id starts so.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of every random choice.")
-@click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For each function.")
 @click.option("--inputs", metavar="FILE:FUNCTION", help="Function that gives example calls.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "info", "never"]),
-    default="error",
-    metavar="SEVERITY",
-    help="Status 1 from error on, warning, info; or never.",
-)
-@click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out what it has.")
-@click.option("--update-baseline", is_flag=True, help="Write what is found to that file.")
-@click.option("--deep", is_flag=True, help="Also run what takes long, such as Inductor.")
-def check(
-    targets: tuple[str, ...],
-    form: Form,
-    output: str | None,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    seed: int,
-    budget: float,
-    inputs: str | None,
-    fail_on: Literal["error", "warning", "info", "never"],
-    baseline: str | None,
-    update_baseline: bool,
-    deep: bool,
-) -> int:
+@reporting
+def check(targets: tuple[str, ...], inputs: str | None, **options: Any) -> int:
     """Audit every custom autograd function of each TARGET.
 
     TARGET is a file, a module or a package, or one with the name of a function in it: ops.py, package.ops,
     ops.py:Square. It is imported and run, as by a test runner.
     """
     from pullback.check.cases.given import loader
-    from pullback.check.options import make_options
     from pullback.check.runner.importer import run_targets
-    from pullback.report.baseline import read_baseline, without, write_baseline
 
-    if update_baseline and baseline is None:
-        raise click.UsageError("--update-baseline needs --baseline FILE")
-    options = make_options(select, ignore, seed, budget, deep)
-    known = read_baseline(Path(baseline)) if baseline and not update_baseline else None
+    reports = Reporting(**options)
+    audit, given = reports.audit, loader(inputs)
     with _progress("auditing") as on_progress:
-        report = run_targets(targets, options, loader(inputs), on_progress=on_progress)
-    if baseline and update_baseline:
-        count = write_baseline(report, Path(baseline))
-        click.echo(f"pullback: {baseline}: {count} known finding{'s' * (count != 1)}", err=True)
-        return _CLEAN
-    if known is not None:
-        report = without(report, known)
-    _show(report, form, output)
-    return _FOUND if fail_on != "never" and report.at_least(fail_on) else _CLEAN
+        report = run_targets(targets, audit, given, on_progress=on_progress)
+    return reports.end(report)
+
+
+@program.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then go on.")
+@click.argument("name", metavar="PROGRAM")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@reporting
+def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | None, **options: Any) -> int:
+    """Run a program, and audit the custom autograd functions that it calls.
+
+    They are audited on copies of inputs that the program gives them, once it has ended: also by an exception or by
+    Ctrl-C. Options of the program come after its name.
+    """
+    from pullback.check.watch.program import watched
+
+    reports = Reporting(**options)
+    return watched(name, list(arguments), is_module, steps, reports.audit, reports.end, lambda: _progress("auditing"))
 
 
 @program.command()
@@ -285,29 +252,6 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
-
-
-def _show(report: Report, form: Form, output: str | None) -> None:
-    from pullback.report.terminal import render, render_text
-
-    console = _console()
-    if form == "text" and output is None and console.is_terminal:
-        render(report, console)
-        return
-    if form == "text":
-        text = render_text(report)
-    elif form == "json":
-        text = report.to_json() + "\n"
-    else:
-        module = importlib.import_module(f"pullback.report.{form}")
-        text = getattr(module, f"to_{form}")(report) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise click.FileError(output, error.strerror) from None
 
 
 @contextlib.contextmanager

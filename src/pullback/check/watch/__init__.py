@@ -1,0 +1,1 @@
+"""Custom functions that a program calls are audited on the inputs that it gives them."""

@@ -1,0 +1,99 @@
+"""The inputs of calls: a few of each function, small ones rather than large, within a bound on memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.check.subject import Inputs
+
+_SIGNATURES, _CALLS = 3, 100
+"""Of a function: samples that are kept, of different shapes or dtypes, and calls that are looked at."""
+_LARGEST, _MOST = 8 << 20, 64 << 20
+"""Bytes of one sample, and of all."""
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What is known of one function.
+
+    Attributes:
+        count: of its calls, up to `_CALLS`.
+        samples: for each signature, bytes and arguments.
+    """
+
+    count: int = 0
+    samples: dict[Any, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
+
+
+class Samples:
+    """Keeps the inputs of calls; may be told of them by several threads."""
+
+    def __init__(self) -> None:
+        self._calls: dict[type, _Calls] = {}
+        self._lock = threading.Lock()
+
+    def note(self, function: type, args: tuple[Any, ...]) -> None:
+        """Take a call into account: the first ones of each function, and of these a copy of the smallest."""
+        calls = self._calls.get(function)
+        if calls is not None and calls.count >= _CALLS:
+            return
+        with self._lock:
+            calls = self._calls.setdefault(function, _Calls())
+            calls.count += 1
+            self._keep(calls, args)
+
+    @property
+    def functions(self) -> list[type]:
+        """Those that were called, in the order of their first calls."""
+        return list(self._calls)
+
+    def of(self, function: type) -> Inputs | None:
+        """Return what was kept of a function's calls, the smallest first; `None` if nothing was."""
+        kept = sorted(self._calls[function].samples.values(), key=lambda sample: sample[0])
+        return [(args, {}) for _, args in kept] or None
+
+    def _keep(self, calls: _Calls, args: tuple[Any, ...]) -> None:
+        leaves, spec = _torch.tree_leaves(args)
+        tensors = [a for a in leaves if isinstance(a, Tensor)]
+        if not all(_is_plain(t) for t in tensors):
+            return
+        signature = tuple(_kind(a) for a in leaves)
+        size = sum(t.numel() * t.element_size() for t in tensors)
+        if signature in calls.samples:
+            return
+        if len(calls.samples) >= _SIGNATURES:
+            largest = max(calls.samples, key=lambda s: calls.samples[s][0])
+            if calls.samples[largest][0] <= size:
+                return
+            del calls.samples[largest]
+        if size > _LARGEST or self._size() + size > _MOST:
+            return
+        kept = [_copied(a) if isinstance(a, Tensor) else a for a in leaves]
+        calls.samples[signature] = size, _torch.tree_unflatten(kept, spec)
+
+    def _size(self) -> int:
+        return sum(size for calls in self._calls.values() for size, _ in calls.samples.values())
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether a tensor has values that a copy has too: none of a tracer, no subclass."""
+    return type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.device.type != "meta"
+
+
+def _kind(value: Any) -> Any:
+    """Return what two samples differ by."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, value.device, value.requires_grad, value.is_contiguous()
+    return value if isinstance(value, bool | int | float | str | None) else type(value)
+
+
+def _copied(t: Tensor) -> Tensor:
+    """Return a copy with the same strides, a leaf."""
+    with torch.no_grad():
+        return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(t.requires_grad)

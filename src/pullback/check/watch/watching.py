@@ -1,0 +1,140 @@
+"""`pullback.watch`: notes the calls of custom functions while a program runs, and audits them afterwards."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from pullback import _torch
+from pullback.check.find import discover
+from pullback.check.options import make_options
+from pullback.check.runner.outcome import report_of
+from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.subject import Options, Subject
+from pullback.check.watch.samples import Samples
+from pullback.errors import TargetError
+from pullback.report.model import Report
+
+_OURS = ("torch.", "pullback.")
+"""Modules whose functions are not the user's."""
+
+
+class Watch:
+    """Notes the calls of custom functions between `start` and `stop`, in this process alone."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._samples = Samples()
+        self._end: Callable[[], None] | None = None
+        self._process = os.getpid()
+
+    def start(self) -> None:
+        """Begin to note calls."""
+        self._end = _torch.observe_functions(self._note)
+
+    def stop(self) -> None:
+        """Note no more calls."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that is watched, and none that it has forked."""
+        return os.getpid() == self._process
+
+    def audit(self, tick: Callable[[int, int], None] | None = None) -> Report:
+        """Audit what was called so far, and return the report.
+
+        Raises:
+            RunnerError: if this process cannot be forked.
+        """
+        subjects = [found for function in self._samples.functions for found in _subjects(function)]
+        if not subjects:
+            return Report((), ())
+        preload(self._options)
+        done: list[int] = []
+
+        def on_outcome(position: int, _: Any) -> None:
+            done.append(position)
+            if tick is not None:
+                tick(len(done), len(subjects))
+
+        return report_of(
+            run_subjects(subjects, self._options, lambda s: self._samples.of(s.target), on_outcome=on_outcome)
+        )
+
+    def _note(self, function: type, args: tuple[Any, ...]) -> None:
+        if f"{function.__module__}.".startswith(_OURS) or not self.is_here or _torch.may_be_traced():
+            return
+        self._samples.note(function, args)
+
+
+class watch:  # noqa: N801 -- as `warnings.catch_warnings`
+    """Audit the custom functions that a block of code calls, on copies of the inputs that it gives them.
+
+    The block runs as it would without: its results and its random numbers are the same. Up to three calls of each
+    function are kept, of different shapes or dtypes, 64 MiB in all; a function whose inputs are larger, or are no
+    plain tensors, is audited on inputs that are made. What `torch.compile` has traced calls no function any more, so it
+    is not seen, nor are processes that the block starts. At the end of the block, also if it raises, the report is
+    printed.
+
+    Args:
+        select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
+        ignore: rule id prefixes to leave out.
+        seed: of every random choice of the audit.
+        budget: seconds for each function.
+        deep: also run what takes long, such as Inductor.
+        show: what is done with the report instead of printing it.
+
+    Attributes:
+        report: what was found; `None` until the block has ended.
+
+    Raises:
+        OptionError: if an option has a value that it cannot take.
+        RunnerError: at the end of the block, if this process cannot be forked then (CUDA is in use, or the platform
+            has no fork).
+
+    Example:
+        >>> with pullback.watch() as watched:  # doctest: +SKIP
+        ...     train_one_step(model, batch)
+        >>> watched.report.ok  # doctest: +SKIP
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        select: str | Iterable[str] = (),
+        ignore: str | Iterable[str] = (),
+        seed: int = 0,
+        budget: float = 10.0,
+        deep: bool = False,
+        show: Callable[[Report], object] = print,
+    ) -> None:
+        self.report: Report | None = None
+        self._watch = Watch(make_options(select, ignore, seed, budget, deep))
+        self._show = show
+
+    def __enter__(self) -> Self:
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._watch.stop()
+        if self._watch.is_here:
+            self.report = self._watch.audit()
+            self._show(self.report)
+
+
+def _subjects(function: type) -> list[Subject]:
+    try:
+        return [discover.subject_of(function)]
+    except TargetError as error:
+        warnings.warn(f"{function.__qualname__} is not audited: {error}", stacklevel=2)
+        return []

@@ -1,0 +1,125 @@
+"""What the commands that audit have in common: options, the form of the report, a baseline, the exit status."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pullback.check.subject import Options
+    from pullback.report.model import Report
+
+Form = Literal["text", "json", "sarif", "html"]
+
+_OPTIONS = (
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json", "sarif", "html"]),
+        default="text",
+        metavar="FORM",
+        help="Of the report: text, json, sarif or html.",
+    ),
+    click.option("--output", "-o", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there."),
+    click.option("--select", multiple=True, metavar="PB1,…", help="Run only rules whose id starts so."),
+    click.option("--ignore", multiple=True, metavar="PB4,…", help="Leave out rules whose id starts so."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of every random choice."),
+    click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="For each function."),
+    click.option(
+        "--fail-on",
+        type=click.Choice(["error", "warning", "info", "never"]),
+        default="error",
+        metavar="SEVERITY",
+        help="Status 1 from error on, warning, info; or never.",
+    ),
+    click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out what it has."),
+    click.option("--update-baseline", is_flag=True, help="Write what is found to that file."),
+    click.option("--deep", is_flag=True, help="Also run what takes long, such as Inductor."),
+)
+
+
+def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of `Reporting`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """The options; names as on the command line.
+
+    Raises:
+        OptionError: if there is no such baseline, or rule, or a number is out of range.
+    """
+
+    form: Form
+    output: str | None
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    seed: int
+    budget: float
+    fail_on: Literal["error", "warning", "info", "never"]
+    baseline: str | None
+    update_baseline: bool
+    deep: bool
+
+    def __post_init__(self) -> None:
+        if self.update_baseline and self.baseline is None:
+            raise click.UsageError("--update-baseline needs --baseline FILE")
+        if self.baseline and not self.update_baseline:
+            from pullback.report.baseline import read_baseline
+
+            read_baseline(Path(self.baseline))  # before anything runs
+
+    @property
+    def audit(self) -> Options:
+        """How to audit."""
+        from pullback.check.options import make_options
+
+        return make_options(self.select, self.ignore, self.seed, self.budget, self.deep)
+
+    def end(self, report: Report) -> int:
+        """Show a report, or make a baseline of it, and return the exit status: 1 where there is what is not to be."""
+        from pullback.report.baseline import read_baseline, without, write_baseline
+
+        if self.baseline and self.update_baseline:
+            count = write_baseline(report, Path(self.baseline))
+            click.echo(f"pullback: {self.baseline}: {count} known finding{'s' * (count != 1)}", err=True)
+            return 0
+        if self.baseline:
+            report = without(report, read_baseline(Path(self.baseline)))
+        self._show(report)
+        return int(self.fail_on != "never" and bool(report.at_least(self.fail_on)))
+
+    def _show(self, report: Report) -> None:
+        from pullback.report.terminal import render
+
+        console = Console(highlight=False)
+        if self.form == "text" and self.output is None and console.is_terminal:
+            render(report, console)
+            return
+        text = _text_of(report, self.form)
+        if self.output is None:
+            click.echo(text, nl=False)
+            return
+        try:
+            Path(self.output).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise click.FileError(self.output, error.strerror) from None
+
+
+def _text_of(report: Report, form: Form) -> str:
+    if form == "text":
+        return str(report)
+    if form == "json":
+        return report.to_json() + "\n"
+    module = importlib.import_module(f"pullback.report.{form}")
+    text: str = getattr(module, f"to_{form}")(report)
+    return text + "\n"

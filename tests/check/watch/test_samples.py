@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from pullback.check.watch import samples
+from pullback.check.watch.samples import Samples
+
+
+class A: ...
+
+
+class B: ...
+
+
+class Sub(torch.Tensor): ...
+
+
+def test_a_copy_is_kept_of_each_kind_of_call():
+    kept, x = Samples(), torch.ones(2, 3).t().requires_grad_()
+    kept.note(A, (x, 2, "mode", [x, None]))
+    kept.note(A, (torch.zeros(3, 2).requires_grad_(), 2, "mode", [x, None]))
+    kept.note(B, (torch.ones(2),))
+    assert kept.functions == [A, B]
+    (args, kwargs), _ = kept.of(A)
+    assert kwargs == {}
+    assert args[1:3] == (2, "mode")
+    assert torch.equal(args[0], torch.ones(3, 2))
+    assert args[0].stride() == x.stride()
+    assert args[0].is_leaf
+    assert args[0].requires_grad
+    assert args[0].data_ptr() != x.data_ptr()
+
+
+def test_the_same_kind_is_kept_once():
+    kept = Samples()
+    for value in range(5):
+        kept.note(A, (torch.full((2,), float(value)),))
+    ((args, _),) = kept.of(A)
+    assert args[0].tolist() == [0, 0]
+
+
+def test_small_ones_go_before_large_ones():
+    kept = Samples()
+    for n in (50, 7, 30, 3, 40, 5):
+        kept.note(A, (torch.ones(n),))
+    assert [args[0].numel() for args, _ in kept.of(A)] == [3, 5, 7]
+
+
+def test_calls_are_looked_at_up_to_a_number():
+    kept = Samples()
+    for n in range(500, 0, -1):
+        kept.note(A, (torch.ones(n),))
+    assert [args[0].numel() for args, _ in kept.of(A)] == [401, 402, 403]
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(samples, "_LARGEST", 100)
+    monkeypatch.setattr(samples, "_MOST", 150)
+    kept = Samples()
+    kept.note(A, (torch.ones(26),))
+    assert kept.of(A) is None
+    kept.note(A, (torch.ones(25),))
+    kept.note(B, (torch.ones(13),))
+    assert kept.of(B) is None
+    kept.note(B, (torch.ones(12),))
+    assert kept.of(B) is not None
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(2).as_subclass(Sub)],
+    ids=["meta", "sparse", "subclass"],
+)
+def test_what_has_no_plain_values_is_not_kept(tensor):
+    kept = Samples()
+    kept.note(A, (tensor,))
+    assert kept.functions == [A]
+    assert kept.of(A) is None
+
+
+def test_the_random_state_is_left_alone():
+    before = torch.get_rng_state()
+    Samples().note(A, (torch.ones(3),))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,146 @@
+import os
+import re
+
+import pytest
+import torch
+
+import pullback
+from pullback.errors import OptionError
+
+from .functions import Square, cube, ones, square
+
+QUICK = {"select": "PB101", "budget": 1}
+
+
+def watched(block, **options):
+    seen = []
+    with pullback.watch(show=seen.append, **QUICK, **options) as found:
+        block()
+    assert seen == [found.report]
+    return found.report
+
+
+def test_what_is_called_is_audited_on_its_inputs():
+    report = watched(lambda: square(ones()).sum().backward())
+    assert [subject.name for subject in report.subjects] == ["Square"]
+    (finding,) = report.findings
+    assert finding.rule == "PB101"
+    assert finding.location.file.endswith("functions.py")
+
+
+def test_what_is_not_called_is_not_audited():
+    assert watched(lambda: torch.ones(3).sin()).subjects == ()
+
+
+def test_an_apply_that_was_bound_before_is_seen_and_one_after_is_not():
+    report = watched(lambda: cube(ones()))
+    square(ones())
+    assert [subject.name for subject in report.subjects] == ["Cube"]
+
+
+def test_the_report_comes_though_the_block_raises():
+    def block():
+        square(ones())
+        raise KeyError("x")
+
+    seen = []
+    with pytest.raises(KeyError), pullback.watch(show=seen.append, **QUICK):
+        block()
+    assert not seen[0].ok
+
+
+def test_results_and_random_numbers_are_the_same():
+    def run():
+        torch.manual_seed(0)
+        x = torch.randn(4, requires_grad=True)
+        square(x * torch.rand(4)).sum().backward()
+        return torch.cat([x.grad, torch.rand(3)])
+
+    expected, got = run(), []
+    watched(lambda: got.append(run()))
+    assert torch.equal(got[0], expected)
+
+
+def test_an_op_of_ours_is_no_function_of_the_user():
+    op = pullback.function(lambda x: torch.sigmoid(x) * x)
+    assert watched(lambda: op(ones()).sum().backward()).subjects == ()
+
+
+class Twice(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+def test_transforms_work_as_ever():
+    def block():
+        assert torch.func.grad(lambda x: Twice.apply(x).sum())(torch.ones(2)).tolist() == [2, 2]
+        assert torch.vmap(Twice.apply)(torch.ones(2, 2)).tolist() == [[2, 2], [2, 2]]
+
+    assert watched(block).ok
+
+
+def test_what_is_compiled_works_as_ever_and_is_not_seen():
+    def block():
+        compiled = torch.compile(lambda x: Twice.apply(x) + 1, backend="aot_eager", fullgraph=True)
+        x = ones()
+        compiled(x).sum().backward()
+        assert x.grad.tolist() == [2, 2, 2]
+
+    assert watched(block).subjects == ()
+
+
+def test_a_process_that_is_forked_notes_nothing_and_reports_nothing():
+    def block():
+        child = os.fork()
+        if not child:
+            with_status = 0
+            try:
+                square(ones())
+            except BaseException:
+                with_status = 1
+            os._exit(with_status)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert watched(block).subjects == ()
+
+
+def test_blocks_may_be_nested():
+    inner = []
+
+    def block():
+        with pullback.watch(show=inner.append, **QUICK):
+            square(ones())
+        cube(ones())
+
+    outer = watched(block)
+    assert [s.name for s in inner[0].subjects] == ["Square"]
+    assert [s.name for s in outer.subjects] == ["Square", "Cube"]
+
+
+def test_it_prints_the_report(capsys):
+    with pullback.watch(**QUICK):
+        square(ones())
+    assert re.search(r"^wrong +Square", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_wrong_option_is_said_before_the_block():
+    with pytest.raises(OptionError, match="no rule"):
+        pullback.watch(select="PB999")
+
+
+def test_apply_is_left_as_it_was():
+    before = vars(torch.autograd.Function)["apply"]
+    watched(lambda: Square.apply(ones()))
+    assert vars(torch.autograd.Function)["apply"] is before
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)

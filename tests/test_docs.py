@@ -81,6 +81,11 @@ def test_the_code_of_the_guide_runs(tmp_path):
         module.Cube.apply(*args, **kwargs)
 
 
+def test_the_code_of_the_page_on_programs_runs(tmp_path, capsys):
+    assert module_of(ROOT / "docs" / "run.md", tmp_path).watched.report.ok
+    assert "Square" in capsys.readouterr().out
+
+
 def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
     module = module_of(ROOT / "docs" / "make.md", tmp_path)
     assert "sigmoid" in capsys.readouterr().out

@@ -38,10 +38,14 @@ class Samples:
         self._calls: dict[type, _Calls] = {}
         self._lock = threading.Lock()
 
+    def are_enough(self, function: type) -> bool:
+        """Whether no more calls of a function are looked at."""
+        calls = self._calls.get(function)
+        return calls is not None and calls.count >= _CALLS
+
     def note(self, function: type, args: tuple[Any, ...]) -> None:
         """Take a call into account: the first ones of each function, and of these a copy of the smallest."""
-        calls = self._calls.get(function)
-        if calls is not None and calls.count >= _CALLS:
+        if self.are_enough(function):
             return
         with self._lock:
             calls = self._calls.setdefault(function, _Calls())

@@ -68,7 +68,9 @@ class Watch:
         )
 
     def _note(self, function: type, args: tuple[Any, ...]) -> None:
-        if f"{function.__module__}.".startswith(_OURS) or not self.is_here or _torch.may_be_traced():
+        if self._samples.are_enough(function) or f"{function.__module__}.".startswith(_OURS):
+            return
+        if not self.is_here or _torch.may_be_traced():
             return
         self._samples.note(function, args)
 

@@ -1,0 +1,116 @@
+"""What does `pullback run` add to a training step?
+
+    python benchmarks/watch_cost.py [--json FILE]
+
+A small network with a custom activation, one thread: steps of training as they are, and watched, once the first calls
+have been noted, in turns; the fastest of many rounds on either side, in processor time. A watched step may take 5 %
+longer; the first hundred, of which some inputs are copied, are told apart. The same for an activation alone on 8
+elements, the dearest case, without a bound. The exit status is 1 if the bound is missed. Run it on a machine that has
+nothing else to do.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from pullback.check.options import make_options
+from pullback.check.watch.watching import Watch
+
+ROUNDS, STEPS, WIDTH, ROWS, LAYERS = 60, 20, 64, 64, 4
+BOUND = 1.05
+
+
+class Swish(torch.autograd.Function):
+    """What the network calls."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * s * (1 + x * (1 - s))
+
+
+class Layer(torch.nn.Module):
+    """A linear layer and the activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return Swish.apply(self.linear(x))
+
+
+def training():
+    """Return a step of training."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+    x = torch.randn(ROWS, WIDTH)
+
+    def step():
+        optimizer.zero_grad()
+        network(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def activation():
+    """Return forward and backward of the activation alone."""
+    x = torch.randn(8, requires_grad=True)
+    g = torch.ones(8)
+    return lambda: torch.autograd.grad(Swish.apply(x), x, g)
+
+
+def seconds(call, number=STEPS):
+    """Return the processor time of a call."""
+    start = time.process_time()
+    for _ in range(number):
+        call()
+    return (time.process_time() - start) / number
+
+
+def measured(call, number):
+    """Return seconds a call as it is, watched from the first call on, and watched later."""
+    watch = Watch(make_options((), (), 0, 1.0, False))
+    seconds(call, number)
+    watch.start()
+    first = seconds(call, 25)
+    seconds(call, 100)
+    watch.stop()
+    plain, later = float("inf"), float("inf")
+    for _ in range(ROUNDS):
+        plain = min(plain, seconds(call, number))
+        watch.start()
+        later = min(later, seconds(call, number))
+        watch.stop()
+    return plain, first, later
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for name, call, number in (("training step", training(), STEPS), ("activation, 8 elements", activation(), 500)):
+        plain, first, later = measured(call, number)
+        found[name] = {"plain": plain, "first": first / plain, "later": later / plain}
+        print(f"{name}: {1e6 * plain:.1f} µs; watched {later / plain:.3f} times that, at first {first / plain:.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    return int(found["training step"]["later"] > BOUND)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,10 @@
 // What the ops of a graph compute, on F and D alike, with the formulas of PyTorch's own CPU kernels.
 // Where a function gives up before the result leaves the range of its type, it is taken further here.
 
+// Up to where our sin and cos take the multiple of pi/2 off.
+static inline double turns(F) { return 1e5; }
+static inline double turns(D) { return 1e8; }
+
 // Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
 static inline double root(F) { return 1e19; }
 static inline double root(D) { return 1e154; }
@@ -24,7 +28,6 @@ SLEEF(cos, u10)
 SLEEF(tan, u10)
 SLEEF(asin, u10)
 SLEEF(acos, u10)
-SLEEF(atan, u10)
 SLEEF(asinh, u10)
 SLEEF(acosh, u10)
 SLEEF(atanh, u10)
@@ -35,17 +38,14 @@ SLEEF2(hypot, u05)
 }  // namespace sleef
 using sleef::acos;
 using sleef::asin;
-using sleef::atan;
 using sleef::atan2;
 using sleef::atanh;
-using sleef::cos;
 using sleef::exp2;
 using sleef::hypot;
 using sleef::lgamma;
 using sleef::log10;
 using sleef::log2;
 using sleef::pow;
-using sleef::sin;
 using sleef::tan;
 
 #define OWN(name, function)                               \
@@ -59,6 +59,9 @@ OWN(log1p, log1p)
 OWN(tanh, tanh)
 OWN(near_sinh, sinh)
 OWN(near_cosh, cosh)
+OWN(near_sin, sin)
+OWN(near_cos, cos)
+OWN(atan, atan)
 OWN(erf, erf)
 OWN(erfc, erfc)
 OWN(sigmoid, sigmoid)
@@ -68,6 +71,19 @@ template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
 BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
 
+// Beyond, SLEEF's: a call that nothing waits for.
+template <class V> __attribute__((noinline, cold)) static V far_sin(V x) { return sleef::sin(x); }
+template <class V> __attribute__((noinline, cold)) static V far_cos(V x) { return sleef::cos(x); }
+UNARY(sin) {
+  V y = near_sin(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_sin(x), y) : y;
+}
+UNARY(cos) {
+  V y = near_cos(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_cos(x), y) : y;
+}
 UNARY(sinh) {
   V y = near_sinh(x);
   M far = gt(abs(x), c<V>(steep(x)));

@@ -24,7 +24,15 @@ from pullback.kernels import native, regions
 from pullback.kernels.eager import lower
 
 FUNCTIONS = {"exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "rsqrt": None}
-FUNCTIONS |= {"tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "sin": np.sin, "cos": np.cos, "atan": np.arctan}
+FUNCTIONS |= {
+    "tanh": np.tanh,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "atan": np.arctan,
+}
 FUNCTIONS["erf"] = lambda x: torch.erf(torch.from_numpy(x)).numpy()
 FUNCTIONS["erfc"] = lambda x: torch.erfc(torch.from_numpy(x)).numpy()
 FUNCTIONS["rsqrt"] = lambda x: 1 / np.sqrt(x)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import fx
 
+from pullback.kernels import ops
 from pullback.kernels.sides import CHEAP
 
 aten = torch.ops.aten
@@ -22,7 +23,9 @@ _TIME = {
     **dict.fromkeys(CHEAP, 1),
     **dict.fromkeys([aten.div.Tensor, aten.div.Scalar, aten.reciprocal.default, aten.sqrt.default], 4),
     aten.rsqrt.default: 8,
-    **dict.fromkeys([aten.sigmoid_backward.default, aten.tanh_backward.default], 3),
+    **dict.fromkeys([aten.sigmoid_backward.default, aten.tanh_backward.default, ops.softplus_slope], 3),
+    **dict.fromkeys([ops.softplus_sum, aten.clamp_min.default, aten.clamp_max.default], 3),
+    ops.tanh_softplus: 8,
 }
 """How long results are waited for, in additions; an elementary function about as long as the last one."""
 _LONG = 6
@@ -45,12 +48,18 @@ def stages_of(
         before = [a for a in reads[node] if a in stages]
         stage = max((stages[a] for a in before), default=0)
         ahead = max((waited[a] for a in before if stages[a] == stage), default=0)
-        time = _TIME.get(node.target, _FUNCTION)
+        time = _time_of(node)
         if time == _FUNCTION and ahead > _LONG:
             stage, ahead = stage + 1, 0
         stages[node], waited[node] = stage, ahead + time
     _delay(nodes, outputs, reads, stages)
     return stages
+
+
+def _time_of(node: fx.Node) -> int:
+    if node.target == aten.pow.Tensor_Scalar and node.args[1] in (1, 2, 3):
+        return 2
+    return _TIME.get(node.target, _FUNCTION)
 
 
 def _delay(

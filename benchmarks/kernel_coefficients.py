@@ -42,6 +42,20 @@ def exp_tail(t):
     return mp.hyp1f1(1, 4, t) / 6
 
 
+def sin_tail(z):
+    t = mp.sqrt(z)
+    return (mp.sin(t) / t - 1) / z
+
+
+def cos_tail(z):
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
+
+
+def atan_tail(z):
+    s = mp.sqrt(z)
+    return (mp.atan(s) / s - 1) / z
+
+
 def equally(_):
     return 1
 
@@ -54,6 +68,9 @@ def fits(bits):
     return {
         "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
         "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),
+        "SIN_TAIL": (sin_tail, LEAST, 0.63, 2 if narrow else 5, lambda z: z, 2),
+        "COS_TAIL": (cos_tail, LEAST, 0.63, 2 if narrow else 5, lambda z: z * z, 2),
+        "ATAN_TAIL": (atan_tail, LEAST, 1.0001, 9 if narrow else 20, lambda z: z, 2),
         "ERF_REST": (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, LEAST, 1.0002, 6 if narrow else 12, equally, 4),
         "LOG_ERFCX": (log_erfcx, -0.0001, 3 if narrow else 5, 6 if narrow else 17, lambda t: mp.erfc(1 + t), 3),
         "SCALED_ERFC": (
@@ -69,6 +86,15 @@ def fits(bits):
 
 def rounded(value, bits):
     return mp.mpf(struct.unpack("f", struct.pack("f", value))[0] if bits == 24 else float(value))
+
+
+def parts_of(value, bits):
+    """Return three numbers whose sum is a value."""
+    parts = []
+    for _ in range(3):
+        parts.append(float(rounded(value, bits)))
+        value -= parts[-1]
+    return parts
 
 
 def fit(function, lowest, highest, degree, weight, one_by_one, bits):
@@ -106,6 +132,8 @@ def header():
         low = rounded(mp.log(2) - high, bits)
         lines += [f"template <> struct Of<{register}> {{"]
         lines += [f"  static constexpr double LOG2_HIGH = {float(high).hex()}, LOG2_LOW = {float(low).hex()};"]
+        parts = [f"HALF_PI_{i} = {part.hex()}" for i, part in enumerate(parts_of(mp.pi / 2, bits))]
+        lines += [f"  static constexpr double {parts[0]},", f"      {', '.join(parts[1:])};"]
         for name, given in fits(bits).items():
             found, error = fit(*given, bits)
             print(f"{register} {name}: 2^{float(mp.log(error, 2)):.1f}", file=sys.stderr)

@@ -129,6 +129,28 @@ def test_a_choice_computes_what_some_lane_needs(native, wide):
         assert torch.allclose(lower(module)(x)[0], pieces(x)[0], rtol=1e-6, equal_nan=True)
 
 
+def chain(x, y):
+    far = torch.where(x > 1, torch.log1p(torch.exp(x)), torch.tanh(torch.exp(x)).log())
+    return [far * y, torch.sigmoid(x * y).log().exp(), torch.abs(-x).exp().log() + torch.abs(x).exp() * y]
+
+
+@pytest.mark.parametrize("n", [1, 15, 255, 256, 300, 4096, 4100, 5001])
+def test_a_chain_of_functions_is_cut_into_loops(native, n):
+    x, y = torch.randn(n), torch.randn(n)
+    module = lowered([graph_of(chain, x, y)], [False])[0]
+    (kernel,) = kernels_in(module)
+    assert kernel.source.count("k++") >= 3
+    for got, right in zip(lower(module)(x, y), chain(x.double(), y.double()), strict=True):
+        assert torch.allclose(got.double(), right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cut_leaves_nothing_to_compute_twice(native):
+    module = lowered([graph_of(chain, torch.randn(9), torch.randn(9))], [False])[0]
+    (kernel,) = kernels_in(module)
+    assert kernel.source.count("abs(") == 1  # |x| and |-x|
+    assert kernel.source.count("exp(") == 4
+
+
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 5, 16, 17, 33]), min_size=0, max_size=4)
 
 

@@ -7,6 +7,7 @@ pointwise ops and views can be computed again from what is before the cut.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -72,14 +73,26 @@ _START, _END = "start", "end"
 
 def is_cheap(node: fx.Node) -> bool:
     """Whether to compute a node again costs about what it costs to read what it computes."""
+    if node.target is operator.getitem:
+        return is_cheap(node.all_input_nodes[0])
     tags = getattr(node.target, "tags", ())
-    return torch.Tag.pointwise in tags or node.target in _COPIES or _torch.is_view(node.target)
+    return torch.Tag.pointwise in tags or node.target in _OTHERS or _torch.is_view(node.target)
 
 
-_COPIES = frozenset(
+_OTHERS = frozenset(
     getattr(torch.ops.aten, name).default
-    for name in ("_to_copy", "clone", "full", "full_like", "zeros_like", "ones_like", "scalar_tensor")
+    for name in [
+        "_to_copy",
+        "clone",
+        "full",
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "scalar_tensor",
+        "log_sigmoid_forward",
+    ]
 )
+"""Ops that PyTorch does not tag."""
 
 
 def _price(node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any]) -> float:

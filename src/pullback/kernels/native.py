@@ -21,6 +21,7 @@ from pullback.kernels.regions import Region, regions_of, value_of
 from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
+from pullback.kernels.spelled import spelled
 
 
 class Kernel:
@@ -113,6 +114,7 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
     Raises:
         RunnerError: if they cannot be compiled here.
     """
+    modules = [module if bits else spelled(module) for module, bits in zip(modules, exact, strict=True)]
     regions: list[list[Region | RowRegion]] = []
     for module, bits in zip(modules, exact, strict=True):
         rows = [] if bits else row_regions_of(module.graph)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 aten = torch.ops.aten
 
@@ -26,9 +26,9 @@ STORED = {
 
 _UNARY = (
     "abs neg exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh erf erfc lgamma floor ceil trunc frac sign sgn relu sigmoid silu mish hardsigmoid hardswish"
+    "acosh atanh erf erfc lgamma floor ceil trunc frac sign sgn relu sigmoid silu hardsigmoid hardswish"
 )
-_BINARY = "maximum minimum atan2 hypot logaddexp sigmoid_backward tanh_backward mish_backward silu_backward"
+_BINARY = "maximum minimum atan2 hypot logaddexp sigmoid_backward tanh_backward silu_backward"
 _COMPARISONS = "lt le gt ge eq ne"
 
 Arguments = Sequence[Any]
@@ -122,11 +122,6 @@ def _elu_backward(given: Arguments) -> str:
     return f"{name}({g}, {alpha}, {scale}, {input_scale}, {x})"
 
 
-def _softplus(given: Arguments) -> str:
-    x, *rest = given
-    return f"softplus({', '.join(map(str, [x, *rest, *(Number(1.0), Number(20.0))[len(rest) :]]))})"
-
-
 def _leaky(given: Arguments) -> str:
     x, slope = [*given, Number(0.01)][:2]
     return f"leaky_relu({x}, {slope})"
@@ -176,6 +171,23 @@ def literal(value: Any) -> str:
     return ("-" if number < 0 else "") + "__builtin_inf()" if number in (float("inf"), float("-inf")) else repr(number)
 
 
+def softplus_sum(x: Tensor, scaled: Tensor, tail: Tensor, beta: float, threshold: float) -> Tensor:
+    """Return softplus of `scaled` = beta x, over beta, of log(1 + exp(−|scaled|)), or x beyond a threshold."""
+    return torch.where(scaled > threshold, x, (scaled.clamp_min(0) + tail) / beta)
+
+
+def softplus_slope(g: Tensor, share: Tensor, scaled: Tensor, threshold: float) -> Tensor:
+    """Return a cotangent times the slope of softplus, which is `share`, or 1 beyond a threshold."""
+    return torch.where(scaled > threshold, g, g * share)
+
+
+def tanh_softplus(x: Tensor, e: Tensor) -> Tensor:
+    """Return the tanh of softplus(x), with e = exp(−|x|): 1 or e, and what these exceed it by."""
+    above, square = x > 0, e * e
+    start, share = torch.where(above, 1.0, e), torch.where(above, 2.0, e + 1)
+    return start - square * share / torch.where(above, 2 * (square + e) + 1, square + 2 * (e + 1))
+
+
 FLOATING: Mapping[Any, Callable[[Arguments], str]] = {
     **{getattr(aten, name).default: _call(name, 1) for name in _UNARY.split() if hasattr(aten, name)},
     **{getattr(aten, name).default: _call(name, 2) for name in _BINARY.split()},
@@ -205,8 +217,9 @@ FLOATING: Mapping[Any, Callable[[Arguments], str]] = {
     aten.elu.default: _elu,
     aten.celu.default: _celu,
     aten.elu_backward.default: _elu_backward,
-    aten.softplus.default: _softplus,
-    aten.softplus_backward.default: _call("softplus_backward", 4),
+    softplus_sum: _call("softplus_sum", 5),
+    softplus_slope: _call("softplus_slope", 4),
+    tanh_softplus: _call("tanh_softplus", 2),
     aten.gelu.default: _gelu("", 1),
     aten.gelu_backward.default: _gelu("_backward", 2),
     aten.logit.default: _logit("logit", 1),

@@ -15,7 +15,7 @@ from torch import fx
 from pullback.kernels import ops
 from pullback.kernels.regions import value_of
 from pullback.kernels.rows import RowRegion, is_reduction
-from pullback.kernels.source import Writer, vector_of
+from pullback.kernels.writer import Writer, vector_of
 
 aten = torch.ops.aten
 
@@ -120,7 +120,7 @@ class _Rows:
         for a in read:
             k = region.inputs.index(a)
             lines.append(
-                f"  const {vector_of(a)} x{k} = whole ? get<false>(p{k}, i, s{k}) : part<false>(p{k}, i, s{k}, n - i);"
+                f"  const {vector_of(a)} x{k} = whole ? get<false>(p{k}, i, s{k}) : part(p{k} + i * s{k}, s{k}, n - i);"
             )
         lines += [f"  {line}" for line in body]
         if sums:

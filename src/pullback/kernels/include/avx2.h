@@ -76,6 +76,8 @@ static inline Q abs(Q x) { return (Q)((__v4di)x & 0x7fffffffffffffff); }
 static inline Q neg(Q x) { return (Q)((__v4di)x ^ (long long)0x8000000000000000); }
 static inline D abs(D x) { return {abs(x.lo), abs(x.hi)}; }
 static inline D neg(D x) { return {neg(x.lo), neg(x.hi)}; }
+static inline F times_sign(F x, F y) { return (F)((__v8si)x ^ ((__v8si)y & (int)0x80000000)); }
+static inline Q times_sign(Q x, Q y) { return (Q)((__v4di)x ^ ((__v4di)y & (long long)0x8000000000000000)); }
 static inline F sqrt(F x) { return _mm256_sqrt_ps(x); }
 static inline D sqrt(D x) { return {_mm256_sqrt_pd(x.lo), _mm256_sqrt_pd(x.hi)}; }
 static inline F fma(F x, F y, F z) { return _mm256_fmadd_ps(x, y, z); }
@@ -113,6 +115,16 @@ static inline F most(F number, F x) { return _mm256_max_ps(number, x); }
 static inline Q most(Q number, Q x) { return _mm256_max_pd(number, x); }
 static inline F with_sign(F x, F y) { return _mm256_or_ps(_mm256_and_ps(set(-0.f, x), y), abs(x)); }
 static inline Q with_sign(Q x, Q y) { return _mm256_or_pd(_mm256_and_pd(set(-0., x), y), abs(x)); }
+
+// n as a whole number, of which the last bits count; whether it is odd, for `where` alone, which looks at the first bit
+// of a lane; and x with the other sign where the second bit of n is set.
+typedef __m256i W;
+static inline W whole(F n) { return (W)(n + set(0x1.8p23f, n)); }
+static inline W whole(Q n) { return (W)(n + set(0x1.8p52, n)); }
+static inline M odd(W n, F) { return {_mm256_slli_epi32(n, 31)}; }
+static inline N odd(W n, Q) { return {(__m256d)_mm256_slli_epi64(n, 63)}; }
+static inline F turned(F x, W n) { return times_sign(x, (F)_mm256_slli_epi32(n, 30)); }
+static inline Q turned(Q x, W n) { return times_sign(x, (Q)_mm256_slli_epi64(n, 62)); }
 
 // 2^n and 2^(n-1) where they are normal numbers, and x 2^n in two steps, as 2^n may not be; n is whole. A sum with 3/2 of
 // the power of 2 at which numbers are whole has n among its last bits, from where it goes to those of the exponent.

@@ -66,6 +66,8 @@ static inline Q abs(Q x) { return (Q)((__v8di)x & 0x7fffffffffffffff); }
 static inline Q neg(Q x) { return (Q)((__v8di)x ^ (long long)0x8000000000000000); }
 static inline D abs(D x) { return {abs(x.lo), abs(x.hi)}; }
 static inline D neg(D x) { return {neg(x.lo), neg(x.hi)}; }
+static inline F times_sign(F x, F y) { return (F)((__v16si)x ^ ((__v16si)y & (int)0x80000000)); }
+static inline Q times_sign(Q x, Q y) { return (Q)((__v8di)x ^ ((__v8di)y & (long long)0x8000000000000000)); }
 static inline F sqrt(F x) { return _mm512_sqrt_ps(x); }
 static inline D sqrt(D x) { return {_mm512_sqrt_pd(x.lo), _mm512_sqrt_pd(x.hi)}; }
 static inline F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
@@ -109,6 +111,16 @@ static inline F with_sign(F x, F y) {  // bit by bit: that of y where -0 has one
 static inline Q with_sign(Q x, Q y) {
   return (Q)_mm512_ternarylogic_epi64((__m512i)set(-0., x), (__m512i)y, (__m512i)x, 0xca);
 }
+
+// n as a whole number, of which the last bits count; whether it is odd; and x with the other sign where its second bit
+// is set.
+typedef __m512i W;
+static inline W whole(F n) { return (W)(n + set(0x1.8p23f, n)); }
+static inline W whole(Q n) { return (W)(n + set(0x1.8p52, n)); }
+static inline M odd(W n, F) { return {_mm512_test_epi32_mask(n, _mm512_set1_epi32(1))}; }
+static inline N odd(W n, Q) { return {_mm512_test_epi64_mask(n, _mm512_set1_epi64(1))}; }
+static inline F turned(F x, W n) { return times_sign(x, (F)_mm512_slli_epi32(n, 30)); }
+static inline Q turned(Q x, W n) { return times_sign(x, (Q)_mm512_slli_epi64(n, 62)); }
 
 // x 2^n and 2^(n-1); n is whole.
 static inline F scaled(F x, F n) { return _mm512_scalef_ps(x, n); }

@@ -1,4 +1,4 @@
-// The loop around a kernel's `step`: rows of columns, whole vectors, and a last one padded with zeros.
+// The loops of a kernel: rows of columns, blocks, tiles of whole vectors, and a last one padded with zeros.
 
 template <class T> static inline auto splat(const T* p) {
   T kept[LANES];
@@ -12,19 +12,26 @@ static inline D splat(const double* p) { return set(*p, D{}); }
 template <bool DENSE, class T> static inline auto get(const T* p, int64_t i, int64_t step) {
   return DENSE || step ? load(p + i) : splat(p);
 }
-template <bool DENSE, class T> static inline auto part(const T* p, int64_t i, int64_t step, int64_t n) {
-  if (!DENSE && !step) return splat(p);
+
+// Less than a vector: n numbers, and zeros.
+template <class T> struct Padded {
   T kept[LANES] = {};
-  memcpy(kept, p + i, n * sizeof(T));
-  return load(kept);
+  Padded() = default;
+  Padded(const T* p, int64_t step, int64_t n) {
+    for (int64_t i = 0; i < n; i++) kept[i] = p[i * step];
+  }
+  void put(T* p, int64_t n) const { memcpy(p, kept, n * sizeof(T)); }
+};
+template <class T> static inline auto part(const T* p, int64_t step, int64_t n) {
+  return load(Padded<T>(p, step, n).kept);
 }
 template <class T, class V> static inline void put(T* p, V x, int64_t n) {
-  T kept[LANES];
-  store(kept, x);
-  memcpy(p, kept, n * sizeof(T));
+  Padded<T> kept;
+  store(kept.kept, x);
+  kept.put(p, n);
 }
 
-constexpr int64_t BLOCK = 4096, PARALLEL = 32768;
+constexpr int64_t TILE = 16, BLOCK = 4096, PARALLEL = 32768;  // TILE in vectors
 
 // Does `count` pieces of work that have `elements` in all, on PyTorch's threads if there are many.
 template <class Work> static inline void over(int64_t count, int64_t elements, Work work) {

@@ -1,6 +1,10 @@
 // What the ops of a graph compute, on F and D alike, with the formulas of PyTorch's own CPU kernels.
 // Where a function gives up before the result leaves the range of its type, it is taken further here.
 
+// Up to where our sin and cos take the multiple of pi/2 off.
+static inline double turns(F) { return 1e5; }
+static inline double turns(D) { return 1e8; }
+
 // Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
 static inline double root(F) { return 1e19; }
 static inline double root(D) { return 1e154; }
@@ -24,7 +28,6 @@ SLEEF(cos, u10)
 SLEEF(tan, u10)
 SLEEF(asin, u10)
 SLEEF(acos, u10)
-SLEEF(atan, u10)
 SLEEF(asinh, u10)
 SLEEF(acosh, u10)
 SLEEF(atanh, u10)
@@ -35,17 +38,14 @@ SLEEF2(hypot, u05)
 }  // namespace sleef
 using sleef::acos;
 using sleef::asin;
-using sleef::atan;
 using sleef::atan2;
 using sleef::atanh;
-using sleef::cos;
 using sleef::exp2;
 using sleef::hypot;
 using sleef::lgamma;
 using sleef::log10;
 using sleef::log2;
 using sleef::pow;
-using sleef::sin;
 using sleef::tan;
 
 #define OWN(name, function)                               \
@@ -59,6 +59,9 @@ OWN(log1p, log1p)
 OWN(tanh, tanh)
 OWN(near_sinh, sinh)
 OWN(near_cosh, cosh)
+OWN(near_sin, sin)
+OWN(near_cos, cos)
+OWN(atan, atan)
 OWN(erf, erf)
 OWN(erfc, erfc)
 OWN(sigmoid, sigmoid)
@@ -68,6 +71,19 @@ template <class V> static inline M isnan(V x) { return ne(x, x); }
 template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
 BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
 
+// Beyond, SLEEF's: a call that nothing waits for.
+template <class V> __attribute__((noinline, cold)) static V far_sin(V x) { return sleef::sin(x); }
+template <class V> __attribute__((noinline, cold)) static V far_cos(V x) { return sleef::cos(x); }
+UNARY(sin) {
+  V y = near_sin(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_sin(x), y) : y;
+}
+UNARY(cos) {
+  V y = near_cos(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_cos(x), y) : y;
+}
 UNARY(sinh) {
   V y = near_sinh(x);
   M far = gt(abs(x), c<V>(steep(x)));
@@ -99,15 +115,22 @@ UNARY(relu) { return where(lt(x, ZERO), ZERO, x); }
 BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }
 BINARY(minimum) { return where(isnan(x) | lt(x, y), x, y); }
 UNARY(silu) { return x * sigmoid(x); }
-UNARY(log_sigmoid) { return minimum(ZERO, x) - log1p(exp(neg(abs(x)))); }
-UNARY(mish) { return x * tanh(log1p(exp(x))); }
 UNARY(gelu) { return x * c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440))); }
 UNARY(gelu_inner) { return c<V>(0.79788456080286535588) * (x + c<V>(0.044715) * (x * x * x)); }
 UNARY(gelu_tanh) { return c<V>(0.5) * x * (ONE + tanh(gelu_inner(x))); }
 UNARY(logit) { return log(x / (ONE - x)); }
 UNARY(hardsigmoid) { return minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
 UNARY(hardswish) { return x * minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
-TERNARY(softplus) { return where(gt(x * y, z), x, log1p(exp(x * y)) / y); }
+template <class V> static inline V softplus_sum(V x, V scaled, V tail, V beta, V threshold) {
+  return where(gt(scaled, threshold), x, (maximum(scaled, ZERO) + tail) / beta);
+}
+// With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below.
+template <class V> static inline V tanh_softplus(V x, V e) {
+  const M above = gt(x, ZERO);
+  const V two = c<V>(2), square = e * e, next = e + ONE, share = where(above, two, next);
+  const V whole = where(above, fma(two, square + e, ONE), fma(two, next, square));
+  return where(above, ONE, e) - square * share / whole;
+}
 BINARY(leaky_relu) { return where(gt(x, ZERO), x, x * y); }
 template <class V> static inline V elu(V x, V alpha, V scale, V input_scale) {
   return where(le(x, ZERO), expm1(x * input_scale) * (alpha * scale), x * scale);
@@ -127,10 +150,6 @@ template <class V> static inline V silu_backward(V g, V x) {
   V s = sigmoid(x);
   return g * (s * (ONE + x * (ONE - s)));
 }
-template <class V> static inline V mish_backward(V g, V x) {
-  V t = tanh(log1p(exp(x)));
-  return g * (t + x * sigmoid(x) * (ONE - t * t));
-}
 template <class V> static inline V gelu_backward(V g, V x) {
   V cdf = c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440)));
   V pdf = exp(c<V>(-0.5) * x * x) * c<V>(0.39894228040143267794);
@@ -141,9 +160,8 @@ template <class V> static inline V gelu_tanh_backward(V g, V x) {
   V inner = c<V>(0.79788456080286535588) * (ONE + c<V>(3 * 0.044715) * (x * x));
   return g * (c<V>(0.5) * (ONE + t) + c<V>(0.5) * x * ((ONE - t * t) * inner));
 }
-template <class V> static inline V softplus_backward(V g, V x, V beta, V threshold) {
-  V z = exp(x * beta);
-  return where(gt(x * beta, threshold), g, g * z / (z + ONE));
+template <class V> static inline V softplus_slope(V g, V share, V scaled, V threshold) {
+  return where(gt(scaled, threshold), g, g * share);
 }
 TERNARY(leaky_relu_backward) { return where(gt(y, ZERO), x, x * z); }
 TERNARY(threshold_backward) { return where(le(y, z), ZERO, x); }
@@ -158,11 +176,6 @@ template <class V> static inline V elu_backward_of_result(V g, V alpha, V scale,
 }
 template <class V> static inline V logit_backward(V g, V x) {
   return where(lt(x, ZERO) | gt(x, ONE), c<V>(0. / 0.), g / (x * (ONE - x)));
-}
-template <class V> static inline V log_sigmoid_backward(V g, V x) {
-  V z = exp(neg(abs(x)));
-  M negative = lt(x, ZERO);
-  return g * (where(negative, ONE, ZERO) - where(negative, ONE, c<V>(-1)) * (z / (ONE + z)));
 }
 
 // Conversions. A narrow type of 16 bits is computed in floats; a cast to it rounds.

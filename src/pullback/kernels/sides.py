@@ -1,0 +1,116 @@
+"""The sides of choices: what only one side needs is computed only where some lane of a vector chooses that side.
+
+Stable forms choose among several by thresholds, and the forms of the tails are the dear ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from pullback.kernels import ops
+
+aten = torch.ops.aten
+
+
+@dataclass(eq=False, slots=True)
+class Side:
+    """A side of a choice, or all that is always computed, which has no choice."""
+
+    choice: fx.Node | None = None
+    parent: Side | None = None
+    nodes: list[fx.Node] = field(default_factory=list)
+
+    def path(self) -> list[Side]:
+        """Return the sides around this one, from the outermost on."""
+        return [*(self.parent.path() if self.parent else []), self]
+
+
+CHEAP = frozenset(
+    [
+        *ops.COMPARING,
+        *ops.LOGICAL,
+        *ops.CHOOSING,
+        *(getattr(getattr(aten, name), kind) for name in ("add", "sub", "mul") for kind in ("Tensor", "Scalar")),
+        *(getattr(aten, name).default for name in ("neg", "abs", "clone", "alias", "detach", "sign", "relu")),
+    ]
+)
+"""Ops of few instructions."""
+_WORTH = 8
+"""How many cheap ops are worth a branch."""
+
+
+class Sides:
+    """Nodes divided among the sides of the choices that are among them.
+
+    Attributes:
+        all: what is always computed.
+        of: the others, by the choice and which of its sides it is.
+    """
+
+    def __init__(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> None:
+        self.all = Side()
+        self.of: dict[tuple[fx.Node, int], Side] = {}
+        self._order = {node: i for i, node in enumerate(nodes)}
+        home: dict[fx.Node, Side] = {}
+        for node in reversed(nodes):
+            around = [s for user in node.users for s in self._used_in(node, user, home)]
+            home[node] = self.all if node in outputs else _common(around)
+            for k in branches_of(node):
+                self.of[node, k] = Side(node, home[node])
+        for node in nodes:
+            home[node].nodes.append(node)
+        for key, side in reversed(list(self.of.items())):  # inner ones first
+            if sum(1 if n.target in CHEAP else _WORTH for n in side.nodes) < _WORTH:
+                self._dissolve(key, side)
+
+    @property
+    def every(self) -> list[Side]:
+        """What is always computed, and the sides."""
+        return [self.all, *self.of.values()]
+
+    def _used_in(self, node: fx.Node, user: fx.Node, home: Mapping[fx.Node, Side]) -> list[Side]:
+        """Return the innermost side that a use of a node lies in."""
+        if user not in home:
+            return []
+        branches = branches_of(user)
+        if node in branches.values() and [*user.args].count(node) == 1:
+            return [self.of[user, next(k for k, a in branches.items() if a is node)]]
+        return [home[user]]
+
+    def _dissolve(self, key: tuple[fx.Node, int], side: Side) -> None:
+        assert side.parent is not None
+        side.parent.nodes = sorted([*side.parent.nodes, *side.nodes], key=self._order.__getitem__)
+        for other in self.of.values():
+            if other.parent is side:
+                other.parent = side.parent
+        del self.of[key]
+
+
+def branches_of(node: fx.Node) -> dict[int, fx.Node | ops.Number]:
+    """Return what a node chooses from: where its condition holds, and where not."""
+    args: Sequence[Any] = node.args
+    if node.target == aten.where.self:
+        return {0: args[1], 1: args[2]}
+    if node.target == aten.masked_fill.Scalar:
+        return {0: ops.Number(args[2]), 1: args[0]}
+    return {}
+
+
+def condition_of(node: fx.Node) -> fx.Node:
+    """Return the truth values that a node chooses by."""
+    args: Sequence[Any] = node.args
+    condition: fx.Node = args[0] if node.target == aten.where.self else args[1]
+    return condition
+
+
+def _common(sides: Sequence[Side]) -> Side:
+    """Return the innermost side that holds all of some."""
+    first, *others = [side.path() for side in sides]
+    for path in others:
+        first = [a for a, b in zip(first, path, strict=False) if a is b]
+    return first[-1]

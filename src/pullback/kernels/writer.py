@@ -1,0 +1,213 @@
+"""The lines of C++ that compute some nodes, in calls of the functions of `include/`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pullback.kernels import ops
+from pullback.kernels.regions import value_of
+from pullback.kernels.sides import Side, Sides, branches_of, condition_of
+from pullback.kernels.stages import stages_of
+
+aten = torch.ops.aten
+
+
+class Writer:
+    """Writes the lines that compute some nodes.
+
+    Args:
+        nodes: in an order in which each stands after what it reads.
+        outputs: of the nodes, those that are read elsewhere.
+        names: of what they read.
+        exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
+        prefix: of the names that it gives.
+        staged: whether lines may belong to several loops, over `k`, from 0 on; one otherwise.
+
+    Attributes:
+        names: those of the nodes too.
+        count: how many loops there are.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[fx.Node],
+        outputs: Collection[fx.Node],
+        names: Mapping[fx.Node, str],
+        exact: bool = False,
+        prefix: str = "v",
+        staged: bool = False,
+    ) -> None:
+        self._exact, self._inputs, self._known = exact, list(names), {*names, *nodes}
+        self._locals = {node: f"{prefix}{len(names) + i}" for i, node in enumerate(nodes)}
+        self.names = {**names, **self._locals}
+        self._sides = Sides(nodes, frozenset(outputs))
+        self._equal = self._equals()
+        nodes = [node for node in nodes if node not in self._equal]
+        outputs = frozenset(self._equal.get(node, node) for node in outputs)
+        around = self._conditions()
+        reads = {node: [self._equal.get(a, a) for a in (*self._operands_of(node), *around[node])] for node in nodes}
+        self._stages = stages_of(nodes, outputs, reads) if staged else dict.fromkeys(nodes, 0)
+        self.count = 1 + max(self._stages.values(), default=0)
+        self._read = [{a for n in nodes if self._stages[n] == stage for a in reads[n]} for stage in range(self.count)]
+        self._crossing = [n for n in nodes if any(n in read for read in self._read[self._stages[n] + 1 :])]
+        self.names |= {node: f"{self._locals[node]}[k]" for node in self._crossing}
+        self.names |= {node: self.names[first] for node, first in self._equal.items()}
+
+    def arrays(self) -> list[str]:
+        """Return the lines that declare what one loop computes and another one reads."""
+        return [f"{vector_of(node)} {self._locals[node]}[TILE];" for node in self._crossing]
+
+    def reads(self, stage: int) -> list[fx.Node]:
+        """Return what the lines of a loop read that is none of the nodes."""
+        return [a for a in self._inputs if a in self._read[stage]]
+
+    def stage(self, node: fx.Node) -> int:
+        """Return which loop computes a node."""
+        return self._stages[self._equal.get(node, node)]
+
+    def lines(self, stage: int = 0) -> list[str]:
+        """Return the lines of one loop."""
+        return self._block(self._sides.all, "", stage)
+
+    def _equals(self) -> dict[fx.Node, fx.Node]:
+        """Return nodes whose expression another one has that is there before them, and that one.
+
+        A compiler sees as much within one loop; what is computed in two is computed twice.
+        """
+        equal: dict[fx.Node, fx.Node] = {}
+        side_of = {node: side for side in self._sides.every for node in side.nodes}
+        first: dict[tuple[Side, str], fx.Node] = {}
+        for node in self._locals:
+            if branches_of(node):
+                continue
+            text = f"{vector_of(node)} {self._expression(node, vector_of(node))}"
+            found = next((first[s, text] for s in side_of[node].path() if (s, text) in first), None)
+            if found is None:
+                first[side_of[node], text] = node
+            else:
+                equal[node], self.names[node] = found, self.names[found]
+        for side in self._sides.every:
+            side.nodes = [node for node in side.nodes if node not in equal]
+        return equal
+
+    def _conditions(self) -> dict[fx.Node, list[fx.Node]]:
+        """Return the conditions of the sides that each node lies in."""
+        return {
+            node: [condition_of(s.choice) for s in side.path() if s.choice]
+            for side in self._sides.every
+            for node in side.nodes
+        }
+
+    def _block(self, side: Side, lanes: str, stage: int) -> list[str]:
+        """Return the lines of a side; `lanes` names those that take it, empty for all."""
+        lines = []
+        for node in side.nodes:
+            if branches_of(node):
+                lines += self._choice(node, lanes, stage)
+            elif self._stages[node] == stage:
+                lines.append(self._defined(node, self._expression(node, vector_of(node))))
+        return lines
+
+    def _defined(self, node: fx.Node, text: str) -> str:
+        name = self.names[node]
+        return f"{name} = {text};" if node in self._crossing else f"const {vector_of(node)} {name} = {text};"
+
+    def _choice(self, node: fx.Node, lanes: str, stage: int) -> list[str]:
+        """Return what a loop computes for a choice: of its sides, and, where it is done, of the result."""
+        condition, vector, name = self._operand(condition_of(node), "M"), vector_of(node), self._locals[node]
+        ends = self._stages[node] == stage
+        lines, values = [], {}
+        for i, branch in branches_of(node).items():
+            side, chosen = self._sides.of.get((node, i)), f"{name}_{i}"
+            value = self._side_value(branch, vector)
+            block = self._block(side, f"{name}_on{i}", stage) if side else []
+            if side and side.nodes and (ends or block):
+                takes = condition if i == 0 else f"~{condition}"
+                lines += [f"{vector} {chosen}{{}};"] if ends else []
+                lines += [
+                    f"if (const M {name}_on{i} = {f'{lanes} & ' if lanes else ''}{takes}; any({name}_on{i})) {{",
+                    *(f"  {line}" for line in block),
+                    *([f"  {chosen} = {value};"] if ends else []),
+                    "}",
+                ]
+                value = chosen
+            values[i] = value
+        if ends:
+            lines.append(self._defined(node, f"where({condition}, {values[0]}, {values[1]})"))
+        return lines
+
+    def _side_value(self, branch: fx.Node | ops.Number, vector: str) -> str:
+        return self._operand(branch, vector) if isinstance(branch, fx.Node) else str(ops.Number(branch.value, vector))
+
+    def _expression(self, node: fx.Node, vector: str) -> str:
+        if node.target == aten._to_copy.default:
+            return self._cast(node, vector)
+        wanted = vector
+        if node.target in ops.COMPARING:
+            wanted = ops.COMPUTED[_common_dtype(node)]
+        operands = {a: self._operand(a, wanted) for a in self._operands_of(node)}
+        if mirrored := self._mirrored(node):
+            text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
+        else:
+            text = ops.expression(node, operands, wanted)
+        rounds = self._exact and _dtype(node).itemsize == 2
+        return f"through<{ops.STORED[_dtype(node)]}>({text})" if rounds else text
+
+    def _operands_of(self, node: fx.Node) -> list[fx.Node]:
+        """Return what the expression of a node reads."""
+        mirrored = self._mirrored(node)
+        return node.all_input_nodes if mirrored is None else [mirrored]
+
+    def _mirrored(self, node: fx.Node) -> fx.Node | None:
+        """Return x where f(−x) is computed of x: for the few f that share their work with f(x)."""
+        if node.target not in ops.MIRRORED or node.all_input_nodes[0].target != aten.neg.default:
+            return None
+        (x,) = node.all_input_nodes[0].all_input_nodes
+        return x if x in self._known else None
+
+    def _cast(self, node: fx.Node, vector: str) -> str:
+        (source,) = node.all_input_nodes
+        text, to = self._operand(source, vector), _dtype(node)
+        rounds = to.itemsize == 2 and _dtype(source) != to and _dtype(source) != torch.bool
+        return f"through<{ops.STORED[to]}>({text})" if rounds else text
+
+    def _operand(self, node: fx.Node, vector: str) -> str:
+        """Return an operand as a vector of a type."""
+        value = ops.constant_of(node)
+        if value is not None:
+            kept = torch.tensor(value, dtype=_dtype(node), device="cpu").item()
+            return str(ops.Number(kept, vector))
+        return _CASTS[vector_of(node), vector].format(self.names[node])
+
+
+_CASTS = {
+    **{(v, v): "{}" for v in "FDM"},
+    ("F", "D"): "wide({})",
+    ("D", "F"): "narrow({})",
+    ("M", "F"): "number<F>({})",
+    ("M", "D"): "number<D>({})",
+    ("F", "M"): "truth({})",
+    ("D", "M"): "truth({})",
+}
+
+
+def vector_of(node: fx.Node) -> str:
+    """Return the type of vector that a value is computed in."""
+    return ops.COMPUTED[_dtype(node)]
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    dtype: torch.dtype = value_of(node).dtype
+    return dtype
+
+
+def _common_dtype(node: fx.Node) -> torch.dtype:
+    """Return the dtype in which operands are compared; that of a dimensionless one counts for less, as in PyTorch."""
+    args: Sequence[Any] = node.args[:2]
+    operands = [value_of(a) if isinstance(a, fx.Node) else a for a in args]
+    common: torch.dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype
+    return torch.float32 if common == torch.bool else common

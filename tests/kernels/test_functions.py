@@ -12,7 +12,7 @@ from pullback.kernels.eager import lower
 
 NAMES = "exp expm1 log log1p sin cos sinh cosh tanh atan erf erfc sigmoid"
 FUNCTIONS = {name: getattr(torch, name) for name in NAMES.split()}
-BOUNDS = {"sin": 1.1, "cos": 1.1, "atan": 1.3, "sinh": 1.1, "erf": 1.1, "erfc": 1.4, "sigmoid": 2.0}
+BOUNDS = {"sin": 1.1, "cos": 1.1, "atan": 1.4, "sinh": 1.1, "erf": 1.1, "erfc": 1.4, "sigmoid": 2.0}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, -2.0, 1e-300, -1e-300, 5e-324, -5e-324, 1e300, -1e300]
 SPECIAL += [1e-45, -1e-45, 3e38, -3e38, 1e17, -1e17, 1e-17, -1e-17, 88.8, -88.8, -104.0, -745.1, -745.2, 89.3, 709.7]
 

@@ -2,16 +2,15 @@
 
 ## What it finds
 Two forwards on different inputs, then the backward of the first: it must give the gradient that the first gives
-when run alone. And two backwards over one retained graph: the second must give what the first gave. State kept
-on the class or in a module, popped lists, and buffers that the backward reuses break one or the other.
+when run alone. State kept on the class or in a module breaks this.
 
 ## Why it hurts
-A layer that is used twice in a model, gradient accumulation over two losses, and data parallelism in threads
-silently train on the gradient of another call.
+A layer that is used twice in a model, and data parallelism in threads, silently train on the gradient of another
+call.
 
 ## Limits
-A second backward that raises is a warning: it is loud. Functions that draw random numbers of their own accord
-may differ without sharing anything.
+Functions that draw random numbers of their own accord may differ without sharing anything. Two backwards over one
+graph are PB206.
 
 ## Bad
 ```python
@@ -83,8 +82,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
             ],
             hint=_HINT,
         )
-        return
-    yield from _twice(audit)
 
 
 def _alone(audit: Audit) -> list[Tensor | None]:
@@ -108,35 +105,6 @@ def _interleaved(audit: Audit) -> Difference | None:
 def _other_values(case: Case) -> Case:
     """Return the case with its elements in another order: no value that the function might refuse."""
     return case.map_inputs(lambda t: t.flatten().roll(1).reshape(t.shape) if t.numel() > 1 else t / 2, "other values")
-
-
-def _twice(audit: Audit) -> Iterator[Finding]:
-    """Run the backward twice over one graph."""
-    run = forward(audit.subject, audit.base)
-    cotangents = standard_cotangents(run.roots)
-    reseed()  # a backward that draws random numbers is to draw the same ones
-    first = vjp(run, cotangents, retain_graph=True)
-    reseed()
-    try:
-        where = difference(first, vjp(run, cotangents))
-        what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
-    except Raised as error:
-        where, what = None, str(error)
-    if what:
-        yield audit.finding(
-            "PB120",
-            "error" if where else "warning",
-            "wrong" if where else "unsupported",
-            f"in a second backward over a retained graph, {what}",
-            case=audit.base,
-            tail=[
-                audit.outs,
-                "g = [torch.ones_like(o) for o in outs]",
-                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
-                "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
-            ],
-            hint=_HINT,
-        )
 
 
 RULE = rule(__doc__, runtime=_run)

@@ -51,6 +51,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_leaves
+from pullback.check.rules._kept import origin
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Run, forward
 from pullback.dtypes import has_derivative
@@ -65,7 +66,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     ctx = _context(run, audit.subject.target)
     held = {} if ctx is None else _held(ctx)
     for floating in (True, False):
-        told = [f"ctx.{name} ({_what(t, run)})" for name, t in held.items() if has_derivative(t) == floating]
+        told = [f"ctx.{name} ({origin(t, run)})" for name, t in held.items() if has_derivative(t) == floating]
         if told:
             yield audit.finding(
                 "PB201",
@@ -97,14 +98,6 @@ def _held(ctx: Any) -> dict[str, Tensor]:
     """Return, of each attribute, the first tensor in it."""
     leaves = {name: [v for v in tree_leaves(value)[0] if isinstance(v, Tensor)] for name, value in vars(ctx).items()}
     return {name: found[0] for name, found in leaves.items() if found}
-
-
-def _what(t: Tensor, run: Run) -> str:
-    where = t.untyped_storage().data_ptr()
-    inputs = [*run.inputs, *(a for a in run.arguments if isinstance(a, Tensor))]
-    if any(where == x.untyped_storage().data_ptr() for x in inputs):
-        return "an input"
-    return "an output" if any(where == o.untyped_storage().data_ptr() for o in run.outputs) else "computed"
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",))

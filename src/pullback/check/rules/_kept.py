@@ -1,0 +1,20 @@
+"""Where a tensor that a function keeps comes from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from pullback.check.trial import Run
+
+Origin = Literal["an input", "an output", "computed"]
+
+
+def origin(t: Tensor, run: Run) -> Origin:
+    """Return whose memory a tensor is in."""
+    where = t.untyped_storage().data_ptr()
+    inputs = [*run.inputs, *(a for a in run.arguments if isinstance(a, Tensor))]
+    if any(where == x.untyped_storage().data_ptr() for x in inputs):
+        return "an input"
+    return "an output" if any(where == o.untyped_storage().data_ptr() for o in run.outputs) else "computed"

@@ -1,0 +1,181 @@
+"""saved-but-unused (PB205): the forward saves a tensor that no gradient depends on.
+
+## What it finds
+Each saved tensor is handed to the backward with other values in its place: of other sign, zero, far out, NaN. Where
+no gradient changes by a bit, for all inputs and for each alone, and no second derivative does either, the backward
+does not use it. How many bytes that is, is told.
+
+## Why it hurts
+What is saved lives until the backward is over: it is often the largest part of what training needs. An input that is
+saved for nothing may not be changed in place either.
+
+## Limits
+Sees the example: what another value of an option needs is used there and not here. What is used for its shape alone
+counts as unused: a shape can be kept on `ctx`. A warning for a tensor that the forward made, an info for an input or an
+output, whose memory is often held by somebody else as well. What is saved by `save_for_forward` alone is left alone.
+
+## Bad
+```python
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        e = torch.exp(-x)
+        out = 1 / (1 + e)
+        ctx.save_for_backward(e, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        e, out = ctx.saved_tensors
+        return g * out * (1 - out)
+```
+
+## Good
+```python
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.sigmoid(x)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * out * (1 - out)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from pullback.check.cases.repro import call_text
+from pullback.check.derivative.agreement import difference
+from pullback.check.rules._altered import altered
+from pullback.check.rules._kept import origin
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+class _Swap:
+    """Hooks that hand back another tensor in the place of the `position`-th saved one; by default the saved ones.
+
+    Attributes:
+        saved: every tensor that was saved, in order.
+    """
+
+    def __init__(self, position: int = -1, other: Tensor | None = None) -> None:
+        self.saved: list[Tensor] = []
+        self._position, self._other = position, other
+        self._hooks = saved_tensors_hooks(self._pack, self._unpack)
+
+    def __enter__(self) -> _Swap:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._hooks.__exit__(*raised)
+
+    def _pack(self, t: Tensor) -> int:
+        self.saved.append(t.detach())
+        return len(self.saved) - 1
+
+    def _unpack(self, position: int) -> Tensor:
+        if position == self._position and self._other is not None:
+            return self._other
+        return self.saved[position]
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works:
+        return
+    with _Swap() as swap:
+        run = forward(audit.subject, audit.base)
+    if not swap.saved or difference(_first(audit), _first(audit), rounding=0.0):
+        return
+    for position, t in enumerate(swap.saved):
+        others = altered(t)
+        if not others or any(_tells(audit, position, other) for other in others):
+            continue
+        what = origin(t, run)
+        yield audit.finding(
+            "PB205",
+            "warning" if what == "computed" else "info",
+            "wrong",
+            f"the forward saves tensor {position} ({what}), of {t.numel() * t.element_size()} bytes, "
+            "and no gradient depends on it",
+            case=audit.base,
+            tail=_script(audit, position),
+            hint="leave it out of ctx.save_for_backward; a shape or a dtype can be an attribute of ctx",
+        )
+
+
+def _first(audit: Audit, mask: Sequence[bool] | None = None, swap: _Swap | None = None) -> list[Tensor | None]:
+    with swap or _Swap():
+        run = forward(audit.subject, audit.base, mask)
+    return vjp(run, standard_cotangents(run.roots))
+
+
+def _second(audit: Audit, swap: _Swap | None = None) -> list[Tensor | None]:
+    """Return the gradient of the sum of squares of the gradients."""
+    with swap or _Swap():
+        run = forward(audit.subject, audit.base)
+    found = vjp(run, standard_cotangents(run.roots), create_graph=True)
+    squares = [g.abs().square().sum() for g in found if g is not None and g.requires_grad]
+    if not squares:
+        return []
+    with guarded("double backward"):
+        return list(torch.autograd.grad(sum(squares[1:], squares[0]), run.inputs, allow_unused=True))
+
+
+def _tells(audit: Audit, position: int, other: Tensor) -> bool:
+    """Whether another tensor in the place of a saved one changes any derivative, or makes it raise."""
+    count = len(audit.names)
+    alone = [[k == n for k in range(count)] for n in range(count)] if count > 1 else []
+    try:
+        for mask in (None, *alone):
+            try:
+                expected = _first(audit, mask)
+            except Raised:
+                continue  # PB113's subject
+            if difference(expected, _first(audit, mask, _Swap(position, other)), rounding=0.0):
+                return True
+        try:
+            twice = _second(audit)
+        except Raised:
+            return False
+        again = _second(audit, _Swap(position, other))
+        return len(again) != len(twice) or difference(twice, again, rounding=0.0) is not None
+    except Raised:
+        return True
+
+
+def _script(audit: Audit, position: int) -> list[str]:
+    return [
+        "saved = []",
+        "def pack(t):",
+        "    saved.append(t)",
+        "    return len(saved) - 1",
+        "def unpack(k):",
+        f"    return torch.zeros_like(saved[k]) if k == {position} else saved[k]",
+        audit.outs,
+        "g = [torch.ones_like(o) for o in outs]",
+        "print(torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+        "with torch.autograd.graph.saved_tensors_hooks(pack, unpack):",
+        f"    out = fn({call_text(audit.base)})",
+        audit.outs,
+        f"print('with zeros for saved tensor {position}:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+    ]
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -1,0 +1,88 @@
+"""unmarked-constant-output (PB208): an output has no derivative, and looks as if it had one.
+
+## What it finds
+Of several outputs one that requires grad, though no input moves it and no gradient depends on its cotangent: a mask, a
+count or an index in floating point that is not marked by `ctx.mark_non_differentiable`.
+
+## Why it hurts
+Whoever puts it in a loss gets a gradient of zeros and no error. Whatever is computed from it is recorded, and kept, for
+a backward that has nothing to give.
+
+## Limits
+Whole numbers and masks of dtype bool need no mark: PyTorch never takes them for differentiable. A function of one
+output that is flat everywhere, like `sign`, is left alone, as PyTorch's own are. Sees the example.
+
+## Bad
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (x > 0).to(x.dtype)
+        ctx.save_for_backward(mask)
+        return x * mask, mask
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (mask,) = ctx.saved_tensors
+        return g * mask
+```
+
+## Good
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (x > 0).to(x.dtype)
+        ctx.mark_non_differentiable(mask)
+        ctx.save_for_backward(mask)
+        return x * mask, mask
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (mask,) = ctx.saved_tensors
+        return g * mask
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.derivative.diagnosis import ignored_cotangents
+from pullback.check.derivative.first_order import moves_output
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    result = audit.base_result
+    if result is None or result.error or len(result.run.differentiable) < 2:
+        return
+    ignored = ignored_cotangents(audit, result)
+    if len(ignored) == len(result.run.differentiable):
+        return  # nothing depends on any cotangent: not a matter of this output
+    for output in ignored:
+        orders = range(len(audit.names))
+        if any(moves_output(audit.subject, result, order, output, audit.generator) for order in orders):
+            continue  # PB111's subject
+        position = result.run.differentiable[output]
+        yield audit.finding(
+            "PB208",
+            "warning",
+            "wrong",
+            f"output {position} does not move with any input and is not marked as non-differentiable",
+            case=audit.base,
+            tail=[
+                audit.outs,
+                f"print('requires grad:', outs[{output}].requires_grad)",
+                f"print('gradients:', torch.autograd.grad(outs[{output}].sum(), inputs, allow_unused=True))",
+            ],
+            hint="call ctx.mark_non_differentiable on it",
+        )
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

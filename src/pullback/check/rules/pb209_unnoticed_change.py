@@ -1,0 +1,132 @@
+"""unnoticed-change (PB209): an in-place change between forward and backward silently changes the gradient.
+
+## What it finds
+After a forward each tensor that went in, and each that came out, is changed in place by an ordinary operation, one at a
+time; then the backward runs. PyTorch's own operations raise, or do not need that tensor. Here the gradient is another
+one and nothing is said: the tensor was kept on `ctx`, or saved as `x.data`, so its version is not checked.
+
+## Why it hurts
+`relu_`, `x += y` and reused buffers are everywhere. The gradient is that of the new numbers at the place of the old
+ones, without a sign.
+
+## Limits
+A warning for whole numbers and masks, which are seldom changed in place. Nested lists of tensors are looked into,
+other objects are not. Sees the example.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.data)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback._torch import tree_leaves
+from pullback.check.cases.repro import variables
+from pullback.check.derivative.agreement import Difference, difference, gradients
+from pullback.check.rules._altered import altered
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
+from pullback.dtypes import has_derivative
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works:
+        return
+    expected, again = (gradients(audit.subject, audit.base) for _ in range(2))
+    if difference(expected, again, rounding=0.0):
+        return  # determinism is another property
+    for position, t in enumerate(_tensors(audit.base_run)):
+        where = _after_change(audit, position, expected)
+        if where is None:
+            continue
+        name, expression = _named(audit, position)
+        change = f"-3 * {expression}" if has_derivative(t) else f"{expression}.max() - {expression}"
+        yield audit.finding(
+            "PB209",
+            "error" if has_derivative(t) else "warning",
+            "wrong",
+            f"after an in-place change of {name}, which raises nothing, "
+            f"the gradient of {audit.names[where.order]} changes: {where}",
+            case=audit.base,
+            tail=[
+                audit.outs,
+                "g = [torch.ones_like(o) for o in outs]",
+                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+                "with torch.no_grad():",
+                f"    {expression}.copy_({change})",
+                "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+            ],
+            hint="save the tensor itself by ctx.save_for_backward: then PyTorch checks its version",
+        )
+        return
+
+
+def _tensors(run: Run) -> list[Tensor]:
+    """Return every tensor that went in by position, then every one that came out."""
+    return [*(t for t in tree_leaves(run.arguments)[0] if isinstance(t, Tensor)), *run.outputs]
+
+
+def _named(audit: Audit, position: int) -> tuple[str, str]:
+    """Return what to call one of these tensors, and an expression for it in a reproduction."""
+    case = audit.base
+    given = [p for p, value in enumerate(case.values) if isinstance(value, Tensor) and case.paths[p][0] == 0]
+    if position < len(given):
+        return case.names[given[position]], variables(case)[given[position]]
+    output = position - len(given)
+    tensors = "[o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]"
+    return f"output {output}", f"{tensors}[{output}]"
+
+
+def _after_change(audit: Audit, position: int, expected: list[Tensor | None]) -> Difference | None:
+    """Return where the gradient is another one after a tensor was changed in place; `None` if that is refused."""
+    run = forward(audit.subject, audit.base)
+    t = _tensors(run)[position]
+    others = altered(t)
+    if not others:
+        return None
+    try:
+        with torch.no_grad():
+            t.copy_(others[0])
+    except RuntimeError:
+        return None  # an expanded tensor, or a view that autograd protects
+    try:
+        return difference(expected, vjp(run, standard_cotangents(run.roots, run.differentiable)))
+    except Raised:
+        return None
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -1,0 +1,84 @@
+"""grad-written-by-hand (PB210): the backward writes to an input's `.grad`.
+
+## What it finds
+`torch.autograd.grad`, which returns gradients and leaves `.grad` alone, is called on inputs that are leaves. If one
+of them has a `.grad` afterwards, the backward put it there: by hand, or by `.backward()` on a graph that reaches the
+input.
+
+## Why it hurts
+`loss.backward()` adds the returned gradient to the one written: twice the gradient. `torch.autograd.grad`, double
+backward, hooks and everything built on them do not see what was written.
+
+## Limits
+Sees inputs; for tensors that the function reads without being given them see PB118.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            (x * x).backward(g)
+        return x.grad
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            copy = x.detach().requires_grad_()
+            (gx,) = torch.autograd.grad(copy * copy, copy, g)
+        return gx
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._rule import rule
+from pullback.check.trial import forward, standard_cotangents, vjp
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works:
+        return
+    run = forward(audit.subject, audit.base)
+    vjp(run, standard_cotangents(run.roots))
+    written = [name for name, x in zip(audit.names, run.inputs, strict=True) if x.is_leaf and x.grad is not None]
+    if written:
+        yield audit.finding(
+            "PB210",
+            "error",
+            "wrong",
+            f"the backward writes to .grad of {' and '.join(dict.fromkeys(written))}: loss.backward() adds to that",
+            case=audit.base,
+            tail=[
+                audit.outs,
+                "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs], allow_unused=True)",
+                "print('.grad after autograd.grad:', [x.grad for x in inputs])",
+            ],
+            hint="return the gradient; in a nested backward differentiate a detached copy, by torch.autograd.grad",
+        )
+
+
+RULE = rule(__doc__, runtime=_run)

@@ -1,7 +1,19 @@
 """All mutants, by family."""
 
 from ..model import Mutant
-from . import context, cotangents, derivatives, forward_mode, hidden_inputs, numerics, second_order, slots, transforms
+from . import (
+    context,
+    cotangents,
+    derivatives,
+    forward_mode,
+    hidden_inputs,
+    kept,
+    layouts,
+    numerics,
+    second_order,
+    slots,
+    transforms,
+)
 
 FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "derivatives": derivatives.MUTANTS,
@@ -13,5 +25,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "transforms": transforms.MUTANTS,
     "numerics": numerics.MUTANTS,
     "context": context.MUTANTS,
+    "kept": kept.MUTANTS,
+    "layouts": layouts.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

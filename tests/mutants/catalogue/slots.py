@@ -199,7 +199,7 @@ MUTANTS = (
         new="        ctx.save_for_backward(x)\n        ctx.pending = [True]\n",
         also=(("        slope = ", "        ctx.pending.pop()\n        slope = "),),
         mode=39,
-        expects=("PB120",),
+        expects=("PB206",),
         note="A second backward through a retained graph crashes.",
     ),
     Mutant(

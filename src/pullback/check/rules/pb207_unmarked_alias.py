@@ -42,7 +42,7 @@ class ReverseGradient(torch.autograd.Function):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -67,10 +67,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if order is None:
             continue
         name, what = audit.names[order], "the output" if outputs == 1 else f"output {position}"
-        if out._is_view() and out.requires_grad:
+        found = _after_write(out, run.inputs[order])
+        if found == "refused":
             message = f"{what} is a view of {name}: autograd refuses to change either of them in place afterwards"
             yield audit.finding("PB207", "info", "wrong", message, case=audit.base, hint=_HINT)
-        elif _writes_through(out, run.inputs[order]):
+        elif found == "written":
             variable = variables(audit.base)[audit.base.wrt[order]]
             yield audit.finding(
                 "PB207",
@@ -81,8 +82,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 case=audit.base,
                 tail=[
                     f"outs = [o for o in {_LEAVES} if isinstance(o, torch.Tensor)]",
-                    "with torch.no_grad():",
-                    f"    outs[{position}].add_(1)",
+                    f"outs[{position}].add_(1)",
                     f"print('{name} is now', {variable})",
                 ],
                 hint=_HINT,
@@ -103,11 +103,14 @@ def _shared_with(out: Tensor, inputs: list[Tensor]) -> int | None:
     return next((k for k, x in enumerate(inputs) if x.untyped_storage().data_ptr() == where), None)
 
 
-def _writes_through(out: Tensor, x: Tensor) -> bool:
+def _after_write(out: Tensor, x: Tensor) -> Literal["refused", "written", "apart"]:
+    """Return what an in-place operation on the output does to the input."""
     before = x.detach().clone()
-    with torch.no_grad():
+    try:
         out.add_(1)
-    return not same(before, x.detach())
+    except RuntimeError:
+        return "refused"
+    return "apart" if same(before, x.detach()) else "written"
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",))

@@ -1,0 +1,205 @@
+"""Rules about what of a call stays, in whose memory, and what a change of it does: what they tell apart."""
+
+import gc
+
+import torch
+
+import pullback
+
+from ..making import normal
+
+
+def found(rule, target, *inputs):
+    return [(f.severity, f.message) for f in pullback.check(target, *(inputs or (normal(4),)), select=rule).findings]
+
+
+def square(save, load=lambda ctx: ctx.saved_tensors[0]):
+    """Return a Function x² that keeps x as `save(ctx, x)` does and takes it back by `load`."""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            save(ctx, x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * load(ctx)
+
+    return Square
+
+
+def test_204_what_the_last_call_made_may_stay():
+    last = []
+
+    def save(ctx, x):
+        ctx.save_for_backward(x)
+        last[:] = [x]
+
+    assert found("PB204", square(save)) == []
+
+
+def test_204_tells_a_leak_from_a_cycle():
+    every = []
+
+    def save(ctx, x):
+        ctx.save_for_backward(x)
+        every.append(x)
+
+    ((severity, message),) = found("PB204", square(save))
+    assert severity == "error"
+    assert message.endswith("what the call held stays for good: 32 bytes a call")
+
+
+def test_204_a_cycle_made_in_the_backward():
+    def load(ctx):
+        ctx.again = [ctx]
+        return ctx.saved_tensors[0]
+
+    ((severity, message),) = found("PB204", square(lambda ctx, x: ctx.save_for_backward(x), load))
+    assert severity == "warning"
+    assert message.startswith("after forward and backward")
+    assert gc.isenabled()
+
+
+def test_205_what_only_a_second_derivative_needs_is_used():
+    class Slope(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, slope):
+            ctx.save_for_backward(x)
+            return slope.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return -g * x.sin(), None
+
+    class Sin(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x, x.cos())
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            x, slope = ctx.saved_tensors
+            return g * Slope.apply(x, slope)
+
+    assert found("PB205", Sin) == []
+
+
+def test_205_what_is_only_compared_is_used():
+    class Threshold(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x, x > -50, x + 1)
+            return x.clamp(min=-50)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, above, _ = ctx.saved_tensors
+            return torch.where((x > 900) | (x == -70), 0, g * above)
+
+    ((severity, message),) = found("PB205", Threshold)
+    assert (severity, "tensor 2 (computed), of 32 bytes" in message) == ("warning", True)
+
+
+def test_206_one_that_is_popped_is_loud():
+    def save(ctx, x):
+        ctx.kept = [x]
+
+    ((severity, message),) = found("PB206", square(save, lambda ctx: ctx.kept.pop()))
+    assert severity == "warning"
+    assert "pop from empty list" in message
+
+
+def test_206_noise_is_not_held_against_the_graph():
+    calls = []
+
+    def load(ctx):
+        calls.append(1)
+        return ctx.saved_tensors[0] * len(calls)
+
+    assert found("PB206", square(lambda ctx, x: ctx.save_for_backward(x), load)) == []
+
+
+def test_207_an_alias_that_autograd_protects_is_an_info():
+    class Columns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.mT
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.mT
+
+    assert [severity for severity, _ in found("PB207", Columns, normal(2, 3))] == ["info"]
+
+
+def test_207_one_marked_as_constant_is_a_warning():
+    class WithInput(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            same = x.detach()
+            ctx.mark_non_differentiable(same)
+            ctx.save_for_backward(x)
+            return x * x, same
+
+        @staticmethod
+        def backward(ctx, g, _):
+            (x,) = ctx.saved_tensors
+            return 2 * g * x
+
+    ((severity, message),) = found("PB207", WithInput)
+    assert severity == "warning"
+    assert message.startswith("output 1 is in the memory of x")
+
+
+def test_208_one_flat_output_alone_is_left_alone():
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sign()
+
+        @staticmethod
+        def backward(ctx, g):
+            return torch.zeros_like(g)
+
+    assert found("PB208", Sign) == []
+
+
+def test_209_whole_numbers_are_a_warning():
+    class Pick(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, index):
+            ctx.index, ctx.shape = index, x.shape
+            return x[index]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.new_zeros(ctx.shape).index_put((ctx.index,), g, accumulate=True), None
+
+    ((severity, message),) = found("PB209", Pick, normal(4).requires_grad_(), torch.tensor([3, 1, 1]))
+    assert severity == "warning"
+    assert message.startswith("after an in-place change of index")
+
+
+def test_209_a_copy_may_be_kept():
+    assert found("PB209", square(lambda ctx, x: ctx.save_for_backward(x.clone()))) == []
+
+
+def test_210_a_leaf_of_its_own_may_be_used():
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            leaf = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                (leaf * leaf).backward(g)
+            return leaf.grad
+
+    assert found("PB210", Square) == []

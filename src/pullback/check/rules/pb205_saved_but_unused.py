@@ -178,4 +178,5 @@ def _script(audit: Audit, position: int) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+"""Not shrunk: the bytes are those of the example."""

@@ -10,6 +10,7 @@ import torch
 
 from pullback.check.case import Case
 from pullback.check.cases import dtypes
+from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs, script
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import Difference, difference
@@ -164,6 +165,11 @@ class Facts:
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example, three directions for each input."""
         return self.compare(self.base, directions=3)
+
+    @functools.cached_property
+    def growths(self) -> list[Growth]:
+        """How the shapes of the outputs follow each size of the inputs, where the forward takes other sizes."""
+        return list(growths(self.subject, self.base))
 
     @functools.cached_property
     def numbers(self) -> Numbers:

@@ -155,7 +155,7 @@ MUTANTS = (
         old="return g * slope",
         new="return g.as_strided(x.shape, x.stride(), g.storage_offset()) * slope",
         mode=14,
-        expects=("PB101", "PB119"),
+        expects=("PB502",),
         note="A kernel that indexes g as it indexed x: wrong for transposed g, out of bounds for expanded g.",
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
         old="unit = x * inverse\n",
         new="unit = x * inverse\n        g = g.view(-1).view(x.shape)\n",
         mode=15,
-        expects=("PB119",),
+        expects=("PB502",),
         note="`view` fails on a cotangent whose strides do not allow it.",
     ),
     Mutant(

@@ -1,0 +1,129 @@
+"""stride-dependent-value (PB501): the value depends on the strides of an input, or the forward takes only some.
+
+## What it finds
+The example with the same values transposed, sliced with a step, at an offset, expanded from its first row and in
+channels-last order, against contiguous copies: every output must be the same.
+
+## Why it hurts
+The result of `.t()`, of a slice or of `expand` is not contiguous. A kernel that runs through memory as if it were
+computes other numbers from it, and their derivative may well be right: `gradcheck` has passed a function that had
+become the identity on transposed inputs.
+
+## Limits
+A forward that raises for want of contiguous memory is loud: a warning if the error is that of a `view`, and an info if
+the forward says so itself. A function that draws random numbers draws them in the order of memory and is left alone.
+The gradient on such inputs is PB101's and PB119's subject.
+
+## Bad
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        return s * x.as_strided(x.shape, (x.shape[1], 1))
+
+    @staticmethod
+    def backward(ctx, g):
+        (s,) = ctx.saved_tensors
+        return g * s, None
+
+def inputs():
+    return torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor(1.5, dtype=torch.float64)
+```
+
+## Good
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(s)
+        return s * x.contiguous().as_strided(x.shape, (x.shape[1], 1))
+
+    @staticmethod
+    def backward(ctx, g):
+        (s,) = ctx.saved_tensors
+        return g * s, None
+
+def inputs():
+    return torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor(1.5, dtype=torch.float64)
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.cases import layouts
+from pullback.check.cases.repro import call_text, variables
+from pullback.check.derivative.agreement import difference
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_OF_A_VIEW = re.compile(r"view size is not compatible|view\(\) on a tensor|cannot be viewed")
+_OF_LAYOUT = re.compile(r"contiguous|stride|memory.format|layout", re.IGNORECASE)
+_HINT = "use reshape where a view is taken, and .contiguous() before a kernel"
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.draws:
+        return
+    refused = False
+    for case in layouts.other_layouts(audit.base):
+        try:
+            expected = _values(audit, layouts.contiguous(case))
+        except Raised:
+            continue
+        try:
+            got = _values(audit, case)
+        except Raised as error:
+            if not refused:
+                yield from _refusal(audit, case, error)
+            refused = True
+            continue
+        where = difference(expected, got)
+        if where is not None:
+            yield audit.finding(
+                "PB501",
+                "error",
+                "wrong",
+                f"with {case.label} inputs output {where.order} changes: {where}",
+                case=case,
+                tail=_beside_contiguous(case),
+                hint=_HINT,
+            )
+            return
+
+
+def _values(audit: Audit, case: Case) -> list[Tensor | None]:
+    return [out.detach() for out in forward(audit.subject, case).outputs]
+
+
+def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
+    """Tell of a forward that raises on other strides, if that is what the error is about."""
+    of_view = _OF_A_VIEW.search(str(error)) is not None
+    if of_view or _OF_LAYOUT.search(str(error)):
+        severity = "warning" if of_view else "info"
+        message = f"with {case.label} inputs, {error}"
+        tail = [f"out = fn({call_text(case)})"]
+        yield audit.finding("PB501", severity, "unsupported", message, case=case, tail=tail, hint=_HINT)
+
+
+def _beside_contiguous(case: Case) -> list[str]:
+    names = dict.fromkeys(variables(case)[p] for p in case.wrt)
+    return [
+        "print('as given:', out)",
+        *(f"{name} = {name}.detach().clone(memory_format=torch.contiguous_format)" for name in names),
+        f"print('contiguous:', fn({call_text(case)}))",
+    ]
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

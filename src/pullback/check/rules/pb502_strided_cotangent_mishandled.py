@@ -1,0 +1,116 @@
+"""strided-cotangent-mishandled (PB502): a cotangent of other strides changes the gradient or makes it raise.
+
+## What it finds
+The same cotangents transposed, expanded from one number, and with a step, against contiguous ones.
+
+## Why it hurts
+`out.sum()` hands in an expanded cotangent, `out.t()` a transposed one, `torch.cat` a slice. A kernel that reads it with
+the strides of the output, or takes a `view`, gets wrong rows, reads beyond the end, or raises; a test with contiguous
+cotangents, as `gradcheck` has, sees nothing.
+
+## Limits
+Sees the example.
+
+## Bad
+```python
+class Softsign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x / (1 + x.abs())
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = 1 / (1 + x.abs()) ** 2
+        return (g.view(-1) * slope.view(-1)).view(x.shape)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Softsign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x / (1 + x.abs())
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = 1 / (1 + x.abs()) ** 2
+        return g * slope
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cases import layouts
+from pullback.check.derivative.agreement import difference, gradients
+from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
+from pullback.check.trial import Raised, standard_cotangents
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works:
+        return
+    plain = standard_cotangents(audit.base_run.roots)
+    for how, change in (("a transposed", _transposed), ("an expanded", _expanded), ("a sliced", _sliced)):
+        odd = [change(g) for g in plain]
+        if all(a.stride() == b.stride() for a, b in zip(odd, plain, strict=True)):
+            continue
+        dense = [g.clone().contiguous() for g in odd]
+        expected = gradients(audit.subject, audit.base, dense)
+        try:
+            where = difference(expected, gradients(audit.subject, audit.base, odd))
+            what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
+        except Raised as error:
+            what = str(error)
+        if what:
+            yield audit.finding(
+                "PB502",
+                "error",
+                "wrong",
+                f"with {how} cotangent, {what}",
+                case=audit.base,
+                tail=[
+                    audit.outs,
+                    f"g = {literals(odd)}",
+                    "plain = [h.contiguous() for h in g]",
+                    "expected = torch.autograd.grad(outs, inputs, plain, retain_graph=True, allow_unused=True)",
+                    "print('contiguous:', expected)",
+                    f"print('{how}:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+                ],
+                hint="cotangents come in any strides: use reshape instead of view, and .contiguous() before a kernel",
+            )
+            return
+
+
+def _transposed(g: Tensor) -> Tensor:
+    return g.transpose(-1, -2).contiguous().transpose(-1, -2) if g.ndim >= 2 else g
+
+
+def _expanded(g: Tensor) -> Tensor:
+    return g.flatten()[:1].reshape((1,) * g.ndim).expand(g.shape) if g.numel() and g.ndim else g
+
+
+def _sliced(g: Tensor) -> Tensor:
+    return layouts.sliced(g) if g.ndim else g
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,99 @@
+"""empty-input-mishandled (PB503): the forward does not take an empty batch, though its result would be empty too.
+
+## What it finds
+The example with the first size of a tensor set to 0. Its outputs at sizes 2, 3 and 5 say what shape they have at 0;
+where every one of them has no element, there is nothing to compute, and so nothing to fail.
+
+## Why it hurts
+The last batch of an epoch, an expert that no token is sent to, an image without boxes: PyTorch's own operations take
+them. Kernels that are started for no element, and `reshape(-1)` of an empty tensor, raise or crash the process.
+
+## Limits
+A warning: it is loud; an info if the forward itself refuses it by a `ValueError`, `TypeError`, `NotImplementedError` or
+`assert`. Where some output has elements though the input has none, as a mean has, nothing is said. What happens in the
+backward is PB119's subject, and a crash of the process PB002's.
+
+## Bad
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        rows = x.reshape(x.shape[0], -1)
+        return (rows * rows).reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        rows = x.flatten(1)
+        return (rows * rows).reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._refused import severity_of
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for growth in audit.growths:
+        case, expected = growth.at(0), growth.shapes(0)
+        if not growth.leads or expected is None or any(math.prod(shape) for shape in expected):
+            continue
+        try:
+            got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]
+        except Raised as error:
+            yield audit.finding(
+                "PB503",
+                severity_of(error),
+                "unsupported",
+                f"with an empty batch (size {growth.size} -> 0), {error}",
+                case=case,
+                hint="take empty inputs: flatten(1) in place of reshape(n, -1), and return early before a kernel",
+            )
+            return
+        if got != expected:
+            yield audit.finding(
+                "PB503",
+                "warning",
+                "wrong",
+                f"with an empty batch (size {growth.size} -> 0), the outputs have shapes {got}; "
+                f"those at other sizes call for {expected}",
+                case=case,
+                tail=["print(out)"],
+                hint="return empty outputs of the right shape",
+            )
+            return
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,95 @@
+"""size-one-mishandled (PB504): an output loses a dimension, or the forward raises, where a size is 1.
+
+## What it finds
+The example with each of its sizes set to 1. Its outputs at sizes 2, 3 and 5 say what shape they have at 1.
+
+## Why it hurts
+`squeeze()` without a dimension removes every dimension of size 1, that of a batch of one too. What follows broadcasts
+(1, n) with (n,), silently, or raises in evaluation, where batches of one are common.
+
+## Limits
+A warning, since a function may be meant to drop such dimensions; an info if the forward itself refuses the size by a
+`ValueError`, `TypeError`, `NotImplementedError` or `assert`. Not run where a whole-number argument may depend on the
+size. Wrong gradients at size 1 are told by PB101 and PB104.
+
+## Bad
+```python
+class Energy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * x).sum(1, keepdim=True).squeeze()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g.reshape(-1, 1)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Energy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * x).sum(1, keepdim=True).squeeze(1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g.reshape(-1, 1)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.rules._refused import severity_of
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    for growth in audit.growths:
+        case, expected = growth.at(1), growth.shapes(1)
+        if expected is None or case.doubtful:
+            continue
+        try:
+            got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]
+        except Raised as error:
+            yield audit.finding(
+                "PB504",
+                severity_of(error),
+                "unsupported",
+                f"with size {growth.size} -> 1, {error}",
+                case=case,
+                hint="name the dimension that squeeze, sum or transpose is to act on",
+            )
+            return
+        if got != expected:
+            yield audit.finding(
+                "PB504",
+                "warning",
+                "wrong",
+                f"with size {growth.size} -> 1, the outputs have shapes {got}; "
+                f"those at other sizes call for {expected}",
+                case=case,
+                tail=["print(out)"],
+                hint="give squeeze the dimension that is to go",
+            )
+            return
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,126 @@
+"""zero-dim-mishandled (PB505): a tensor without dimensions is refused, gets one, or has another result.
+
+## What it finds
+Where every tensor, in and out, has one shape, the function is called on a single element twice: as a tensor of one
+element, and as one without dimensions. Value and gradient must be the same number, and the shape must stay `()`.
+
+## Why it hurts
+`tensor.sum()`, a learnt temperature, a loss: numbers of a model are tensors without dimensions. An output of shape
+`(1,)` in their place broadcasts everything that follows, and `x.shape[0]` raises.
+
+## Limits
+A forward that raises is an info: it may be meant for vectors alone. A gradient that raises, or a shape, is a warning;
+another number an error. A function of tensors of several shapes is left alone.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.atleast_1d(x) ** 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return (2 * g * x).reshape(x.shape)
+
+def inputs():
+    return (torch.randn(5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+
+def inputs():
+    return (torch.randn(5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.derivative.agreement import difference
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, Run, forward, vjp
+from pullback.report.model import Finding, Severity
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    tensors = [v for v in audit.base.values if isinstance(v, Tensor)]
+    shapes = {t.shape for t in (*tensors, *audit.base_run.outputs)}
+    if not audit.backward_works or len(shapes) != 1 or not tensors[0].ndim or not tensors[0].numel():
+        return
+    one = audit.base.map_tensors(lambda t: t.flatten()[:1].clone(), "one element")
+    none = audit.base.map_tensors(lambda t: t.flatten()[0].clone(), "no dimension")
+    try:
+        vector = forward(audit.subject, one)
+        expected = _gradients(vector)
+    except Raised:
+        return
+    if all(out.shape == (1,) for out in vector.outputs):
+        yield from _compare(audit, none, vector, expected)
+
+
+def _compare(audit: Audit, none: Case, vector: Run, expected: list[Tensor | None]) -> Iterator[Finding]:
+    """Compare what comes of tensors without dimensions with what comes of those of one element."""
+    try:
+        run = forward(audit.subject, none)
+    except Raised as error:
+        yield _finding(audit, none, "info", str(error))
+        return
+    shapes = [tuple(out.shape) for out in run.outputs]
+    if any(shapes):
+        yield _finding(audit, none, "warning", f"the outputs have shapes {shapes}")
+        return
+    where = difference([out.detach() for out in vector.outputs], [out.detach().reshape(1) for out in run.outputs])
+    if where is not None:
+        yield _finding(audit, none, "error", f"output {where.order} is another number than for one element: {where}")
+        return
+    try:
+        got = [g if g is None else g.reshape(1) for g in _gradients(run)]
+    except Raised as error:
+        yield _finding(audit, none, "warning", str(error))
+        return
+    where = difference(expected, got)
+    if where is not None:
+        what = f"the gradient of {audit.names[where.order]} is another number than for one element: {where}"
+        yield _finding(audit, none, "error", what)
+
+
+def _gradients(run: Run) -> list[Tensor | None]:
+    return vjp(run, [torch.ones_like(root) for root in run.roots])
+
+
+def _finding(audit: Audit, case: Case, severity: Severity, what: str) -> Finding:
+    return audit.finding(
+        "PB505",
+        severity,
+        "wrong" if severity == "error" else "unsupported",
+        f"with tensors of no dimension, {what}",
+        case=case,
+        tail=[audit.outs, "print(outs, torch.autograd.grad([o.sum() for o in outs], inputs, allow_unused=True))"],
+        hint="let shapes pass through: no atleast_1d, no x.shape[0] where the number of elements is meant",
+    )
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -17,6 +17,7 @@ from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import prepare
+from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject
@@ -54,12 +55,14 @@ def audit(
     events.step("", "looking for a working example", "")
     names, nested = positional_names(subject), subject.kind != "function"
     given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in inputs or ()]
+    memory = Memory(subject)
     state, why = prepare(subject, options, given, events, skip)
     for finding in _incidents(subject):
         sink(finding)
     if state is None:
         sink(unaudited(subject, why))
         return AuditEnd(0, sink.allowed)
+    state.memory = memory
     if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     if state.unwritten is not None:

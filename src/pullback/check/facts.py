@@ -21,6 +21,7 @@ from pullback.check.derivative.linearity import nonlinearity
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.numeric.numbers import Numbers
+from pullback.check.remembered import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 
@@ -41,6 +42,7 @@ class Facts:
         generator: of every random choice.
         skip: ids of rules and descriptions of cases that are left out.
         guessed: the example was guessed, so that a variant may be no valid input.
+        memory: what the subject remembered before its first call, where somebody looked.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Facts:
         self.generator = torch.Generator().manual_seed(options.seed)
         self.started = time.monotonic()
         self.cases = 0
+        self.memory: Memory | None = None
 
     @functools.cached_property
     def names(self) -> list[str]:

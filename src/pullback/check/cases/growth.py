@@ -52,9 +52,12 @@ class Growth:
         return [dim for dim, law in enumerate(laws) if law == (1, 0)]
 
     @property
-    def leads(self) -> bool:
-        """Whether it is the first size of a differentiated tensor, as that of a batch is."""
-        return any(t.shape[:1] == (self.size,) for t in self.case.tensors)
+    def is_batch(self) -> bool:
+        """Whether the first tensor and every output begin with that size, and no later dimension has it."""
+        tensors = [v for v in self.case.values if isinstance(v, Tensor)]
+        elsewhere = any(self.size in t.shape[1:] for t in tensors)
+        outputs = range(len(self.slopes))
+        return tensors[0].shape[:1] == (self.size,) and not elsewhere and all(0 in self.dims(k) for k in outputs)
 
 
 def growths(subject: Subject, case: Case) -> Iterator[Growth]:

@@ -1,8 +1,8 @@
 """empty-input-mishandled (PB503): the forward does not take an empty batch, though its result would be empty too.
 
 ## What it finds
-The example with the first size of a tensor set to 0. Its outputs at sizes 2, 3 and 5 say what shape they have at 0;
-where every one of them has no element, there is nothing to compute, and so nothing to fail.
+The example with the first size of its first tensor set to 0, where every output begins with that size too, as with a
+batch: there is nothing to compute, and so nothing to fail. Its outputs at sizes 2, 3 and 5 say what shape they have.
 
 ## Why it hurts
 The last batch of an epoch, an expert that no token is sent to, an image without boxes: PyTorch's own operations take
@@ -10,8 +10,8 @@ them. Kernels that are started for no element, and `reshape(-1)` of an empty ten
 
 ## Limits
 A warning: it is loud; an info if the forward itself refuses it by a `ValueError`, `TypeError`, `NotImplementedError` or
-`assert`. Where some output has elements though the input has none, as a mean has, nothing is said. What happens in the
-backward is PB119's subject, and a crash of the process PB002's.
+`assert`. Where another dimension of some tensor has that size too, nothing is said. What happens in the backward is
+PB119's subject, and a crash of the process PB002's.
 
 ## Bad
 ```python
@@ -52,7 +52,6 @@ def inputs():
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     for growth in audit.growths:
         case, expected = growth.at(0), growth.shapes(0)
-        if not growth.leads or expected is None or any(math.prod(shape) for shape in expected):
+        if not growth.is_batch or expected is None:
             continue
         try:
             got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]

@@ -1,0 +1,182 @@
+"""stale-cache (PB507): what one call stored is used by another that it does not fit.
+
+## What it finds
+Looks at the state that the function's code names, before its first call and after some: attributes of the class,
+globals, closure variables, `functools` caches. Where that changes, the function is called in its first state with other
+values, another dtype, another size or another number as argument; then, in its first state again, after a call with the
+example. Value, gradient and dtype must be the same; and so must those of the example after the other call.
+
+## Why it hurts
+A mask or a table that is built once and kept under its shape alone is wrong for the next dtype or device, one that is
+kept under nothing for the next shape. The first call is right, and so is every test that makes one.
+
+## Limits
+State in other modules, in objects and in compiled code is not seen, and neither is what was stored before the audit. A
+function whose result changes with every call, whatever it is called with, is left alone.
+
+## Bad
+```python
+class Ramp(torch.autograd.Function):
+    cache = {}
+
+    @staticmethod
+    def weights(x):
+        if x.shape not in Ramp.cache:
+            Ramp.cache[x.shape] = torch.linspace(0, 1, x.shape[-1], dtype=x.dtype)
+        return Ramp.cache[x.shape]
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * Ramp.weights(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Ramp.weights(g)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+
+## Good
+```python
+class Ramp(torch.autograd.Function):
+    cache = {}
+
+    @staticmethod
+    def weights(x):
+        key = (x.shape[-1], x.dtype, x.device)
+        if key not in Ramp.cache:
+            Ramp.cache[key] = torch.linspace(0, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+        return Ramp.cache[key]
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * Ramp.weights(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Ramp.weights(g)
+
+def inputs():
+    return (torch.randn(3, 5, dtype=torch.float64, requires_grad=True),)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.case import Case
+from pullback.check.cases.dtypes import other_dtypes
+from pullback.check.cases.repro import call_text, variables
+from pullback.check.cases.sizes import resized
+from pullback.check.cases.spelling import literal
+from pullback.check.derivative.agreement import difference
+from pullback.check.remembered import Memory
+from pullback.check.rules._rule import rule
+from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_MOST_SIZES = 3
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    memory = audit.memory
+    if memory is None or not audit.backward_works or not memory.has_changed():
+        return
+    for other in _others(audit.base):
+        for first, second in ((audit.base, other), (other, audit.base)):
+            audit.events.beat()
+            what = _stale(audit, memory, first, second)
+            if what is None:
+                continue
+            yield audit.finding(
+                "PB507",
+                "error",
+                "wrong",
+                f"called with {_spoken(second)} after {_spoken(first)}, {what}",
+                case=first,
+                tail=_script(second),
+                hint="keep what is stored under all that it was made from: shape, dtype, device, every argument",
+            )
+            return
+
+
+def _others(case: Case) -> Iterator[Case]:
+    """Yield the case with other values, another dtype, other sizes and another number as argument, one at a time."""
+    yield case.map_inputs(lambda t: 2 * t.flip(0) if t.ndim else 2 * t, "other values")
+    yield from islice(other_dtypes(case), 1)
+    sizes = {s for v in case.values if isinstance(v, Tensor) for s in v.shape if s}
+    yield from (resized(case, {size: size + 1}) for size in sorted(sizes)[:_MOST_SIZES])
+    for position, value in enumerate(case.values):
+        if isinstance(value, bool | int | float):
+            changed = not value if isinstance(value, bool) else value + 1
+            yield case.with_values({position: changed}, f"{case.names[position]}={changed}")
+
+
+def _stale(audit: Audit, memory: Memory, first: Case, second: Case) -> str | None:
+    """Say what differs in the second call if the first was made before; `None` if nothing does."""
+    try:
+        with memory.forgotten():
+            fresh = _results(audit, second)
+            again = _results(audit, second)
+    except Raised:
+        return None
+    if _differs(fresh, again):
+        return None
+    try:
+        with memory.forgotten():
+            forward(audit.subject, first)
+            after = _results(audit, second)
+    except Raised as error:
+        return None if _refuses(audit, memory, first) else f"{error}; called first, it does not"
+    return _differs(fresh, after)
+
+
+def _refuses(audit: Audit, memory: Memory, case: Case) -> bool:
+    """Whether a case raises in the first state too."""
+    try:
+        with memory.forgotten():
+            forward(audit.subject, case)
+    except Raised:
+        return True
+    return False
+
+
+def _results(audit: Audit, case: Case) -> list[Tensor | None]:
+    """Return values, then gradients."""
+    run = forward(audit.subject, case)
+    values: list[Tensor | None] = [out.detach() for out in run.outputs]
+    return values + vjp(run, standard_cotangents(run.roots, run.differentiable))
+
+
+def _differs(expected: list[Tensor | None], got: list[Tensor | None]) -> str | None:
+    for position, (a, b) in enumerate(zip(expected, got, strict=True)):
+        if a is not None and b is not None and a.dtype != b.dtype:
+            return f"result {position} is of {b.dtype}; called first, it is of {a.dtype}"
+    where = difference(expected, got)
+    return where and f"result {where.order} is another than if it is called first: {where}"
+
+
+def _spoken(case: Case) -> str:
+    return case.label if case.is_variant else "the example"
+
+
+def _script(case: Case) -> list[str]:
+    names = variables(case)
+    tensors = {names[p]: value for p, value in enumerate(case.values) if isinstance(value, Tensor)}
+    return [
+        *(f"{name} = {literal(t)}" for name, t in tensors.items()),
+        f"print('after that call:', fn({call_text(case)}))",
+        "# The last call without the one before, in a new process, gives something else.",
+    ]
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"), shrinks=False)

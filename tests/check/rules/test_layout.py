@@ -1,0 +1,172 @@
+"""Rules about strides, sizes and what a call leaves for the next: what they tell apart."""
+
+import pytest
+import torch
+
+import pullback
+
+from ..making import function, normal
+
+
+def found(rule, target, *inputs):
+    return [(f.severity, f.message) for f in pullback.check(target, *inputs, select=rule).findings]
+
+
+def squared(value, gradient=lambda g, x: 2 * g * x):
+    return function(value, gradient)
+
+
+def test_501_a_refusal_of_its_own_is_an_info():
+    def value(x):
+        if not x.is_contiguous():
+            raise ValueError("x must be contiguous")
+        return x * x
+
+    ((severity, message),) = found("PB501", squared(value), normal(3, 5))
+    assert severity == "info"
+    assert message == "with transposed inputs, forward raised ValueError: x must be contiguous"
+
+
+def test_501_the_view_of_a_mistake_is_a_warning():
+    ((severity, _),) = found("PB501", squared(lambda x: x.view(-1).square().view(x.shape)), normal(3, 5))
+    assert severity == "warning"
+
+
+def test_502_an_expanded_cotangent():
+    def gradient(g, x):
+        return 2 * x * (g if all(g.stride()) else 2 * g)
+
+    ((severity, message),) = found("PB502", squared(torch.square, gradient), normal(3, 5))
+    assert severity == "error"
+    assert message.startswith("with an expanded cotangent, the gradient of x changes")
+
+
+def test_503_a_refusal_of_its_own_is_an_info():
+    def value(x):
+        if not len(x):
+            raise ValueError("no rows")
+        return x * x
+
+    assert [severity for severity, _ in found("PB503", squared(value), normal(3, 5))] == ["info"]
+
+
+def test_503_a_shape_of_its_own():
+    ((severity, message),) = found("PB503", squared(lambda x: x * x if len(x) else x.flatten()), normal(3, 5))
+    assert severity == "warning"
+    assert message.endswith("the outputs have shapes [(0,)]; those at other sizes call for [(0, 5)]")
+
+
+def test_503_the_mean_of_nothing_is_left_alone():
+    class Mean(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shape = x.shape
+            assert len(x)
+            return x.mean(0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g / ctx.shape[0]).expand(ctx.shape)
+
+    assert found("PB503", Mean, normal(3, 5)) == []
+
+
+def test_504_raising_at_one():
+    value = squared(lambda x: x * x.squeeze().unsqueeze(2).squeeze(2))
+    ((severity, message),) = found("PB504", value, normal(3, 5))
+    assert severity == "warning"
+    assert message.startswith("with size 3 -> 1, ")
+
+
+def test_505_another_number_without_dimensions():
+    ((severity, message),) = found("PB505", squared(lambda x: x * x if x.ndim else x + x), normal(5))
+    assert severity == "error"
+    assert message.startswith("with tensors of no dimension, output 0 is another number than for one element")
+
+
+def test_505_a_wrong_gradient_without_dimensions():
+    def gradient(g, x):
+        return 2 * g * x if x.ndim else g
+
+    ((severity, message),) = found("PB505", squared(torch.square, gradient), normal(5))
+    assert severity == "error"
+    assert "the gradient of x is another number" in message
+
+
+def test_506_in_the_gradient_alone():
+    def gradient(g, x):
+        gx = 2 * g * x
+        return torch.cat([gx[: len(x) // 32 * 32], 0 * gx[len(x) // 32 * 32 :]]) if len(x) > 32 else gx
+
+    ((severity, message),) = found("PB506", squared(torch.square, gradient), normal(5))
+    assert severity == "error"
+    assert message.startswith("with the example repeated to length 1023, the gradient of x stops repeating at [992]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: x.cumsum(0),
+        lambda x: x / x.sum(),
+        lambda x: x * (1.5 / x.norm()).clamp(max=1),
+        lambda x: x * torch.arange(len(x)),
+        lambda x: torch.nn.functional.one_hot(len(x) - 1 - x.flip(0).argmax(), len(x)) * x,
+        lambda x: x / torch.cat([b.abs().amax(0, keepdim=True).expand_as(b) for b in x.split(16)]),
+    ],
+    ids=["position", "all", "only when long", "index", "last of equals", "by blocks"],
+)
+def test_506_what_depends_on_others_or_on_its_place_on_purpose(value):
+    def gradient(g, x):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(value(leaf), leaf, g)[0]
+
+    assert found("PB506", function(value, gradient), normal(5)) == []
+
+
+def cached(key):
+    """Return a Function that multiplies by a ramp, kept under `key(x)`."""
+    ramps = {}
+
+    def ramp(x):
+        if key(x) not in ramps:
+            ramps[key(x)] = torch.linspace(1, 2, len(x), dtype=x.dtype)
+        return ramps[key(x)]
+
+    class Ramp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * ramp(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ramp(g)
+
+    return Ramp
+
+
+def test_507_tells_keys_apart():
+    def messages(key):
+        return [message for _, message in found("PB507", cached(key), normal(5))]
+
+    assert messages(lambda x: (len(x), x.dtype)) == []
+    (by_length,) = messages(len)
+    assert by_length.startswith("called with float32 after the example, result 0 is of torch.float64")
+    (by_dtype,) = messages(lambda x: x.dtype)
+    assert by_dtype.startswith("called with size 5 -> 6 after the example, forward raised RuntimeError")
+
+
+def test_507_a_count_of_calls_is_no_cache():
+    class Counts(torch.autograd.Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            Counts.calls += 1
+            return x * Counts.calls
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * Counts.calls
+
+    assert found("PB507", Counts, normal(5)) == []

@@ -63,7 +63,7 @@ from pullback.check.cases.repro import call_text, variables
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -111,7 +111,7 @@ def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
     """Tell of a forward that raises on other strides, if that is what the error is about."""
     of_view = _OF_A_VIEW.search(str(error)) is not None
     if of_view or _OF_LAYOUT.search(str(error)):
-        severity = "warning" if of_view else "info"
+        severity: Severity = "warning" if of_view else "info"
         message = f"with {case.label} inputs, {error}"
         tail = [f"out = fn({call_text(case)})"]
         yield audit.finding("PB501", severity, "unsupported", message, case=case, tail=tail, hint=_HINT)

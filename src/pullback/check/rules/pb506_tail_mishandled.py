@@ -171,7 +171,9 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
     if audit.intent is not None or audit.base_result is None or audit.base_result.wrong or case.doubtful:
         return
     result = audit.compare(case)
-    for c in result.wrong if result is not None else ():
+    if result is None:
+        return
+    for c in result.wrong:
         if audit.intent_of(result, c) is None and not any(c.order == w.order for r in audit.results() for w in r.wrong):
             yield audit.finding(
                 "PB506",

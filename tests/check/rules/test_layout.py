@@ -110,10 +110,11 @@ def test_506_in_the_gradient_alone():
         lambda x: x / x.sum(),
         lambda x: x * (1.5 / x.norm()).clamp(max=1),
         lambda x: x * torch.arange(len(x)),
+        lambda x: x + torch.nn.functional.pad(x[1:], (0, 1)) + torch.nn.functional.pad(x[2:], (0, 2)),
         lambda x: torch.nn.functional.one_hot(len(x) - 1 - x.flip(0).argmax(), len(x)) * x,
         lambda x: x / torch.cat([b.abs().amax(0, keepdim=True).expand_as(b) for b in x.split(16)]),
     ],
-    ids=["position", "all", "only when long", "index", "last of equals", "by blocks"],
+    ids=["position", "all", "only when long", "index", "border", "last of equals", "by blocks"],
 )
 def test_506_what_depends_on_others_or_on_its_place_on_purpose(value):
     def gradient(g, x):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ _POWERS = (1024, 256, 64)
 _MOST_ELEMENTS = 100_000
 
 
-def tail_size(size: int, elements: int) -> int:
+def tail_size(size: int, tensors: Iterable[Tensor], fast: bool = True) -> int:
     """Return a length that leaves a tail to every block whose length is a power of two, however `size` is repeated.
 
     The tail of a block longer than `size` holds each element of the period at least once: a function that takes
@@ -23,10 +23,13 @@ def tail_size(size: int, elements: int) -> int:
 
     Args:
         size: the period.
-        elements: how many elements the largest tensor of the example has; it gets a hundred thousand at most, unless
-            64 periods are more.
+        tensors: those of the example, which get no more than a hundred thousand elements each, if 64 allows that.
+        fast: whether a forward takes so little time that many elements may be had.
     """
-    power = next((p for p in _POWERS if elements * p <= _MOST_ELEMENTS * size), _POWERS[-1])
+    counts = [(t.numel(), len(dims_of(t, size))) for t in tensors]
+    powers = _POWERS if fast else _POWERS[-1:]
+    fitting = (p for p in powers if all(n * (p / size) ** dims <= _MOST_ELEMENTS for n, dims in counts))
+    power = next(fitting, powers[-1])
     return power - (size if size & (size - 1) == 0 else 1)
 
 

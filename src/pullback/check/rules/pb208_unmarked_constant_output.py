@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     result = audit.base_result
-    if result is None or result.error or len(result.run.differentiable) < 2:
+    if result is None or result.error:
         return
     ignored = ignored_cotangents(audit, result)
     if len(ignored) == len(result.run.differentiable):

@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _SUMMED = 37
-_SLOW = 100_000
-"""Elements that a slow function is taken to have, so that few are added."""
 _SAME = 1e-2
 """Relative difference between periods that is none: a vector's arithmetic may round otherwise, in bfloat16 inside."""
 
@@ -104,8 +102,8 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
     try:
         if not _treats_alike(audit, growth):
             return
-        largest = max(t.numel() for t in (*audit.base.tensors, *audit.base_run.outputs))
-        n = periodic.tail_size(growth.size, largest if audit.elements == MAX_ELEMENTS else _SLOW)
+        tensors = (*audit.base.tensors, *audit.base_run.outputs)
+        n = periodic.tail_size(growth.size, tensors, fast=audit.elements == MAX_ELEMENTS)
         case = periodic.repeated(audit.base, growth.size, n)
         values, gradients = _results(audit, case, growth, torch.arange(n) % growth.size)
     except Raised:

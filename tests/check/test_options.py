@@ -16,7 +16,7 @@ def test_prefixes_come_in_many_forms(select):
 
 BAD = [
     ({"select": "PB999"}, "select: there is no rule 'PB999'"),
-    ({"select": "PB5"}, "select: there are no rules 'PB5' yet; there are PB0, PB1, PB2, PB3 and PB4"),
+    ({"select": "PB9"}, r"select: there are no rules 'PB9' yet; there are PB0, PB1, PB2, .* and PB\d"),
     ({"ignore": ["XY"]}, "ignore: there is no rule 'XY'; `pullback rules` lists them"),
     ({"select": "wrong-vjp"}, "select takes rule ids: wrong-vjp is PB101"),
     ({"select": [101]}, "select takes rule id prefixes"),

@@ -184,6 +184,23 @@ def test_209_whole_numbers_are_a_warning():
     assert message.startswith("after an in-place change of index")
 
 
+def test_209_an_error_comes_before_a_warning():
+    class Pick(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, index, x):
+            ctx.index, ctx.x = index, x
+            return x[index] ** 2
+
+        @staticmethod
+        def backward(ctx, g):
+            g = 2 * g * ctx.x[ctx.index]
+            return None, torch.zeros_like(ctx.x).index_put((ctx.index,), g, accumulate=True)
+
+    ((severity, message),) = found("PB209", Pick, torch.tensor([3, 1, 1]), normal(4).requires_grad_())
+    assert severity == "error"
+    assert message.startswith("after an in-place change of x")
+
+
 def test_209_a_copy_may_be_kept():
     assert found("PB209", square(lambda ctx, x: ctx.save_for_backward(x.clone()))) == []
 

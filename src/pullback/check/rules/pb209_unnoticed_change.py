@@ -69,12 +69,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
     expected, again = (gradients(audit.subject, audit.base) for _ in range(2))
     if difference(expected, again, rounding=0.0):
         return  # determinism is another property
-    for position, t in enumerate(_tensors(audit.base_run)):
+    tensors = enumerate(_tensors(audit.base_run))
+    for position, t in sorted(tensors, key=lambda item: not has_derivative(item[1])):  # the worse finding first
         where = _after_change(audit, position, expected)
         if where is None:
             continue
         name, expression = _named(audit, position)
-        change = f"-3 * {expression}" if has_derivative(t) else f"{expression}.max() - {expression}"
         yield audit.finding(
             "PB209",
             "error" if has_derivative(t) else "warning",
@@ -87,7 +87,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "g = [torch.ones_like(o) for o in outs]",
                 "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
                 "with torch.no_grad():",
-                f"    {expression}.copy_({change})",
+                f"    {expression}.copy_({_changed(t, expression)})",
                 "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
             ],
             hint="save the tensor itself by ctx.save_for_backward: then PyTorch checks its version",
@@ -98,6 +98,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
 def _tensors(run: Run) -> list[Tensor]:
     """Return every tensor that went in by position, then every one that came out."""
     return [*(t for t in tree_leaves(run.arguments)[0] if isinstance(t, Tensor)), *run.outputs]
+
+
+def _changed(t: Tensor, expression: str) -> str:
+    """Return an expression for what a tensor is changed to."""
+    if has_derivative(t):
+        return f"-3 * {expression}"
+    return f"~{expression}" if t.dtype == torch.bool else f"{expression}.max() + {expression}.min() - {expression}"
 
 
 def _named(audit: Audit, position: int) -> tuple[str, str]:

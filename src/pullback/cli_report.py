@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +119,11 @@ def _text_of(report: Report, form: Form) -> str:
         return str(report)
     if form == "json":
         return report.to_json() + "\n"
-    module = importlib.import_module(f"pullback.report.{form}")
-    text: str = getattr(module, f"to_{form}")(report)
-    return text + "\n"
+    if form == "html":
+        from pullback.report.html import to_html
+
+        return to_html(report) + "\n"
+    from pullback.check.rules import all_rules
+    from pullback.report.sarif import to_sarif
+
+    return to_sarif(report, {rule.id: rule.page for rule in all_rules()}) + "\n"

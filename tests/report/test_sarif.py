@@ -1,14 +1,17 @@
 import json
 from dataclasses import replace
 
+from pullback.check.rules import all_rules
 from pullback.report.model import Location, Report
 from pullback.report.sarif import to_sarif
 
 from .findings import ERROR, INFO, report
 
+PAGES = {rule.id: rule.page for rule in all_rules()}
+
 
 def run_of(found: Report):
-    log = json.loads(to_sarif(found))
+    log = json.loads(to_sarif(found, PAGES))
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
     return run

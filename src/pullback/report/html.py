@@ -6,8 +6,6 @@ Names, messages and code come from what was audited: the template escapes whatev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
 import jinja2
 import markupsafe
@@ -40,9 +38,7 @@ class _Part:
 
 def to_html(report: Report) -> str:
     """Return the report as a page of its own."""
-    return _template().render(
-        report=report, parts=_parts(report), summary=summary_of(report), pages=_pages(report), versions=versions()
-    )
+    return _template().render(report=report, parts=_parts(report), summary=summary_of(report), versions=versions())
 
 
 def to_frame(report: Report) -> str:
@@ -77,15 +73,3 @@ def _parts(report: Report) -> list[_Part]:
 
 def _shown(finding: Finding) -> _Shown:
     return _Shown(finding, excerpt(finding.location), numbers_of(finding.evidence), list(blocks_of(finding.evidence)))
-
-
-def _pages(report: Report) -> dict[str, str]:
-    """Return what each rule is about, of those that found something."""
-    from pullback.check.rules import rule_named
-
-    found: dict[str, Any] = {}
-    for rule, _ in groupby(sorted(f.rule for f in report.findings if f.severity != "info")):
-        known = rule_named(rule)
-        if known is not None:
-            found[rule] = known.summary
-    return found

@@ -16,33 +16,29 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def to_sarif(report: Report) -> str:
+def to_sarif(report: Report, pages: Mapping[str, str]) -> str:
     """Return the report as a SARIF log of one run.
 
-    Paths are relative to the working directory, as code hosts want them; a finding without a place in a file has none.
+    Args:
+        report: what was found. Paths are relative to the working directory, as code hosts want them.
+        pages: those of the rules, by id.
     """
     named = {finding.rule: finding.name for finding in report.findings}
     ids = sorted(named)
     driver = {
         "name": "pullback",
         "semanticVersion": versions()["pullback"],
-        "rules": [_rule(id_, named[id_]) for id_ in ids],
+        "rules": [_rule(id_, named[id_], pages[id_]) for id_ in ids],
     }
     results = [_result(finding, ids.index(finding.rule)) for finding in report.findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _rule(id_: str, name: str) -> dict[str, Any]:
-    from pullback.check.rules import rule_named  # the rules need PyTorch, and a report without findings no rules
-
-    found = rule_named(id_)
-    described = {"shortDescription": {"text": found.summary}, "help": _help(found.page)} if found else {}
-    return {"id": id_, "name": "".join(map(str.capitalize, name.split("-"))), **described}
-
-
-def _help(page: str) -> dict[str, str]:
-    return {"text": page, "markdown": page}
+def _rule(id_: str, name: str, page: str) -> dict[str, Any]:
+    summary = page.partition("\n")[0].partition(": ")[2]
+    camel = "".join(map(str.capitalize, name.split("-")))
+    return {"id": id_, "name": camel, "shortDescription": {"text": summary}, "help": {"text": page, "markdown": page}}
 
 
 def _result(finding: Finding, position: int) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _MAY_IMPORT = {
         "autograd_function",
         "check/find",
         "check/cases",
+        "check",
     },
 }
 """For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches`, `settings` and `_torch`)."""

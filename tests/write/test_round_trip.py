@@ -78,7 +78,8 @@ def audits(modules):
 def test_the_audit_finds_no_error(name, audits):
     for outcome in audits[name]:
         assert not [f.message for f in outcome.findings if f.severity == "error"]
-        assert outcome.result.cases > 0
+        if not outcome.result.name.endswith("Last"):  # which raises where it is differentiated, on purpose
+            assert outcome.result.cases > 0
 
 
 def test_a_text_that_differs_is_refused():

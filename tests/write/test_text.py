@@ -96,6 +96,16 @@ def test_sizes_that_no_line_can_say_are_those_of_the_example():
     assert "x: [n, m]" in source or "x.shape == (6, 5)" in source
 
 
+def test_what_two_gradients_share_is_there_for_each_alone():
+    source = pullback.write(lambda x, y: torch.cat([x, y, x], 0).flip(0), x(3, 5), x(2, 5))
+    scope = {}
+    exec(source, scope)
+    for first in (True, False):
+        a, b = x(4, 6).requires_grad_(first), x(3, 6).requires_grad_(not first)
+        scope["Lambda"].apply(a, b).sum().backward()
+        assert torch.equal((a if first else b).grad, torch.full_like(a if first else b, 2.0 if first else 1.0))
+
+
 def test_a_gradient_that_the_formula_stops_stays_stopped_in_the_second_derivative():
     scope = {}
     exec(pullback.write(lambda x: x.detach() * x, x(5)), scope)

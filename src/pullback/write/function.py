@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, fx
 
 from pullback.dtypes import has_derivative
@@ -231,7 +230,7 @@ def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Nod
     for result in dict.fromkeys(results):
         for node in needed([result], known):
             counts[node] = counts.get(node, 0) + 1
-    common = {node for node, n in counts.items() if n > 1 and isinstance(node.meta.get("val"), torch.Tensor)}
+    common = {node for node, n in counts.items() if n > 1 and not _is_size(node)}
     return [
         node
         for node in needed(results, known)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pullback
 from tests.check.modules import import_source
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,6 +96,13 @@ def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
 def test_the_code_of_the_page_on_accuracy_runs(tmp_path, capsys):
     module_of(ROOT / "docs" / "numerics.md", tmp_path)
     assert "d/dx" in capsys.readouterr().out
+
+
+def test_the_page_on_writing_shows_what_is_written(tmp_path):
+    """To renew it: write the block of code to gates.py and run `pullback write gates.py:gate`."""
+    page = ROOT / "docs" / "write.md"
+    (shown,) = blocks(page, "text")
+    assert shown == pullback.write(module_of(page, tmp_path).gate)
 
 
 def test_the_code_of_the_readme_runs_and_finds_the_mistake(tmp_path):

@@ -19,6 +19,18 @@ _MAY_IMPORT = {
     "check/contexts": {"check/find", "check/cases", "check/derivative", "check/contexts", "check", "report"},
     "check/numeric": {"check/find", "check/cases", "check/derivative", "check/numeric", "check", "report", "numerics"},
     "report": {"report"},
+    "write": {
+        "write",
+        "graph",
+        "bind",
+        "numerics",
+        "op",
+        "introspect",
+        "autograd_function",
+        "check/find",
+        "check/cases",
+        "check",
+    },
 }
 """For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches`, `settings` and `_torch`)."""
 

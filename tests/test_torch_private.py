@@ -551,3 +551,26 @@ def test_a_function_is_applied_by_way_of_a_base_that_has_no_apply():
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
     bound(x)
     assert len(seen) == 2
+
+
+def test_symbolic_traces_hold_for_all_sizes_and_say_for_which_not():
+    aten = torch.ops.aten
+    table = {op: made for op, made in _torch.decompositions()["silu_backward"] if op is aten.silu_backward.default}
+    assert table
+
+    def function(x, y):
+        return [x.sum() + y, x.mean(0), aten.silu_backward(y, y)]
+
+    traced = _torch.trace_symbolic(function, [torch.ones(3, 5), torch.ones(7)], table)
+    assert not any(node.target is aten.silu_backward.default for node in traced.graph.nodes)
+    assert traced(torch.ones(2, 4), torch.ones(6))[1].shape == (4,)
+    assert _torch.shape_guards(traced) == []
+    x, _ = traced.graph.find_nodes(op="placeholder")
+    assert _torch.size_hints(x.meta["val"]) == [3, 5]
+    n, m = _torch.size_symbols(x.meta["val"])
+    assert n != m
+    both = _torch.trace_symbolic(lambda x, y: [x + y], [torch.ones(3), torch.ones(5)[:3]], {})
+    first, second = both.graph.find_nodes(op="placeholder")
+    assert _torch.size_symbols(first.meta["val"]) == _torch.size_symbols(second.meta["val"])
+    halved = _torch.trace_symbolic(lambda x: [x.view(2, -1)], [torch.ones(6)], {})
+    assert any(str(guard).startswith("Eq(Mod(") for guard in _torch.shape_guards(halved))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pullback.report.model import Location as Location
     from pullback.report.model import Report as Report
     from pullback.report.model import SubjectResult as SubjectResult
+    from pullback.write.api import write as write
 
     __version__: str
 
@@ -55,8 +56,8 @@ _HOME = {
     "OptionError": "pullback.errors",
     "RunnerError": "pullback.errors",
 }
-_PACKAGES = ("catalog", "check")
-"""`check` is callable, see there."""
+_PACKAGES = ("catalog", "check", "write")
+"""`check` and `write` are callable, see there."""
 
 
 __all__ = sorted({*_HOME, *_PACKAGES, "__version__"})

@@ -26,6 +26,7 @@ from torch._C._functorch import TransformType as _TransformType
 from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
+from torch._decomp import decomposition_table
 from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
@@ -416,6 +417,58 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     with tracing():
         traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     return traced
+
+
+def trace_symbolic(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """Record the ATen ops of a call on fake tensors with symbolic sizes; ops in the table as what that makes of them.
+
+    Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
+    """
+    with tracing():
+        traced: fx.GraphModule = make_fx(
+            function, decomposition_table=table, tracing_mode="symbolic", _allow_non_fake_inputs=True
+        )(*tensors)
+    return traced
+
+
+def shape_guards(traced: fx.GraphModule) -> list[Any]:
+    """Return the sympy conditions on the sizes that a graph of `trace_symbolic` holds for.
+
+    Relies on `GraphModule.shape_env` and `ShapeEnv.guards`.
+    """
+    environment: Any = traced.shape_env
+    return [environment.simplify(guard.expr) for guard in environment.guards]
+
+
+def size_hints(tensor: torch.Tensor) -> list[int]:
+    """Return the sizes that a tensor without values had in the example that was traced.
+
+    Relies on `torch.SymInt.node.hint`.
+    """
+    return [s if isinstance(s, int) else int(s.node.hint) for s in tensor.shape]
+
+
+def decompositions() -> dict[str, list[tuple[Any, Callable[..., Any]]]]:
+    """Return what PyTorch's ops are made of: for each name its overloads, each with a function in other ops.
+
+    Relies on `torch._decomp.decomposition_table`.
+    """
+    found: dict[str, list[tuple[Any, Callable[..., Any]]]] = {}
+    for op, made in decomposition_table.items():
+        packet = getattr(op, "overloadpacket", None)
+        if packet is not None:
+            found.setdefault(packet.__name__, []).append((op, made))
+    return found
+
+
+def size_symbols(tensor: torch.Tensor) -> list[Any]:
+    """Return the sizes of a tensor without values: numbers, or sympy expressions.
+
+    Relies on `torch.SymInt.node.expr`.
+    """
+    return [s if isinstance(s, int) else s.node.expr for s in tensor.shape]
 
 
 def compiled_by_inductor(module: fx.GraphModule, examples: list[Any]) -> Callable[..., list[Any]]:

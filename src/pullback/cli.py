@@ -201,6 +201,22 @@ def stabilise(
     render(renewal, _console())
 
 
+@program.command()
+@click.argument("target", metavar="TARGET:NAME")
+@click.option("--test", is_flag=True, help="A test file as well.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else it is printed.")
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+def write(target: str, test: bool, output: str | None, force: bool) -> None:
+    """Write a plain autograd.Function, which depends on torch alone, of an op, a function or another Function.
+
+    TARGET:NAME is in a file or a module: ops.py:swish, pullback.catalog:safe_norm. It is imported and run. Of a
+    Function the forward counts; the derivative is derived from it.
+    """
+    from pullback.write.command import run
+
+    click.echo(run(target, test, output, force), nl=False)
+
+
 @program.group()
 def cache() -> None:
     """Show or empty the cache of compiled kernels."""

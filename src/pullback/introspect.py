@@ -183,10 +183,11 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
     sections += [f"    {s}" for s in saved]
     sections += _nature(shown, args, kwargs, op.kind)
     sections.append(f"Runs {how}.")
-    return "\n".join([*sections, *_accuracy(forms)]) + "\n"
+    return "\n".join([*sections, *stable_notes(forms)]) + "\n"
 
 
-def _accuracy(forms: Forms | None) -> list[str]:
+def stable_notes(forms: Forms | None) -> list[str]:
+    """Say by what an op is stable, and how accurate; nothing where it has no stable forms."""
     if forms is None:
         return []
     if forms.rules:

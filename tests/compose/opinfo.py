@@ -42,10 +42,11 @@ def entries():
     from torch.testing._internal.common_methods_invocations import op_db
 
     named = {f"{e.name}.{e.variant_test_name}" if e.variant_test_name else e.name: e for e in op_db}
-    return {name: e for name, e in named.items() if e.supports_autograd and _dtype_of(e)}
+    return {name: e for name, e in named.items() if e.supports_autograd and dtype_of(e)}
 
 
-def _dtype_of(entry):
+def dtype_of(entry):
+    """Return the dtype that an entry is tried in: double precision, complex if it has no other."""
     known = entry.supported_backward_dtypes("cpu")
     return next((d for d in (torch.float64, torch.complex128) if d in known), None)
 
@@ -62,7 +63,7 @@ def outcome_of(name, entry):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the operators: deprecations, what is in beta state
-        samples = entry.sample_inputs("cpu", _dtype_of(entry), requires_grad=True)
+        samples = entry.sample_inputs("cpu", dtype_of(entry), requires_grad=True)
         for i, sample in enumerate(itertools.islice(samples, SAMPLES)):
             native = run(lambda x, args, kwargs: function(x, *args, **kwargs), sample, i, entry.supports_gradgrad)
             ours = run(formula, sample, i, entry.supports_gradgrad)

@@ -43,6 +43,7 @@ class Forms:
         gradients: of inputs and cotangent, as values and with their first derivatives in graphs.
         within: of a pointwise formula, as `first`, for the middle of another: there its value counts, which that of
             `first` is not where an input or a slope is infinite.
+        derivatives: of a pointwise formula, of first and second order, by positions of inputs in ascending order.
     """
 
     value: Callable[..., Any]
@@ -54,6 +55,7 @@ class Forms:
     rules: tuple[str, ...] = ()
     gradients: tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]] | None = None
     within: Callable[..., Tensor] | None = None
+    derivatives: Mapping[tuple[int, ...], Callable[..., Tensor]] | None = None
 
 
 Find = Callable[[Callable[..., Any], Meaning], Forms | None]
@@ -100,7 +102,10 @@ def forms_by_rules(found: QuickForms, formula: Callable[..., Tensor], written: C
     second = second_order(value, slopes, curvatures)
     turns = Turns({(): value, **found.derivatives}, written)
     pair = _gradients(slopes, curvatures)
-    return Forms(value, first, second, _recorded(turns, second), arity, rules=found.rules, gradients=pair)
+    recorded = _recorded(turns, second)
+    return Forms(
+        value, first, second, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
+    )
 
 
 def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
@@ -117,7 +122,20 @@ def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
     first, second = first_order(value, slopes), second_order(value, slopes, curvatures)
     turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
     within, pair = first_order_within(value, slopes), _gradients(slopes, curvatures)
-    return Forms(value, first, second, _recorded(turns, second), len(names), (found,), gradients=pair, within=within)
+    derivatives: dict[tuple[int, ...], Callable[..., Tensor]] = {(i,): slope for i, slope in enumerate(slopes)}
+    for by, curvature in curvatures.items():
+        derivatives[by] = curvature
+    return Forms(
+        value,
+        first,
+        second,
+        _recorded(turns, second),
+        len(names),
+        (found,),
+        gradients=pair,
+        within=within,
+        derivatives=derivatives,
+    )
 
 
 def _gradients(

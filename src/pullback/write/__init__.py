@@ -1,0 +1,25 @@
+"""Writes plain `torch.autograd.Function`s. The package is itself the function `pullback.write`, as `pullback.check` is.
+
+    target ─definition→ formula and derivative ─graphs→ of value, vjp, jvp ─simplify→ ─statements→ lines ─function→ text
+
+What it does is in `pullback.write.api`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    """A package that writes what it is called with."""
+
+    def __call__(self, target: Any, *inputs: Any, **kwargs: Any) -> str:
+        """Return the source of a plain `torch.autograd.Function`: see `pullback.write.api.write`."""
+        from pullback.write.api import write
+
+        return write(target, *inputs, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

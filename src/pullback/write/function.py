@@ -1,0 +1,249 @@
+"""The class: forward, setup_context, backward and jvp of the graphs of a definition."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, fx
+
+from pullback.dtypes import has_derivative
+from pullback.write.definition import Definition
+from pullback.write.expressions import ATOM, Text
+from pullback.write.graphs import Graph
+from pullback.write.names import Names
+from pullback.write.shapes import Shapes
+from pullback.write.statements import Statements, needed, uses_of
+
+_WIDTH = 92
+_SIZES = ("sym_size", "sym_numel")
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is kept between forward and backward.
+
+    Attributes:
+        saved: names of tensors, and their nodes.
+        shapes: names of inputs of which the shape is enough, and their nodes.
+    """
+
+    saved: dict[str, fx.Node] = field(default_factory=dict)
+    shapes: dict[str, fx.Node] = field(default_factory=dict)
+
+
+class Writer:
+    """Writes one class."""
+
+    def __init__(
+        self,
+        d: Definition,
+        tensors: Sequence[Tensor],
+        backward: Graph,
+        forward_mode: Graph | None,
+        shapes: Shapes,
+    ) -> None:
+        self._d, self._shapes = d, shapes
+        self._gradient = f"{d.class_name}Backward" if d.forms is not None else ""
+        self._dtype = next((x.dtype for x in tensors if has_derivative(x)), tensors[0].dtype)
+        self._backward, self._forward_mode = backward, forward_mode
+        n = len(backward.outputs)
+        self._outs = ["out"] if n == 1 else [f"out_{i}" for i in range(n)]
+        self._live = d.connected
+        self._short: dict[str, str] = {}
+
+    def text(self, docstring: Callable[[Mapping[str, str]], str]) -> str:
+        """Return the class; its docstring is made of the gradients that are one expression."""
+        kept = [self._kept(self._backward)]
+        if self._gradient:
+            kept[0] = Kept(dict(zip(self._d.names, self._backward.inputs, strict=True)))
+        if self._forward_mode is not None:
+            kept.append(self._kept(self._forward_mode))
+        blocks = ["generate_vmap_rule = True", self._forward(), self._setup(kept), self._pull(kept[0])]
+        if self._forward_mode is not None:
+            blocks.append(self._push(self._forward_mode, kept[1]))
+        body = "\n\n".join([_quoted(docstring(self._short)), *blocks])
+        return f"class {self._d.class_name}(torch.autograd.Function):\n{textwrap.indent(body, '    ')}\n"
+
+    def _forward(self) -> str:
+        graph = self._backward
+        known = dict(zip(graph.inputs, self._d.names, strict=True))
+        s = Statements(known, Names(self._d.names), self._dtype, self._d.names[0])
+        s.compute(graph.outputs, uses_of(graph.outputs, graph.inputs))
+        results = [s.show(out).text + (".clone()" if out in known else "") for out in graph.outputs]
+        returned = f"return {', '.join(results)}"
+        return _method("forward", self._d.names, [*self._checks(), *s.take(), returned])
+
+    def _checks(self) -> list[str]:
+        """Return what refuses shapes that the rest does not hold for."""
+        conditions = self._shapes.conditions
+        if self._d.only is not None:
+            return [
+                f"if {self._d.names[0]}.dtype != {self._d.only}:",
+                f'    raise TypeError("{self._d.class_name} is written for {self._d.only}")',
+            ]
+        if not conditions:
+            return []
+        takes = ", ".join(
+            f"{name} of shape [{', '.join(sizes)}]"
+            for name, sizes in zip(self._d.names, self._shapes.inputs, strict=True)
+        )
+        held = _wrapped("if not (", " and ".join(conditions), "):")
+        return [*held, f'    raise ValueError("{self._d.class_name} takes {takes}")']
+
+    def _setup(self, kept: Sequence[Kept]) -> str:
+        saved = list(dict.fromkeys(name for one in kept for name in one.saved))
+        shapes = list(dict.fromkeys(name for one in kept for name in one.shapes))
+        used = {*saved, *shapes}
+        lines = []
+        if used.intersection(self._d.names):
+            names = [name if name in used else "_" for name in self._d.names]
+            lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = inputs")
+            if len(names) == 1:
+                lines[-1] = f"({names[0]},) = inputs"
+        dead = [out for i, out in enumerate(self._outs) if i not in self._live]
+        if used.intersection(self._outs) or dead:
+            lines.append(f"{', '.join(self._outs)} = output")
+        if saved:
+            lines.append(f"ctx.save_for_backward({', '.join(saved)})")
+            if len(kept) > 1 and kept[1].saved:
+                lines.append(f"ctx.save_for_forward({', '.join(saved)})")
+        lines += [f"ctx.{name}_shape = {name}.shape" for name in shapes]
+        if dead:
+            lines.append(f"ctx.mark_non_differentiable({', '.join(dead)})")
+        self._saved = saved
+        return _method("setup_context", ["ctx", "inputs", "output"], lines or ["pass"])
+
+    def _pull(self, kept: Kept) -> str:
+        graph, d = self._backward, self._d
+        cotangents = [d.letter] if len(self._outs) == 1 else [f"{d.letter}_{i}" for i in range(len(self._outs))]
+        if self._gradient:
+            applied = f"return {self._gradient}.apply({', '.join([*d.names, d.letter])})"
+            return _method("backward", ["ctx", *cotangents], [*self._open(kept), applied])
+        live = [cotangents[i] for i in self._live]
+        s = self._statements(graph, kept, dict(zip(graph.given, live, strict=False)))
+        results = {d.names[i]: node for i, node in zip(d.wanted, graph.results, strict=True) if node is not None}
+        if len(d.names) > 1 and results:
+            lines, returned = self._each_gradient(s, results, kept)
+        else:
+            s.compute(results.values(), uses_of(list(results.values()), list(s.known)))
+            lines, shown = s.take(), {name: s.show(node).text for name, node in results.items()}
+            self._short = {} if lines else shown
+            returned = shown.get(d.names[0], "None")
+        return _method("backward", ["ctx", *cotangents], [*self._open(kept), *lines, f"return {returned}"])
+
+    def _each_gradient(self, s: Statements, results: dict[str, fx.Node], kept: Kept) -> tuple[list[str], str]:
+        """Return the lines that compute each gradient that is asked for, after what they share, and the result."""
+        d, nodes, known = self._d, list(results.values()), list(s.known)
+        uses, shared = uses_of(nodes, known), _shared(nodes, known)
+        s.compute(shared, uses, shared)
+        lines = s.take()
+        plain = not lines
+        lines.append(f"{' = '.join(f'{d.letter}{name}' for name in results)} = None")
+        for name, node in results.items():
+            s.compute([node], uses)
+            before, gradient = s.take(), s.show(node)
+            if plain and not before:
+                self._short[name] = gradient.text
+            lines.append(f"if ctx.needs_input_grad[{d.names.index(name)}]:")
+            last = f"{d.letter}{name} = {self._reduced(gradient, name, kept)}"
+            lines += [f"    {line}" for line in (*before, last)]
+        return lines, ", ".join(f"{d.letter}{name}" if name in results else "None" for name in d.names)
+
+    def _reduced(self, gradient: Text, name: str, kept: Kept) -> str:
+        """Return a gradient summed over what was broadcast."""
+        if not self._shapes.elementwise:
+            return gradient.text
+        shape = f"{name}.shape" if name in kept.saved else f"ctx.{name}_shape"
+        return f"{gradient.at(ATOM)}.sum_to_size({shape})"
+
+    def _push(self, graph: Graph, kept: Kept) -> str:
+        d = self._d
+        tangents = [f"t{name}" for name in d.names]
+        if self._gradient and len(d.names) == 1:  # elementwise: the slope times what is given, either way
+            applied = f"return {self._gradient}.apply({d.names[0]}, {tangents[0]})"
+            return _method("jvp", ["ctx", *tangents], [*self._open(kept), applied])
+        s = self._statements(graph, kept, {node: tangents[i] for node, i in zip(graph.given, d.wanted, strict=True)})
+        results = [node for node in graph.results if node is not None]
+        s.compute(results, uses_of(results, list(s.known)))
+        lines = [*self._open(kept), *s.take()]
+        moved = dict(zip(self._live, graph.results, strict=True))
+        shown = [s.show(node).text if (node := moved.get(i)) is not None else "None" for i in range(len(self._outs))]
+        return _method("jvp", ["ctx", *tangents], [*lines, f"return {', '.join(shown)}"])
+
+    def _open(self, kept: Kept) -> list[str]:
+        """Return the line that takes what was saved; it is one list for both directions."""
+        if not kept.saved:
+            return []
+        names = [name if name in kept.saved else "_" for name in self._saved]
+        lines = [f"({names[0]},) = ctx.saved_tensors" if len(names) == 1 else f"{', '.join(names)} = ctx.saved_tensors"]
+        return lines + [f"{name} = {self._d.last}.apply({name})" for name in self._d.names[:-1] if self._d.last]
+
+    def _statements(self, graph: Graph, kept: Kept, given: dict[fx.Node, str]) -> Statements:
+        known = {node: name for name, node in kept.saved.items()} | given
+        shapes = {node: f"ctx.{name}_shape" for name, node in kept.shapes.items()}
+        taken = [*self._d.names, *self._outs, *given.values(), *(f"{self._d.letter}{name}" for name in self._d.names)]
+        like = next(iter(given.values()), self._d.names[0])
+        return Statements(known, Names(taken), self._dtype, like, shapes)
+
+    def _kept(self, graph: Graph) -> Kept:
+        """Return what has to be kept: of inputs that are asked for their sizes alone, the shape."""
+        names = dict(zip(graph.outputs, self._outs, strict=True)) | dict(zip(graph.inputs, self._d.names, strict=True))
+        wanted = [node for node in graph.results if node is not None]
+        there = [*names, *graph.given]
+        kept = Kept()
+        for node in [*needed(wanted, there), None]:
+            reads = wanted if node is None else node.all_input_nodes
+            for a in reads:
+                if a in names:
+                    sizes = node is not None and _is_size(node) and a in graph.inputs
+                    (kept.shapes if sizes else kept.saved)[names[a]] = a
+        if self._shapes.elementwise and len(self._d.names) > 1 and graph is self._backward:
+            of = dict(zip(graph.inputs, self._d.names, strict=True))
+            wanted_names = {
+                self._d.names[i] for i, g in zip(self._d.wanted, graph.results, strict=True) if g is not None
+            }
+            kept.shapes |= {name: node for node, name in of.items() if name in wanted_names}
+        for name in kept.saved:
+            kept.shapes.pop(name, None)
+        order = {name: i for i, name in enumerate([*self._d.names, *self._outs])}
+        kept.saved = dict(sorted(kept.saved.items(), key=lambda item: order[item[0]]))
+        return kept
+
+
+def _wrapped(start: str, text: str, end: str) -> list[str]:
+    """Return a condition on one line, or on several if it is long."""
+    if len(start) + len(text) + len(end) <= _WIDTH:
+        return [f"{start}{text}{end}"]
+    first, *others = text.split(" and ")
+    return [start, f"    {first}", *(f"    and {other}" for other in others), end]
+
+
+def _is_size(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "overloadpacket", None), "__name__", "") in _SIZES
+
+
+def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return the nodes that more than one result needs, those that are read beyond the shared part."""
+    counts: dict[fx.Node, int] = {}
+    for result in dict.fromkeys(results):
+        for node in needed([result], known):
+            counts[node] = counts.get(node, 0) + 1
+    common = {node for node, n in counts.items() if n > 1 and not _is_size(node)}
+    return [
+        node
+        for node in needed(results, known)
+        if node in common and (node in results or any(user in counts and user not in common for user in node.users))
+    ]
+
+
+def _quoted(docstring: str) -> str:
+    """Return a docstring in its quotes, which stand on a line of their own after several lines."""
+    text = docstring.strip()
+    return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
+
+
+def _method(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
+    body = textwrap.indent("\n".join(lines), "    ")
+    return f"@staticmethod\ndef {name}({', '.join(parameters)}):\n{body}"

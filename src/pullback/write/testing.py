@@ -1,0 +1,128 @@
+"""The test that goes with a written Function: finite differences, and what has to agree with itself."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pullback.dtypes import has_derivative
+from pullback.write.definition import Definition
+
+_MOST_NUMBERS = 40
+_HEAD = '''"""Tests of {name}: its derivatives against finite differences, each other, and calls one by one."""
+
+import torch
+from {module} import {name}
+
+
+def inputs():
+    """Return an example call; what has a derivative requires grad."""
+{made}
+    return {returned}
+
+
+def outputs(*given):
+    """Return the results that have a derivative."""
+    results = {name}.apply(*given)
+    results = results if isinstance(results, tuple) else (results,)
+    return [out for out in results if out.requires_grad]
+'''
+_FINITE = """
+
+def test_the_gradient_is_a_number_of_the_shape_of_each_input():
+    given = inputs()
+    leaves = [x for x in given if x.requires_grad]
+    gradients = torch.autograd.grad([out.sum() for out in outputs(*given)], leaves)
+    for x, g in zip(leaves, gradients, strict=True):
+        assert g.shape == x.shape
+        assert g.isfinite().all()
+"""
+_NUMERIC = """
+
+def test_the_gradient_is_that_of_finite_differences():
+    assert torch.autograd.gradcheck({name}.apply, inputs())
+"""
+_DIFFERENCES = """
+
+def test_the_gradient_is_that_of_differences():
+    given = inputs()
+    (out,) = outputs(*given)
+    gradients = torch.autograd.grad(out.sum(), given)
+    step = 2.0**-6
+    for i, g in enumerate(gradients):
+        up, down = ([x + h * (j == i) for j, x in enumerate(given)] for h in (step, -step))
+        slope = (outputs(*up)[0] - outputs(*down)[0]) / (2 * step)
+        torch.testing.assert_close(g, slope, rtol=2e-2, atol=2e-2)
+"""
+_SECOND = """
+
+def test_the_second_derivative_is_that_of_finite_differences():
+    assert torch.autograd.gradgradcheck({name}.apply, inputs())
+"""
+_FORWARD = """
+
+def test_forward_mode_is_the_transpose_of_the_gradient():
+    given = inputs()
+    moved = [i for i, x in enumerate(given) if x.requires_grad]
+    primals = tuple(given[i].detach() for i in moved)
+    tangents = tuple(torch.cos(torch.arange(x.numel(), dtype=x.dtype)).reshape(x.shape) for x in primals)
+
+    def function(*xs):
+        full = [x.detach() for x in given]
+        for i, x in zip(moved, xs, strict=True):
+            full[i] = x
+        return {name}.apply(*full)
+
+    out, pushed = torch.func.jvp(function, primals, tangents)
+    pulled = torch.func.vjp(function, *primals)[1](out)
+    outs, pushes = (out, pushed) if isinstance(out, tuple) else ((out,), (pushed,))
+    forward = sum((g * t).sum() for g, t in zip(outs, pushes, strict=True))
+    backward = sum((g * t).sum() for g, t in zip(pulled, tangents, strict=True))
+    torch.testing.assert_close(forward, backward)
+"""
+_VMAP = """
+
+def test_vmap_is_a_call_for_each():
+    given = [x.detach() for x in inputs()]
+    several = [torch.stack([x, x]) for x in given]
+    together = torch.func.vmap({name}.apply)(*several)
+    alone = {name}.apply(*given)
+    for batch, one in zip(*(r if isinstance(r, tuple) else (r,) for r in (together, alone)), strict=True):
+        torch.testing.assert_close(batch, torch.stack([one, one]))
+"""
+
+
+def test_of(d: Definition, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
+    """Return a test file for what was written of a definition, in a module of that name."""
+    single = d.only is not None
+    made = [f"{name} = {_literal(x, single)}" for name, x in zip(d.names, tensors, strict=True)]
+    returned = f"{', '.join(d.names)}{',' if len(d.names) == 1 else ''}"
+    returned = f"({returned})" if len(d.names) == 1 else returned
+    body = textwrap.indent("\n".join(made), "    ")
+    parts = [_HEAD]
+    if d.connected:
+        numeric = [_DIFFERENCES] if single else [_NUMERIC, _SECOND]
+        parts += [_FINITE, *(numeric if d.kind == "derived" else []), *([_FORWARD] if has_jvp else [])]
+    if has_vmap:
+        parts.append(_VMAP)
+    return "".join(parts).format(name=d.class_name, module=module, made=body, returned=returned)
+
+
+def _literal(x: Tensor, single: bool) -> str:
+    """Return the tensor of an example as text: its numbers to four digits, in double precision where that will do."""
+    wide = x.detach().double() if x.is_floating_point() and not single else x.detach()
+    grad = ", requires_grad=True" if has_derivative(x) else ""
+    if x.numel() > _MOST_NUMBERS or x.is_complex():
+        shape, dtype = tuple(x.shape), f"dtype={wide.dtype}{grad}"
+        maker = "randn" if has_derivative(x) else "ones"
+        return f"torch.{maker}({shape}, {dtype})"
+    numbers = str(_rounded(wide.tolist())).replace("], [", "],\n    [") if x.dim() == 2 else _rounded(wide.tolist())
+    return f"torch.tensor(\n    {numbers},\n    dtype={wide.dtype}{grad},\n)"
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return round(value, 4) if isinstance(value, float) else value

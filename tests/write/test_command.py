@@ -1,0 +1,62 @@
+"""`pullback write`: to a file, to the screen, and what it refuses."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from pullback.cli import program
+from pullback.errors import OptionError, TargetError
+
+SOURCE = """
+import torch
+
+def cube(x):
+    print("called")
+    return x * x * x
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "formulas.py").write_text(SOURCE)
+
+    def call(*args):
+        return CliRunner().invoke(program, ["write", *args], catch_exceptions=False, standalone_mode=False)
+
+    return call
+
+
+def test_a_file_and_its_tests_are_written_and_pass(run, tmp_path):
+    assert run("formulas.py:cube", "--test", "-o", "cubes.py").stdout.splitlines()[-2:] == [
+        "wrote cubes.py",
+        "wrote test_cubes.py",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_cubes.py"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "5 passed" in printed
+
+
+def test_without_a_file_it_is_printed(run):
+    output = run("formulas.py:cube").stdout
+    assert output.startswith("import torch\n")
+    assert "class Cube(torch.autograd.Function):" in output
+    compile(output, "printed", "exec")
+
+
+def test_a_file_that_exists_stays_without_force(run, tmp_path):
+    (tmp_path / "mine.py").write_text("precious")
+    with pytest.raises(OptionError, match=r"mine\.py exists"):
+        run("formulas.py:cube", "-o", "mine.py")
+    assert (tmp_path / "mine.py").read_text() == "precious"
+    run("formulas.py:cube", "-o", "mine.py", "--force")
+    assert "class Cube" in (tmp_path / "mine.py").read_text()
+
+
+def test_what_is_not_there_is_one_line(run):
+    with pytest.raises(TargetError, match=r"no 'cub' in .*cube"):
+        run("formulas.py:cub")
+    with pytest.raises(TargetError, match="name a function"):
+        run("formulas.py")

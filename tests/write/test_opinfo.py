@@ -1,0 +1,92 @@
+"""PyTorch's operator database: what is written of an operator is that operator, and passes the audit.
+
+`python -m tests.write.test_opinfo` prints what is written, of the whole database, and why the others are not.
+"""
+
+import itertools
+import sys
+import warnings
+
+import pytest
+import torch
+
+from pullback.check.find.discover import subject_of
+from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.subject import Options
+from pullback.errors import FormulaError, PullbackError
+from pullback.write.api import written
+from tests.check.modules import import_source
+from tests.compose.opinfo import dtype_of, entries
+
+EVERY, SHARDS, LEAST = 3, 4, 25
+"""Of the database each third entry is tried; at least so many of each shard are written."""
+OPTIONS = Options(select=("PB1",), budget=2)
+
+OF_THE_OPERATOR = {
+    "angle": "of real numbers its gradient is 0, whatever the cotangent",
+    "linalg.cholesky": "its gradient is for symmetric matrices, which the audit's are not",
+    "scatter": "where an index repeats, its gradient goes to each of the values that wrote there",
+    "scatter_reduce.amin": "where values are equal, PyTorch shares the gradient among them",
+}
+"""Findings that PyTorch's own operator has too, and why."""
+
+
+def write_entry(name, entry):
+    """Write the first sample of an entry that can be written; raise if there is none."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the operators: deprecations, what is in beta state
+        samples = list(itertools.islice(entry.sample_inputs("cpu", dtype_of(entry), requires_grad=True), 2))
+        function = entry.op
+
+        def formula(x, args, kwargs):
+            return function(x, *args, **kwargs)
+
+        formula.__name__ = name.replace(".", "_")
+        refusal = FormulaError("there are no samples")
+        for sample in samples:
+            try:
+                return written(formula, (sample.input, sample.args, sample.kwargs), {})
+            except PullbackError as error:
+                refusal = error
+    raise refusal
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_what_is_written_of_an_operator_passes_the_audit(shard, tmp_path):
+    chosen = dict(list(entries().items())[shard * EVERY :: EVERY * SHARDS])
+    made = {}
+    for name, entry in chosen.items():
+        try:
+            found = write_entry(name, entry)
+        except PullbackError:
+            continue
+        module = import_source(found.source, tmp_path, f"operator_{shard}_{len(made)}")
+        made[name] = (getattr(module, found.definition.class_name), found.tensors)
+    assert len(made) >= LEAST
+    subjects = {name: subject_of(function) for name, (function, _) in made.items()}
+    inputs = {id(subjects[name]): [(tuple(x.detach() for x in tensors), {})] for name, (_, tensors) in made.items()}
+    preload(OPTIONS)
+    outcomes = run_subjects(list(subjects.values()), OPTIONS, lambda subject: inputs[id(subject)])
+    errors = {
+        name: [f.message for f in outcome.findings if f.severity == "error"]
+        for name, outcome in zip(subjects, outcomes, strict=True)
+    }
+    assert {name: found for name, found in errors.items() if found and name not in OF_THE_OPERATOR} == {}
+
+
+def _summary():
+    torch.set_num_threads(1)
+    refused = {}
+    for name, entry in entries().items():
+        try:
+            write_entry(name, entry)
+        except PullbackError as error:
+            refused[name] = str(error)
+    print(f"{len(entries()) - len(refused)} of {len(entries())} are written")
+    for name, why in refused.items():
+        print(f"{name}: {why}")
+
+
+if __name__ == "__main__":
+    sys.exit(_summary())

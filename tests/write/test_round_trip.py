@@ -1,0 +1,97 @@
+"""What is written imports, passes its own tests and the audit, and is the op in value, gradient and second derivative.
+
+The comparison with the op is made by `write` itself, for which it raises: `test_a_text_that_differs_is_refused`.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import pullback
+from pullback.check.find.discover import subjects_of_module
+from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.subject import Options
+from pullback.errors import FormulaError
+from pullback.write import verify
+from pullback.write.api import written
+from pullback.write.reading import definition_of
+from tests.bulk import chosen
+from tests.catalog.test_audit import OPS
+from tests.check.modules import import_source
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+tutorial = import_module("tutorial_functions")
+sys.path.pop(0)
+
+EXAMPLES = {
+    f"tutorial {name}": value
+    for name, value in vars(tutorial).items()
+    if isinstance(value, type) and value.__module__ == tutorial.__name__ and name != "RoundStraightThrough"
+}
+TARGETS = OPS | EXAMPLES
+OPTIONS = Options(budget=3)
+WITHOUT_A_GRADIENT = {"stop_grad"}
+"""Which the audit has nothing to say of."""
+
+
+@pytest.fixture(scope="session")
+def modules(request, tmp_path_factory):
+    """For each selected target the module that was written of it, and its tests."""
+    folder = tmp_path_factory.mktemp("written")
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        for number, name in enumerate(chosen(request, "name")):
+            if name in made:
+                continue
+            found = written(TARGETS[name], (), {})
+            module = import_source(found.source, folder, f"written_{number}")
+            tests = import_source(found.test(module.__name__), folder, f"tests_of_written_{number}")
+            made[name] = (module, tests)
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_its_own_tests_pass(name, modules):
+    tests = [value for key, value in vars(modules[name][1]).items() if key.startswith("test_")]
+    assert len(tests) >= (1 if name in WITHOUT_A_GRADIENT | {"tutorial MaskedSum"} else 2)
+    for test in tests:
+        test()
+
+
+@pytest.fixture(scope="session")
+def audits(modules):
+    """The findings in each module."""
+    pairs = [(name, s) for name, (module, _) in modules.items() for s in subjects_of_module(module)]
+    preload(OPTIONS)
+    outcomes = run_subjects([subject for _, subject in pairs], OPTIONS, lambda subject: None)
+    found = {}
+    for (name, _), outcome in zip(pairs, outcomes, strict=True):
+        found.setdefault(name, []).append(outcome)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - WITHOUT_A_GRADIENT))
+def test_the_audit_finds_no_error(name, audits):
+    for outcome in audits[name]:
+        assert not [f.message for f in outcome.findings if f.severity == "error"]
+        if not outcome.result.name.endswith("Last"):  # which raises where it is differentiated, on purpose
+            assert outcome.result.cases > 0
+
+
+def test_a_text_that_differs_is_refused():
+    x = torch.linspace(-1, 1, 7)
+    d, tensors = definition_of(lambda x: torch.sin(x) * x, (x,), {})
+    source = pullback.write(lambda x: torch.sin(x) * x, x)
+    verify.require_same(d, source, tensors)
+    for right, wrong, part in (
+        ("return torch.sin(x) * x", "return torch.sin(x) * 2 * x", "value"),
+        ("return g * (", "return 2 * g * (", "gradient"),
+        ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].detach()", "second derivative"),
+    ):
+        assert right in source
+        with pytest.raises(FormulaError, match=part):
+            verify.require_same(d, source.replace(right, wrong), tensors)

@@ -1,0 +1,186 @@
+"""What a written Function reads like: the steps that a person would have taken."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pullback
+from pullback.errors import FormulaError, OptionError
+
+
+def x(*shape):
+    return torch.linspace(-2, 2, torch.Size(shape).numel()).reshape(shape)
+
+
+def method(source, name):
+    """Return the body of a method, its lines without indentation."""
+    body = re.split(rf"def {name}\(.*\):\n", source)[1].split("\n\n")[0]
+    return [line.strip() for line in body.splitlines()]
+
+
+def backward(formula, *args):
+    return method(pullback.write(pullback.function(stable=False)(formula), *args), "backward")
+
+
+def test_the_output_is_used_again_and_like_terms_are_collected():
+    lines = backward(lambda x: torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x)), x(3, 5))
+    assert lines == ["x, out = ctx.saved_tensors", "return g * out * (1 - 1.5 * torch.sigmoid(x))"]
+
+
+def test_what_cancels_is_cancelled():
+    assert backward(lambda x: x - torch.tanh(x), x(3, 5))[-1] == "return g * torch.tanh(x) ** 2"
+
+
+def test_what_the_output_holds_is_not_computed_again():
+    assert backward(torch.exp, x(4))[-1] == "return g * out"
+    lines = backward(lambda x: torch.softmax(x, -1), x(3, 5))
+    assert lines == ["(out,) = ctx.saved_tensors", "return out * (g - (g * out).sum(-1, keepdim=True))"]
+
+
+def test_numbers_are_folded():
+    assert backward(lambda x: (2 * x * 3) / 4 - x, x(4))[-1] == "return 0.5 * g"
+
+
+def test_every_gradient_is_asked_for_and_summed_over_what_was_broadcast():
+    lines = backward(lambda x, y: x * torch.exp(-y), x(3, 5), x(5))
+    assert lines[1:] == [
+        "gx = gy = None",
+        "if ctx.needs_input_grad[0]:",
+        "gx = (g * torch.exp(-y)).sum_to_size(ctx.x_shape)",
+        "if ctx.needs_input_grad[1]:",
+        "gy = (-g * out).sum_to_size(y.shape)",
+        "return gx, gy",
+    ]
+
+
+def test_of_an_input_whose_values_do_not_matter_the_shape_is_kept():
+    source = pullback.write(lambda x: x.mean(), x(3, 5))
+    assert method(source, "setup_context") == ["(x,) = inputs", "ctx.x_shape = x.shape"]
+    assert "save_for_backward" not in source
+
+
+def test_matrices_are_transposed_once():
+    lines = backward(F.linear, x(3, 5), x(7, 5))
+    assert "gx = g @ y" in " ".join(lines) or "g @" in " ".join(lines)
+    assert ".T.T" not in " ".join(lines)
+
+
+def test_a_shared_value_has_a_name_and_is_computed_once():
+    source = pullback.write(lambda x: x / x.norm(dim=-1, keepdim=True), x(3, 5))
+    assert " ".join(method(source, "backward")).count("vector_norm") == 1
+
+
+def test_it_depends_on_torch_alone_and_fits_the_page():
+    source = pullback.write(lambda x, w, b: F.gelu(F.layer_norm(x, (5,), w, b)), x(3, 5), x(5), x(5))
+    assert {line.split()[1] for line in source.splitlines() if line.startswith(("import", "from"))} <= {
+        "torch",
+        "torch.nn.functional",
+    }
+    assert max(map(len, source.splitlines())) <= 100
+    assert "pullback" not in source
+
+
+def test_shapes_that_it_was_not_written_for_are_refused():
+    scope = {}
+    exec(pullback.write(lambda x, w: torch.softmax(x, -1) @ w, x(3, 5), x(5, 2)), scope)
+    function = scope["Lambda"]
+    assert function.apply(x(4, 6), x(6, 7)).shape == (4, 7)
+    with pytest.raises(ValueError, match=re.escape("takes x of shape [n, m], w of shape [m, k]")):
+        function.apply(x(2, 4, 6), x(6, 7))
+
+
+def test_sizes_that_no_line_can_say_are_those_of_the_example():
+    source = pullback.write(lambda x: x[: x.shape[0] // 2 + 1].sum() * (x.shape[0] // 2), x(6, 5))
+    assert "x: [n, m]" in source or "x.shape == (6, 5)" in source
+
+
+def test_what_two_gradients_share_is_there_for_each_alone():
+    source = pullback.write(lambda x, y: torch.cat([x, y, x], 0).flip(0), x(3, 5), x(2, 5))
+    scope = {}
+    exec(source, scope)
+    for first in (True, False):
+        a, b = x(4, 6).requires_grad_(first), x(3, 6).requires_grad_(not first)
+        scope["Lambda"].apply(a, b).sum().backward()
+        assert torch.equal((a if first else b).grad, torch.full_like(a if first else b, 2.0 if first else 1.0))
+
+
+def test_a_gradient_that_the_formula_stops_stays_stopped_in_the_second_derivative():
+    scope = {}
+    exec(pullback.write(lambda x: x.detach() * x, x(5)), scope)
+    at = x(5).requires_grad_()
+    (gradient,) = torch.autograd.grad(scope["Lambda"].apply(at).sum(), at, create_graph=True)
+    assert torch.equal(gradient, at)
+    assert not gradient.requires_grad or torch.autograd.grad(gradient.sum(), at, allow_unused=True)[0] is None
+
+
+def test_stable_forms_are_written_with_forms_for_the_second_derivative():
+    source = pullback.write(pullback.catalog.silu, x(3, 5))
+    assert "Uses stable forms for float32" in source
+    assert ".double()" in source
+    assert "return SiluBackward.apply(x, g)" in source
+    scope = {}
+    exec(source, scope)
+    with pytest.raises(TypeError, match=r"written for torch\.float32"):
+        scope["Silu"].apply(x(4).double())
+    at = x(4).requires_grad_()
+    (first,) = torch.autograd.grad(scope["Silu"].apply(at).sum(), at, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), at, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no third derivative"):
+        (second.sum() + at.sum()).backward()
+
+
+def test_a_rule_that_is_not_linear_has_no_tangent():
+    assert "def jvp" not in pullback.write(pullback.catalog.clip_grad, x(4), 0.5)
+    assert "def jvp" in pullback.write(pullback.catalog.reverse_grad, x(4))
+
+
+def test_a_rule_that_does_not_say_that_it_is_not_linear_is_refused():
+    @pullback.function
+    def clipped(x):
+        return x.clone()
+
+    @clipped.vjp
+    def _(g, out, x):
+        return g.clamp(-10, 10)
+
+    with pytest.raises(FormulaError, match="linear=False"):
+        pullback.write(clipped, x(4))
+
+
+class Rounds(torch.autograd.Function):
+    """Straight through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def not_torch(x):
+    return torch.from_numpy(x.detach().numpy() ** 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "says"),
+    [
+        (lambda x: x * torch.rand_like(x), (x(4),), "random"),
+        (lambda x: x if x.sum() > 0 else -x, (x(4),), "cannot be written"),
+        (Rounds, (x(4),), "derivative of its forward is 0"),
+        (not_torch, (x(4),), "value of a tensor"),
+        (lambda x: torch.nn.functional.avg_pool2d(x, 2), (x(1, 4, 4),), "no public name"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_in_one_line(target, args, says):
+    with pytest.raises(FormulaError, match=says) as caught:
+        pullback.write(target, *args)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_functions_can_be_written():
+    with pytest.raises(OptionError, match="not 3"):
+        pullback.write(3, x(4))

@@ -24,7 +24,8 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
-_NOT_OF_VALUES = ("PB101", "PB103", "PB104", "PB105", "PB108")
+_NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB201", "PB202", "PB203", "PB603")
+"""Rules that look at one run, and so need not that another gives the same."""
 
 
 def audit(
@@ -66,7 +67,9 @@ def audit(
     if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     if state.unwritten is not None:
-        chosen = _meaningful(state, chosen, sink)
+        chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
+    elif state.parted is not None and not state.parted.is_rounding:
+        chosen = _meaningful(state, chosen, sink, "PB601", "two runs from the same random state differ")
     left_out = _run_rules(state, chosen, sink)
     if left_out:
         sink(_over_budget(state, left_out))
@@ -131,12 +134,12 @@ def _only_in_domain(state: Audit) -> Finding:
     return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
 
 
-def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[Rule]:
-    """Return the rules that say something of a function whose values are random; PB101 says that they are."""
-    kept = [rule for rule in chosen if rule.id in _NOT_OF_VALUES]
+def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:
+    """Return the rules that say something of a function whose values are random; `teller` says that they are."""
+    kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
-    if others and not state.running(("PB101",)):
-        sink(_undecided(state, others[0], "the function returns memory that it never wrote"))
+    if others and not state.running((teller,)):
+        sink(_undecided(state, others[0], why))
     return kept
 
 

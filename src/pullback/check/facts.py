@@ -18,6 +18,7 @@ from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.linearity import nonlinearity
+from pullback.check.derivative.repeat import Parted, parted
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.numeric.numbers import Numbers
@@ -85,6 +86,11 @@ class Facts:
             return None
         self.events.step("PB1", what, script(self.subject, self.base))
         return unwritten(self.subject, self.base)
+
+    @functools.cached_property
+    def parted(self) -> Parted | None:
+        """Where two runs of the working example from the same random state differ."""
+        return parted(self.subject, self.base)
 
     @functools.cached_property
     def outs(self) -> str:

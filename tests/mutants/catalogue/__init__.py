@@ -10,6 +10,8 @@ from . import (
     kept,
     layouts,
     numerics,
+    numerics,
+    purity,
     second_order,
     slots,
     transforms,
@@ -27,5 +29,6 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "context": context.MUTANTS,
     "kept": kept.MUTANTS,
     "layouts": layouts.MUTANTS,
+    "purity": purity.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

@@ -12,6 +12,7 @@ from pullback.check.case import Case
 from pullback.check.cases import dtypes
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs, script
+from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
@@ -91,6 +92,11 @@ class Facts:
     def parted(self) -> Parted | None:
         """Where two runs of the working example from the same random state differ."""
         return parted(self.subject, self.base)
+
+    @functools.cached_property
+    def trace(self) -> Trace | None:
+        """One run of the working example, of a Function, with every operation of its backward."""
+        return trace(self.subject, self.base)
 
     @functools.cached_property
     def outs(self) -> str:

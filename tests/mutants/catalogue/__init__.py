@@ -3,6 +3,7 @@
 from ..model import Mutant
 from . import (
     context,
+    cost,
     cotangents,
     derivatives,
     forward_mode,
@@ -30,5 +31,6 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "kept": kept.MUTANTS,
     "layouts": layouts.MUTANTS,
     "purity": purity.MUTANTS,
+    "cost": cost.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

@@ -47,11 +47,10 @@ def audit(
     warnings.simplefilter("ignore")
     sink = _Sink(subject, events)
     chosen = [rule for rule in selected(options) if rule.id not in skip and subject.kind in rule.kinds]
-    for finding in static_findings(subject, options):
+    for finding in static_findings(subject, options, runs=True):
         sink(finding)
     if subject.target is None:
-        sink(unaudited(subject, subject.why_unaudited))
-        return AuditEnd(0, sink.allowed)
+        return _unaudited(subject, options, sink, subject.why_unaudited)
     trial.set_heartbeat(events.beat)
     events.step("", "looking for a working example", "")
     names, nested = positional_names(subject), subject.kind != "function"
@@ -61,8 +60,7 @@ def audit(
     for finding in _incidents(subject):
         sink(finding)
     if state is None:
-        sink(unaudited(subject, why))
-        return AuditEnd(0, sink.allowed)
+        return _unaudited(subject, options, sink, why)
     state.memory = memory
     if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
@@ -76,8 +74,14 @@ def audit(
     return AuditEnd(state.cases, sink.allowed)
 
 
-def static_findings(subject: Subject, options: Options) -> list[Finding]:
-    """Return what the source alone shows. Runs none of the audited code."""
+def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
+    """Return what the source alone shows. Runs none of the audited code.
+
+    Args:
+        subject: what is audited.
+        options: which rules.
+        runs: leave out what another rule measures on a function that runs.
+    """
     if subject.source is None:
         return []
     return [
@@ -86,7 +90,7 @@ def static_findings(subject: Subject, options: Options) -> list[Finding]:
             Location(subject.location.file, match.line), hint=match.hint,
         )
         for rule in selected(options)
-        if rule.static is not None
+        if rule.static is not None and not (runs and rule.stands_for)
         for match in rule.static(subject.source)
     ]  # fmt: skip
 
@@ -106,6 +110,14 @@ def unaudited(subject: Subject, why: str) -> Finding:
         location=subject.location,
         hint=hint,
     )
+
+
+def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> AuditEnd:
+    """Tell that a subject could not be run, and what its source shows all the same."""
+    sink(unaudited(subject, why))
+    for finding in static_findings(subject, options):
+        sink(finding)
+    return AuditEnd(0, sink.allowed)
 
 
 class _Sink:

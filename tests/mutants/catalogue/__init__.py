@@ -15,6 +15,7 @@ from . import (
     purity,
     second_order,
     slots,
+    source,
     transforms,
 )
 
@@ -32,5 +33,6 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "layouts": layouts.MUTANTS,
     "purity": purity.MUTANTS,
     "cost": cost.MUTANTS,
+    "source": source.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

@@ -40,15 +40,18 @@ def cotangents(source: FunctionSource) -> list[str]:
 
 def differentiated(source: FunctionSource) -> list[str]:
     """Return the arguments of the forward that some `return` of the backward has more than None for: tensors."""
-    names, backward = inputs(source), source.methods.get("backward")
+    names, forward, backward = inputs(source), source.methods.get("forward"), source.methods.get("backward")
     found: set[str] = set()
     for node in own_nodes(backward) if backward is not None else ():
-        if not isinstance(node, ast.Return) or node.value is None:
-            continue
-        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        if any(isinstance(value, ast.Starred) for value in values) or (len(values) == 1 and len(names) > 1):
-            continue
-        found |= {name for name, value in zip(names, values, strict=False) if not _is_none(value)}
+        match node:
+            case ast.Return(value=ast.Tuple(elts=values)) if not any(isinstance(v, ast.Starred) for v in values):
+                found |= {name for name, value in zip(names, values, strict=False) if not _is_none(value)}
+            case ast.Return(value=ast.expr() as value) if (
+                len(names) == 1 and forward is not None and not forward.args.vararg and not _is_none(value)
+            ):
+                found.add(names[0])
+            case _:
+                pass
     return [name for name in names if name in found]
 
 

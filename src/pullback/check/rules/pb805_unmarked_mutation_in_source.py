@@ -9,7 +9,7 @@ inputs.
 The caller's tensor changes behind autograd's back: whatever saved it computes a wrong gradient.
 
 ## Limits
-A match proves the write if the line is reached. An argument that the method gives another value first (`x =
+A warning. A match proves the write if the line is reached. An argument that the method gives another value first (`x =
 x.clone()`) is left out, also if that happens in one branch only. Writes by kernels that take a pointer, or by `out=`,
 are not seen.
 
@@ -63,6 +63,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             write.line,
             f"the forward changes {write.name} in place and does not mark it as dirty: {write.code}",
             "work on a copy, or call ctx.mark_dirty on the input and return it",
+            "warning",
         )
 
 

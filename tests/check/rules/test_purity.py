@@ -8,7 +8,7 @@ import torch
 
 import pullback
 
-from ..making import function, normal
+from ..making import audit_of, function, normal
 
 
 def found(rule, target, *inputs):
@@ -62,6 +62,16 @@ def test_601_the_difference_is_not_held_against_the_function_by_other_rules():
     (undecided,) = pullback.check(noisy, normal(4), ignore="PB6").findings
     assert undecided.verdict == "inconclusive"
     assert undecided.message == "could not be decided: two runs from the same random state differ"
+
+
+def test_601_what_brings_the_process_down_is_not_run_twice_more():
+    noisy = drawing(lambda x: torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))))
+    state = audit_of(noisy, normal(4))
+    state.skip = frozenset({"new memory filled with NaN"})
+    assert state.parted is None
+    state = audit_of(noisy, normal(4))
+    assert state.parted is not None
+    assert [what for _, what, _ in state.events.steps] == ["the same call twice"]
 
 
 @pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.full_like(x, random.random())])

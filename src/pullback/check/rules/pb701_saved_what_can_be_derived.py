@@ -11,8 +11,8 @@ alive anyway, as a neighbour keeps them; an intermediate is memory for this func
 
 ## Limits
 Advice. A warning for copies and repetitions, which nothing speaks for; an info for the others, where recomputing takes
-time. Bytes are those of the example. Tensors in lists on `ctx` are not seen. Equal by chance on one example is taken
-for equal.
+time. Copies must be equal on the example and on -37 times its values; masks and whole numbers, of which few may be
+equal by chance, are not compared. Bytes are those of the example. Tensors in lists on `ctx` are not seen.
 
 ## Bad
 ```python
@@ -55,47 +55,63 @@ from torch import Tensor
 from pullback.check.cost.trace import Trace, describe, equal, is_plain, trace
 from pullback.check.rules._rule import rule
 from pullback.dtypes import has_derivative
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.case import Case
     from pullback.check.state import Audit
+
+_FAR = 37.0
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
     found = audit.trace
     if found is None or not any(is_plain(t) for t in found.call.kept):
         return
-    computed = [t for t in found.computed if is_plain(t)]
-    copies = {id(t): what for k, t in enumerate(computed) if (what := _original(found, t, computed[:k]))}
-    yield from _told(audit, "warning", [(t, f"a copy of {copies[id(t)]}") for t in computed if id(t) in copies])
-    rest = [t for t in computed if id(t) not in copies]
-    repeats = [(t, f"the same all along dim {dim}") for t in rest if (dim := _repeated(t)) is not None]
-    yield from _told(audit, "warning", repeats)
+    far = trace(audit.subject, audit.base.map_inputs(lambda t: -_FAR * t, "far away"))
+    copies = _copies(found, far)
+    for k, t in enumerate(found.computed):
+        if k in copies:
+            yield _told(audit, "warning", t, copies[k])
     rolled = None if audit.draws else trace(audit.subject, _rolled(audit.base))
     if rolled is not None and _alike(found, rolled):
-        yield from _pointwise(audit, found, rolled, [t for t in rest if _repeated(t) is None])
+        rest = [t for k, t in enumerate(found.computed) if k not in copies and is_plain(t)]
+        yield from _pointwise(audit, found, rolled, rest)
 
 
-def _told(audit: Audit, severity: str, what: list[tuple[Tensor, str]]) -> Iterator[Finding]:
-    for t, why in what:
-        yield audit.finding(
-            "PB701",
-            "warning" if severity == "warning" else "info",
-            "wrong",
-            f"kept for the backward: {describe(t)}, {why}",
-            case=audit.base,
-            hint="keep that one alone, and derive this from it in the backward",
-        )
+def _told(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
+    return audit.finding(
+        "PB701",
+        severity,
+        "wrong",
+        f"kept for the backward: {describe(t)}, {why}",
+        case=audit.base,
+        hint="keep that one alone, and derive this from it in the backward",
+    )
 
 
-def _original(found: Trace, t: Tensor, others: list[Tensor]) -> str:
-    """Say what a tensor is a copy of; empty if of nothing."""
+def _copies(found: Trace, far: Trace | None) -> dict[int, str]:
+    """Say which computed tensors hold the numbers of another, or repeat themselves, near and far alike.
+
+    Near alone is not enough: there `x.clamp(-10, 10)` is x.
+    """
+    if far is None or not _alike(found, far) or len(found.computed) != len(far.computed):
+        return {}
+    both = [(_what(found, k), _what(far, k)) for k in range(len(found.computed))]
+    return {k: near for k, (near, there) in enumerate(both) if near and near == there}
+
+
+def _what(found: Trace, k: int) -> str:
+    t = found.computed[k]
+    if not has_derivative(t) or not is_plain(t):
+        return ""
+    others = found.computed[:k]
     groups = (("an input", found.inputs), ("an output", found.run.outputs), ("another one that is kept", others))
     for what, tensors in groups:
         if any(is_plain(other) and equal(t, other) for other in tensors):
-            return what
-    return ""
+            return f"a copy of {what}"
+    dim = _repeated(t)
+    return "" if dim is None else f"the same all along dim {dim}"
 
 
 def _repeated(t: Tensor) -> int | None:
@@ -117,7 +133,7 @@ def _pointwise(audit: Audit, found: Trace, rolled: Trace, rest: list[Tensor]) ->
         if t.shape == widest.shape and has_derivative(t) and _rolls(t, found, rolled):
             what = "an output, which is" if any(t is out for out in outputs) else "which is"
             why = f"{what} kept as well as the inputs that determine it element by element"
-            yield from _told(audit, "info", [(t, why)])
+            yield _told(audit, "info", t, why)
 
 
 def _rolls(t: Tensor, found: Trace, rolled: Trace) -> bool:

@@ -11,7 +11,6 @@ from . import (
     kept,
     layouts,
     numerics,
-    numerics,
     purity,
     second_order,
     slots,

@@ -8,9 +8,9 @@ class Mutant:
     """A seeded bug.
 
     `old` occurs exactly once in the base's source and becomes `new`; `also` holds further such pairs where a
-    bug needs two places. `mode` is the row of the table of failure modes, `expects` the rules of which a
-    warning already counts as caught (an error of any rule always does). `survives` is the reason why a mutant
-    is not caught, where it is not.
+    bug needs two places. `mode` is the row of the table of failure modes (0: waste, which it does not list),
+    `expects` the rules of which a warning already counts as caught (an error of any rule always does). `survives`
+    is the reason why a mutant is not caught, where it is not.
     """
 
     id: str

@@ -24,7 +24,8 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
-_NOT_OF_VALUES = ("PB101", "PB103", "PB104", "PB105", "PB108")
+_NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB201", "PB202", "PB203", "PB603")
+"""Rules that look at one run, and so need not that another gives the same."""
 
 
 def audit(
@@ -46,11 +47,10 @@ def audit(
     warnings.simplefilter("ignore")
     sink = _Sink(subject, events)
     chosen = [rule for rule in selected(options) if rule.id not in skip and subject.kind in rule.kinds]
-    for finding in static_findings(subject, options):
+    for finding in static_findings(subject, options, runs=True):
         sink(finding)
     if subject.target is None:
-        sink(unaudited(subject, subject.why_unaudited))
-        return AuditEnd(0, sink.allowed)
+        return _unaudited(subject, options, sink, subject.why_unaudited)
     trial.set_heartbeat(events.beat)
     events.step("", "looking for a working example", "")
     names, nested = positional_names(subject), subject.kind != "function"
@@ -60,21 +60,28 @@ def audit(
     for finding in _incidents(subject):
         sink(finding)
     if state is None:
-        sink(unaudited(subject, why))
-        return AuditEnd(0, sink.allowed)
+        return _unaudited(subject, options, sink, why)
     state.memory = memory
     if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     if state.unwritten is not None:
-        chosen = _meaningful(state, chosen, sink)
+        chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
+    elif state.parted is not None and not state.parted.is_rounding:
+        chosen = _meaningful(state, chosen, sink, "PB601", "two runs from the same random state differ")
     left_out = _run_rules(state, chosen, sink)
     if left_out:
         sink(_over_budget(state, left_out))
     return AuditEnd(state.cases, sink.allowed)
 
 
-def static_findings(subject: Subject, options: Options) -> list[Finding]:
-    """Return what the source alone shows. Runs none of the audited code."""
+def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
+    """Return what the source alone shows. Runs none of the audited code.
+
+    Args:
+        subject: what is audited.
+        options: which rules.
+        runs: leave out what another rule measures on a function that runs.
+    """
     if subject.source is None:
         return []
     return [
@@ -83,7 +90,7 @@ def static_findings(subject: Subject, options: Options) -> list[Finding]:
             Location(subject.location.file, match.line), hint=match.hint,
         )
         for rule in selected(options)
-        if rule.static is not None
+        if rule.static is not None and not (runs and rule.stands_for)
         for match in rule.static(subject.source)
     ]  # fmt: skip
 
@@ -103,6 +110,14 @@ def unaudited(subject: Subject, why: str) -> Finding:
         location=subject.location,
         hint=hint,
     )
+
+
+def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> AuditEnd:
+    """Tell that a subject could not be run, and what its source shows all the same."""
+    sink(unaudited(subject, why))
+    for finding in static_findings(subject, options):
+        sink(finding)
+    return AuditEnd(0, sink.allowed)
 
 
 class _Sink:
@@ -131,12 +146,12 @@ def _only_in_domain(state: Audit) -> Finding:
     return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
 
 
-def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[Rule]:
-    """Return the rules that say something of a function whose values are random; PB101 says that they are."""
-    kept = [rule for rule in chosen if rule.id in _NOT_OF_VALUES]
+def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:
+    """Return the rules that say something of a function whose values are random; `teller` says that they are."""
+    kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
-    if others and not state.running(("PB101",)):
-        sink(_undecided(state, others[0], "the function returns memory that it never wrote"))
+    if others and not state.running((teller,)):
+        sink(_undecided(state, others[0], why))
     return kept
 
 

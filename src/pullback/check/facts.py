@@ -12,12 +12,14 @@ from pullback.check.case import Case
 from pullback.check.cases import dtypes
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs, script
+from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.linearity import nonlinearity
+from pullback.check.derivative.repeat import Parted, parted
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.numeric.numbers import Numbers
@@ -29,6 +31,9 @@ _SLOW = 2e-3
 """Seconds for a forward, from which on fewer elements are compared singly (82 forwards each)."""
 _FEW_ELEMENTS = 8
 _FEWEST_ELEMENTS = 3
+_FILLED = "new memory filled with NaN"
+_TWICE = "the same call twice"
+"""What is done before any rule, as told to the runner."""
 
 
 class Facts:
@@ -80,11 +85,23 @@ class Facts:
     @functools.cached_property
     def unwritten(self) -> Unwritten | None:
         """Where forward or backward of the working example return memory that was never written."""
-        what = "new memory filled with NaN"
-        if what in self.skip:
+        if _FILLED in self.skip:
             return None
-        self.events.step("PB1", what, script(self.subject, self.base))
+        self.events.step("PB1", _FILLED, script(self.subject, self.base))
         return unwritten(self.subject, self.base)
+
+    @functools.cached_property
+    def parted(self) -> Parted | None:
+        """Where two runs of the working example from the same random state differ."""
+        if {_FILLED, _TWICE} & self.skip:  # the first run of the backward brought a process down: so would these
+            return None
+        self.events.step("PB1", _TWICE, script(self.subject, self.base))
+        return parted(self.subject, self.base)
+
+    @functools.cached_property
+    def trace(self) -> Trace | None:
+        """One run of the working example, of a Function, with every operation of its backward."""
+        return trace(self.subject, self.base)
 
     @functools.cached_property
     def outs(self) -> str:

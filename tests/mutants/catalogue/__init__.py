@@ -3,6 +3,7 @@
 from ..model import Mutant
 from . import (
     context,
+    cost,
     cotangents,
     derivatives,
     forward_mode,
@@ -10,8 +11,10 @@ from . import (
     kept,
     layouts,
     numerics,
+    purity,
     second_order,
     slots,
+    source,
     transforms,
 )
 
@@ -27,5 +30,8 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "context": context.MUTANTS,
     "kept": kept.MUTANTS,
     "layouts": layouts.MUTANTS,
+    "purity": purity.MUTANTS,
+    "cost": cost.MUTANTS,
+    "source": source.MUTANTS,
 }
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in FAMILIES.values() for mutant in family)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,13 @@ class Recorded:
 
 
 @contextmanager
-def recording(subject: Subject) -> Iterator[list[Recorded]]:
-    """Record every call of the backward of a Function subject; of other subjects nothing is recorded."""
+def recording(subject: Subject, inside: AbstractContextManager[Any] | None = None) -> Iterator[list[Recorded]]:
+    """Record every call of the backward of a Function subject; of other subjects nothing is recorded.
+
+    Args:
+        subject: whose backward.
+        inside: a context, to be entered more than once, that each call runs in.
+    """
     calls: list[Recorded] = []
     cls = subject.target
     if subject.kind != "function":
@@ -49,7 +54,8 @@ def recording(subject: Subject) -> Iterator[list[Recorded]]:
     def backward(ctx: Any, *cotangents: Any) -> Any:
         call = Recorded(cotangents, tuple(ctx.needs_input_grad), kept=_kept(ctx))
         calls.append(call)
-        result = implementation(ctx, *cotangents)
+        with inside or nullcontext():
+            result = implementation(ctx, *cotangents)
         call.returned = result if isinstance(result, tuple) else (result,)
         call.raised = False
         return result

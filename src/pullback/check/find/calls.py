@@ -1,10 +1,10 @@
-"""Finds where a module calls its own Functions."""
+"""Finds where a module calls its own Functions, and where it makes instances of them."""
 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pullback.check.find.scopes import Scope, dotted, walk
@@ -32,6 +32,35 @@ def call_sites(tree: ast.Module, names: Collection[str]) -> dict[str, tuple[Call
             if name is not None:
                 sites[name].append(CallSite(tuple(node.args), scope.function, scope.parent))
     return {name: tuple(found) for name, found in sites.items()}
+
+
+def instantiations(tree: ast.Module, names: Collection[str]) -> dict[str, tuple[tuple[ast.Call, bool], ...]]:
+    """Return the calls `Name(…)` of each class of `names`, and whether what they give is called at once.
+
+    Nothing of a class whose name the module gives to something else as well.
+    """
+    once = {name for name, times in Counter(_bound(tree)).items() if times == 1} & set(names)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = {id(call.func) for call in calls}
+    found: defaultdict[str, list[tuple[ast.Call, bool]]] = defaultdict(list)
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in once:
+            found[call.func.id].append((call, id(call) in called))
+    return {name: tuple(made) for name, made in found.items()}
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Yield each name as often as something binds it: a definition, an import, an assignment, a parameter."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case _:
+                pass
 
 
 def _aliases(tree: ast.Module, names: Collection[str]) -> dict[str, str]:

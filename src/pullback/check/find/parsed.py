@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pullback.check.find.allow import Comment, allowed, comments
 from pullback.check.find.bases import Bases
-from pullback.check.find.calls import CallSite, call_sites
+from pullback.check.find.calls import CallSite, call_sites, instantiations
 from pullback.check.find.scopes import Definition, definitions
 from pullback.errors import TargetError
 
@@ -33,6 +33,7 @@ class FunctionSource:
         allow: rule name -> reason, of each `# pullback: allow[NAME] reason` in it or directly above.
         allow_without_reason: lines of allow comments that give no reason and so do not count.
         call_sites: where the module calls it.
+        instantiations: where the module makes an instance of it, and whether it calls that at once.
         docstring: of the class.
         inherits: whether it also derives from a class of another file, whose methods are not in `methods`.
         assigned: names that its body assigns, e.g. "forward" of `forward = staticmethod(f)`.
@@ -49,6 +50,7 @@ class FunctionSource:
     allow: dict[str, str] = field(default_factory=dict)
     allow_without_reason: tuple[int, ...] = ()
     call_sites: tuple[CallSite, ...] = ()
+    instantiations: tuple[tuple[ast.Call, bool], ...] = ()
     docstring: str = ""
     inherits: bool = False
     assigned: frozenset[str] = frozenset()
@@ -103,6 +105,7 @@ class SourceFile:
             allow=allow,
             allow_without_reason=without_reason,
             call_sites=self._calls.get(node.name, ()) if is_class else (),
+            instantiations=self._instantiations.get(node.name, ()) if is_class else (),
             docstring=ast.get_docstring(node) or "",
             inherits=is_class and self._inherits(definition),
             assigned=_assigned(node),
@@ -117,8 +120,15 @@ class SourceFile:
 
     @functools.cached_property
     def _calls(self) -> dict[str, tuple[CallSite, ...]]:
-        names = {d.node.name for d in self.definitions if isinstance(d.node, ast.ClassDef)}
-        return call_sites(self.tree, names)
+        return call_sites(self.tree, self._class_names)
+
+    @functools.cached_property
+    def _instantiations(self) -> dict[str, tuple[tuple[ast.Call, bool], ...]]:
+        return instantiations(self.tree, self._class_names)
+
+    @property
+    def _class_names(self) -> set[str]:
+        return {d.node.name for d in self.definitions if isinstance(d.node, ast.ClassDef)}
 
     def _methods(self, definition: Definition) -> dict[str, ast.FunctionDef]:
         methods: dict[str, ast.FunctionDef] = {}

@@ -31,7 +31,7 @@ class SourceMatch:
 
 
 Static = Callable[[FunctionSource], Iterator[SourceMatch]]
-"""Looks at the source alone. What it reports must hold on every run, since nothing was run."""
+"""Looks at the source alone. Nothing was run: the page says what a match can and cannot prove."""
 
 _FIRST_LINE = re.compile(r"(?P<name>[a-z0-9-]+) \((?P<id>PB\d{3})\): (?P<summary>.+)")
 
@@ -50,6 +50,8 @@ class Rule:
         kinds: the subjects that it applies to.
         shrinks: whether the runner may look for a smaller example by running the rule again; not where that is
             slow, or where the rule does it itself.
+        stands_for: id of the rule that measures the same on a function that runs; then the source, which proves
+            less, is not asked.
     """
 
     id: str
@@ -60,6 +62,7 @@ class Rule:
     static: Static | None = None
     kinds: tuple[Kind, ...] = ("function", "op", "callable")
     shrinks: bool = True
+    stands_for: str = ""
 
     @property
     def family(self) -> str:
@@ -73,10 +76,12 @@ def rule(
     static: Static | None = None,
     kinds: tuple[Kind, ...] = ("function", "op", "callable"),
     shrinks: bool = True,
+    stands_for: str = "",
 ) -> Rule:
     """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
     text = inspect.cleandoc(page or "")
     match = _FIRST_LINE.match(text)
     if match is None:
         raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
-    return Rule(match["id"], match["name"], match["summary"].rstrip("."), text, runtime, static, kinds, shrinks)
+    summary = match["summary"].rstrip(".")
+    return Rule(match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for)

@@ -3,14 +3,15 @@
 ## What it finds
 `backward` must return one value for each argument of `forward` (without `ctx`), `None` for those that have no
 gradient. Fewer, or more that are not `None`, is an error at the first backward; trailing extra `None`s are
-legal. The source alone shows it too, where every `return` of the backward is a tuple of fixed length.
+legal. The source alone shows it too, where a `return` of the backward is a tuple of fixed length.
 
 ## Why it hurts
 The first backward raises, often long after the forward was tested.
 
 ## Limits
 The static half says nothing about a backward that builds its tuple by other means, and does not count arguments
-that have a default: gradients must match the arguments that a call passes.
+that have a default: gradients must match the arguments that a call passes. A name in a place too many may stand for
+`None`.
 
 ## Bad
 ```python
@@ -94,18 +95,22 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         return
     if not returns_a_value(backward):
         return  # nothing but None: of outputs that are marked non-differentiable, which it is never called for
-    passed = len(positional_arguments(forward)) - len(forward.args.defaults)
-    expected = passed - (0 if "setup_context" in source.methods else 1)
-    returns = [node for node in own_nodes(backward) if isinstance(node, ast.Return) and node.value is not None]
-    for node in returns:
-        value = node.value
-        fixed = isinstance(value, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in value.elts)
-        if fixed and isinstance(value, ast.Tuple) and len(value.elts) < expected:
-            yield SourceMatch(
-                node.lineno,
-                _count(len(value.elts), expected),
-                _HINT,
-            )
+    most = len(positional_arguments(forward)) - (0 if "setup_context" in source.methods else 1)
+    fewest = most - len(forward.args.defaults)
+    for node in own_nodes(backward):
+        if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
+            continue
+        values = node.value.elts
+        if any(isinstance(value, ast.Starred) for value in values):
+            continue
+        if len(values) < fewest or any(not _is_none(value) for value in values[most:]):
+            expected = fewest if len(values) < fewest else most
+            yield SourceMatch(node.lineno, _count(len(values), expected), _HINT)
+
+
+def _is_none(value: ast.expr) -> bool:
+    """Whether a value is None, or a name that may stand for it."""
+    return isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None)
 
 
 RULE = rule(__doc__, runtime=_run, static=_static, kinds=("function",))

@@ -1,0 +1,1 @@
+"""What a backward keeps and computes: bytes and operations."""

@@ -1,0 +1,1 @@
+"""What a call leaves behind, and where it leaves the graph."""

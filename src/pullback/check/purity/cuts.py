@@ -1,0 +1,110 @@
+"""Where a computation leaves the autograd graph: the call, the line, and which tensor is lost there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from pullback._torch import tree_leaves
+from pullback.dtypes import has_derivative
+
+_LEAVES_TORCH = frozenset({"item", "numpy", "tolist", "__float__", "__int__", "__complex__", "__array__"})
+"""Methods that turn a tensor into something that autograd knows nothing of."""
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).resolve().parent, Path(__file__).parents[1]))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One call that took a tensor of the graph and gave something outside of it.
+
+    Attributes:
+        call: as a reader would write it, e.g. "detach" or "item".
+        file, line: of the audited code.
+        lost: the tensors of the graph that went in.
+    """
+
+    call: str
+    file: str
+    line: int
+    lost: tuple[Tensor, ...]
+
+    @property
+    def where(self) -> str:
+        """The call and its place, for a message."""
+        return f"{self.call} in line {self.line} of {Path(self.file).name}"
+
+    def loses(self, x: Tensor) -> bool:
+        """Whether what went in depends on `x`; the graph must still be there."""
+        return any(_depends(t, x) for t in self.lost)
+
+
+class watch_cuts(TorchFunctionMode):  # noqa: N801 - used like a function
+    """Collect, in `cuts`, the calls of PyTorch that leave the graph; not those inside of a Function's forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: list[Cut] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = _name(func)
+        lost = tuple(t for t in tree_leaves((args, kwargs or {}))[0] if isinstance(t, Tensor) and t.requires_grad)
+        if lost and _is_outside(name, result) and (frame := _caller()) is not None:
+            call = name if torch.is_grad_enabled() else f"{name} under no_grad"
+            self.cuts.append(Cut(call, frame.f_code.co_filename, frame.f_lineno, lost))
+        return result
+
+
+def culprits(cuts: Sequence[Cut], x: Tensor) -> Iterator[Cut]:
+    """Yield, once for each line, the cuts that lose `x`."""
+    seen = set()
+    for cut in cuts:
+        if (cut.file, cut.line) not in seen and cut.loses(x):
+            seen.add((cut.file, cut.line))
+            yield cut
+
+
+def _is_outside(name: str, result: Any) -> bool:
+    """Whether a call gave numbers outside of the graph. Masks and whole numbers are outside of any."""
+    if name in _LEAVES_TORCH:
+        return True
+    tensors = [t for t in tree_leaves(result)[0] if isinstance(t, Tensor)]
+    return bool(tensors) and all(has_derivative(t) and not t.requires_grad for t in tensors)
+
+
+def _name(func: Callable[..., Any]) -> str:
+    """Return "data" for the getter of `Tensor.data`, and the last name of any other function."""
+    name = str(resolve_name(func) or getattr(func, "__name__", ""))
+    return name.removesuffix(".__get__").rpartition(".")[2]
+
+
+def _caller() -> FrameType | None:
+    """Return the innermost frame that is neither PyTorch's nor ours; `None` inside of a Function's forward."""
+    found: FrameType | None = None
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_qualname == "Function.apply":
+            return None
+        if found is None and not os.path.realpath(frame.f_code.co_filename).startswith(_LIBRARIES):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _depends(t: Tensor, x: Tensor) -> bool:
+    if t.is_leaf:
+        return get_gradient_edge(t) == get_gradient_edge(x)
+    (found,) = torch.autograd.grad(t, [x], torch.zeros_like(t), retain_graph=True, allow_unused=True)
+    return found is not None

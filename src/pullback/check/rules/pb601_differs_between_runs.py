@@ -1,0 +1,93 @@
+"""differs-between-runs (PB601): two runs from the same random state give other values or gradients.
+
+## What it finds
+Forward and backward, twice, on the same inputs and from the same state of PyTorch's and Python's random number
+generators; compared bit for bit. Where they differ by more than rounding, no rule that compares values is run: what it
+found would be the difference between two runs.
+
+## Why it hurts
+`torch.manual_seed` does not make the training repeatable, and what runs a forward again in the backward
+(checkpointing) computes the gradient of other values than it returned.
+
+## Limits
+A warning; an info where the difference is one of rounding, as sums in another order make. Runs on the CPU, on one
+thread: atomic additions of a GPU kernel are not seen. What differs once in many runs may not differ in these.
+
+## Bad
+```python
+import numpy
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        noise = torch.from_numpy(numpy.random.standard_normal(tuple(x.shape))).to(x)
+        ctx.save_for_backward(noise)
+        return x * noise
+
+    @staticmethod
+    def backward(ctx, g):
+        (noise,) = ctx.saved_tensors
+        return g * noise
+```
+
+## Good
+```python
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        noise = torch.randn_like(x)
+        ctx.save_for_backward(noise)
+        return x * noise
+
+    @staticmethod
+    def backward(ctx, g):
+        (noise,) = ctx.saved_tensors
+        return g * noise
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.cases.repro import definition
+from pullback.check.derivative.agreement import show
+from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
+from pullback.check.trial import standard_cotangents
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    parted = audit.parted
+    if parted is None:
+        return
+    where = parted.where
+    what = f"output {where.order}" if parted.what == "output" else f"the gradient of {audit.names[where.order]}"
+    cause = "; it draws from NumPy's generator, which torch.manual_seed does not set" if parted.by_numpy else ""
+    yield audit.finding(
+        "PB601",
+        "info" if parted.is_rounding else "warning",
+        "wrong",
+        f"two runs from the same random state differ: {what} is {show(where.expected)}, then {show(where.got)}"
+        f"{f' at {list(where.index)}' if where.index else ''}{cause}",
+        case=audit.base,
+        tail=[
+            *definition("value_at", audit.base, [audit.outs, "return outs"]),
+            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            "for _ in range(2):",
+            "    torch.manual_seed(0)",
+            "    outs = value_at(inputs)",
+            "    print('values:', outs)",
+            "    if g:",
+            "        print('gradients:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+        ],
+        hint="draw from torch's generator, or from one that an argument seeds; sum in a fixed order",
+    )
+
+
+RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -1,0 +1,99 @@
+"""redrawn-randomness (PB602): the backward draws again the random numbers that the forward drew.
+
+## What it finds
+A forward that draws random numbers, and its backward from two states of the random number generators. If the gradient
+depends on the state, the backward draws afresh. It is an error where the gradient is the derivative of the forward if
+the backward starts from the forward's state, and so is not from any other.
+
+## Why it hurts
+The gradient belongs to another mask, or another noise, than the value: dropout that drops one set of units and trains
+another. No test notices that seeds before both.
+
+## Limits
+A warning where the gradient cannot be compared with a derivative. A backward that restores the forward's state
+(`torch.set_rng_state`), or draws from a seed that it kept, is right. Of a function that is said to be stochastic
+("sampling", "unbiased") nothing is reported.
+
+## Bad
+```python
+class Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5) * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * (torch.rand_like(g) > 0.5) * 2
+```
+
+## Good
+```python
+class Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        kept = torch.rand_like(x) > 0.5
+        ctx.save_for_backward(kept)
+        return x * kept * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (kept,) = ctx.saved_tensors
+        return g * kept * 2
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.derivative.agreement import difference, show
+from pullback.check.derivative.intent import declared_random
+from pullback.check.rules._rule import rule
+from pullback.check.rules._shown import literals
+from pullback.check.trial import SEED, forward, standard_cotangents, vjp
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if not audit.backward_works or not audit.draws or audit.intent or declared_random(audit.subject):
+        return
+    same_state = _gradient(audit, 0)
+    if difference(same_state, _gradient(audit, 0), rounding=0.0) is not None:
+        return  # not even the same run twice: PB601
+    where = difference(same_state, _gradient(audit, 1))
+    if where is None:
+        return
+    result = audit.base_result
+    right = result is not None and all(c.status == "ok" for c in result.comparisons if c.compared)
+    yield audit.finding(
+        "PB602",
+        "error" if right else "warning",
+        "wrong",
+        f"the backward draws random numbers again: the gradient of {audit.names[where.order]} is "
+        f"{show(where.expected)} from the forward's random state{', which is right,' if right else ''} and "
+        f"{show(where.got)} from another",
+        case=audit.base,
+        tail=[
+            audit.outs,
+            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            f"for seed in ({SEED}, {SEED + 1}):",
+            "    torch.manual_seed(seed)",
+            "    print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+        ],
+        hint="save what the forward drew, or the generator's state from before, and use that in the backward",
+    )
+
+
+def _gradient(audit: Audit, seed: int) -> list[Tensor | None]:
+    """Return the gradient of the forward from one state, by a backward from the same state or from another."""
+    run = forward(audit.subject, audit.base)
+    return vjp(run, standard_cotangents(run.roots), seed=seed)
+
+
+RULE = rule(__doc__, runtime=_run)

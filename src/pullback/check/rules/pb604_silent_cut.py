@@ -1,0 +1,126 @@
+"""silent-cut (PB604): a call on the way from an input to the output leaves the autograd graph.
+
+## What it finds
+Where a gradient is lost. Of a callable whose gradient is wrong or missing: the calls that take a tensor which depends
+on that input and give numbers that autograd knows nothing of (`.item()`, `.numpy()`, `.tolist()`, `.data`, `.detach()`,
+anything under `no_grad`), with their lines. Of a Function whose second derivative is silently wrong: the same calls in
+its backward.
+
+## Why it hurts
+Nothing raises. The part of the derivative that runs through the call is zero, and the rest looks plausible.
+
+## Limits
+Reported only where the gradient, or the second derivative, was measured to be wrong and nothing says that this is
+meant: a `detach` that changes no derivative is none of its business. That the call took the input out of the graph is
+certain; that no other mistake is there is not. A warning where the example was guessed, and for second derivatives,
+which other rules report. Casts to whole numbers and comparisons are not listed.
+
+## Bad
+```python
+def example(x, y):
+    scale = x.norm().item()
+    return (x / scale * y).sum()
+
+def inputs():
+    return torch.tensor([0.5, -2.0, 1.0], requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+```
+
+## Good
+```python
+def example(x, y):
+    scale = x.norm()
+    return (x / scale * y).sum()
+
+def inputs():
+    return torch.tensor([0.5, -2.0, 1.0], requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+```
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.derivative.recorder import recording
+from pullback.check.purity.cuts import Cut, culprits, watch_cuts
+from pullback.check.rules._rule import rule
+from pullback.check.rules._second import is_once_differentiable
+from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.trial import forward, guarded, standard_cotangents
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.subject.is_made:
+        return  # what it cuts it refuses, or declares
+    if audit.subject.kind == "callable":
+        yield from _in_callable(audit)
+    elif audit.second is not None and audit.second.status == "wrong" and not is_once_differentiable(audit):
+        yield from _in_backward(audit)
+
+
+def _in_callable(audit: Audit) -> Iterator[Finding]:
+    result = audit.base_result
+    if result is None or not result.wrong or audit.any_intent is not None:
+        return
+    watch = watch_cuts()
+    with watch:
+        run = forward(audit.subject, audit.base)
+    for comparison in result.wrong:
+        cuts = list(culprits(watch.cuts, run.inputs[comparison.order]))
+        if cuts:
+            part = "the" if result.gradients[comparison.order] is None else "part of the"
+            yield audit.finding(
+                "PB604",
+                "warning" if audit.guessed else "error",
+                "wrong",
+                f"{part} gradient of {audit.names[comparison.order]} is lost: it leaves the graph by {_places(cuts)}",
+                case=audit.base,
+                evidence=audit.evidence(result, comparison),
+                tail=gradient_and_quotient(audit, result, comparison) if result.run.roots else (),
+                hint="stay in torch operations on tensors; if the cut is meant, say so in the docstring",
+                line=_line(audit, cuts),
+            )
+
+
+def _in_backward(audit: Audit) -> Iterator[Finding]:
+    watch = watch_cuts()
+    with recording(audit.subject, watch):
+        run = forward(audit.subject, audit.base)
+        weights = standard_cotangents(run.roots)
+        # of a loss that is not linear in the outputs, so that the cotangents depend on the inputs as well
+        loss = torch.stack([(w * root * root).abs().sum() for w, root in zip(weights, run.roots, strict=True)]).sum()
+        with guarded("backward"):
+            torch.autograd.grad(loss, run.inputs, create_graph=True, allow_unused=True)
+    for name, x in zip(audit.names, run.inputs, strict=True):
+        cuts = list(culprits(watch.cuts, x))
+        if cuts:
+            yield audit.finding(
+                "PB604",
+                "warning",
+                "wrong",
+                f"second derivatives along {name} are lost in the backward: it leaves the graph by {_places(cuts)}",
+                case=audit.base,
+                hint="stay in differentiable operations on what was saved, or use once_differentiable",
+                line=_line(audit, cuts),
+            )
+            return
+
+
+def _places(cuts: Sequence[Cut]) -> str:
+    return " and ".join(cut.where for cut in cuts[:3]) + (f" and {len(cuts) - 3} more" if len(cuts) > 3 else "")
+
+
+def _line(audit: Audit, cuts: Sequence[Cut]) -> int | None:
+    """Return the first line that stands in the audited file itself."""
+    file = os.path.realpath(audit.subject.location.file or "")
+    return next((cut.line for cut in cuts if os.path.realpath(cut.file) == file), None)
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"))

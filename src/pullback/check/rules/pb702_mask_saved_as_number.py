@@ -1,0 +1,85 @@
+"""mask-saved-as-number (PB702): a mask is kept for the backward in a dtype of several bytes.
+
+## What it finds
+Floating tensors kept between forward and backward, other than inputs and outputs, that hold nothing but 0 and 1, and
+both; on the example, and on four times the same values in the opposite order.
+
+## Why it hurts
+A mask takes one byte an element as bool and four in float32, until the backward has run: for dropout and ReLU that is
+as much as the activation itself.
+
+## Limits
+Advice. A tensor may hold 0 and 1 on these values and others elsewhere. Whole numbers may be indices and are not
+meant. `torch.where` and products take a bool mask
+as it is.
+
+## Bad
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (x > 0).to(x.dtype)
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        (mask,) = ctx.saved_tensors
+        return g * mask
+```
+
+## Good
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = x > 0
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        (mask,) = ctx.saved_tensors
+        return g * mask
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cost.trace import describe, is_plain, trace
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    found = audit.trace
+    if found is None or not any(map(_is_mask, found.computed)):
+        return
+    other = trace(audit.subject, audit.base.map_inputs(lambda t: 4 * t.flatten().flip(0).reshape(t.shape), "other"))
+    if other is None or len(other.computed) != len(found.computed):
+        return
+    for mask, again in zip(found.computed, other.computed, strict=True):
+        if _is_mask(mask) and _is_mask(again):
+            yield audit.finding(
+                "PB702",
+                "warning",
+                "wrong",
+                f"kept for the backward: {describe(mask)}, of 0 and 1 only; as bool it takes {mask.numel()} bytes",
+                case=audit.base,
+                hint="save the comparison itself, a bool tensor",
+            )
+
+
+def _is_mask(t: Tensor) -> bool:
+    return t.is_floating_point() and is_plain(t) and bool(((t == 0) | (t == 1)).all())
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)

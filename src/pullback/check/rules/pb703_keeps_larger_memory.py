@@ -1,0 +1,79 @@
+"""keeps-larger-memory (PB703): a small view is kept for the backward, and with it all of the memory that it lies in.
+
+## What it finds
+Tensors kept between forward and backward, other than views of inputs and outputs, whose memory is larger than their
+elements are: a column of a matrix, one of the results of a stacked computation. With both sizes.
+
+## Why it hurts
+A view keeps the whole allocation alive. The backward needs a row, and the matrix stays.
+
+## Limits
+Advice, measured on the example. Views that lie in one memory are counted together. Memory of inputs and outputs is
+not meant: it is alive anyway.
+
+## Bad
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        powers = torch.stack([x, x * x, x * x * x])
+        ctx.save_for_backward(powers[1])
+        return powers[2].clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (square,) = ctx.saved_tensors
+        return 3 * g * square
+```
+
+## Good
+```python
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        powers = torch.stack([x, x * x, x * x * x])
+        ctx.save_for_backward(powers[1].clone())
+        return powers[2].clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (square,) = ctx.saved_tensors
+        return 3 * g * square
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pullback.check.cost.trace import describe, size, storage_of
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_ENOUGH = 2
+"""How many times as large as what is needed the memory must be; allocations are rounded up."""
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    kept = [] if audit.trace is None else sorted(audit.trace.computed, key=storage_of)
+    for _, sharing in groupby(kept, key=storage_of):
+        views = list({(t.storage_offset(), t.shape): t for t in sharing}.values())
+        held = views[0].untyped_storage().nbytes()
+        if held >= _ENOUGH * sum(map(size, views)) > 0:
+            yield audit.finding(
+                "PB703",
+                "warning",
+                "wrong",
+                f"kept for the backward: {' and '.join(map(describe, views))}, in memory of {held} bytes, "
+                "all of which stays",
+                case=audit.base,
+                hint="save a copy: .clone() of the view",
+            )
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)

@@ -1,0 +1,140 @@
+"""unrequested-gradient (PB704): the backward computes a gradient that nobody asked for.
+
+## What it finds
+Each input is frozen in turn. If the backward still returns a gradient for it, and some of its operations serve
+nothing else, they are counted: the ATen operations that a frozen input's gradient depends on and no other gradient
+does.
+
+## Why it hurts
+Freezing layers, training adapters, or an input that is data: the engine throws the gradient away after it was paid
+for. Of a linear layer that is half of the backward.
+
+## Limits
+Advice: a warning where a matrix product or a convolution is wasted, an info where three in ten operations are. To
+return a cotangent as it is, or a view of it, costs nothing and is not meant. One operation that computes several
+gradients at once is not taken apart. All operations count the same, whatever they cost.
+
+## Bad
+```python
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.mT, x.mT @ g
+
+def inputs():
+    return torch.rand(3, 4, requires_grad=True), torch.rand(4, 2, requires_grad=True)
+```
+
+## Good
+```python
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        gx = g @ w.mT if ctx.needs_input_grad[0] else None
+        gw = x.mT @ g if ctx.needs_input_grad[1] else None
+        return gx, gw
+
+def inputs():
+    return torch.rand(3, 4, requires_grad=True), torch.rand(4, 2, requires_grad=True)
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cost.trace import Step, Trace, describe, trace
+from pullback.check.derivative.agreement import plural
+from pullback.check.rules._rule import rule
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_MOST_INPUTS = 6
+_MUCH = 0.3
+"""Share of the operations from which on it is told of, if none of them is a product."""
+_PRODUCT = re.compile(r"aten\.(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|vdot|.*convolution.*|.*attention.*)")
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    wastes = list(_wastes(audit))
+    if not wastes:
+        return
+    products = any(waste.products for waste in wastes)
+    first = wastes[0]
+    yield audit.finding(
+        "PB704",
+        "warning" if products else "info",
+        "wrong",
+        f"the backward computes gradients that nobody asked for: {'; '.join(map(str, wastes))}",
+        case=audit.base,
+        mask=[name != first.name for name in audit.names],
+        hint="compute each only `if ctx.needs_input_grad[k]`, and return None otherwise",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waste:
+    """What the gradient of one frozen input costs: operations that serve it alone, of how many."""
+
+    name: str
+    gradient: Tensor
+    operations: int
+    products: int
+    of: int
+
+    def __str__(self) -> str:
+        among = f", {plural(self.products, 'product')} among them," if self.products else ""
+        serve = "serves" if self.operations == 1 else "serve"
+        return (
+            f"with {self.name} frozen, {self.operations} of {plural(self.of, 'operation')}{among} {serve} its gradient "
+            f"alone ({describe(self.gradient)})"
+        )
+
+
+def _wastes(audit: Audit) -> Iterator[_Waste]:
+    """Freeze each input in turn, and yield what is wasted on it if that is much."""
+    count = len(audit.names)
+    if audit.trace is None or count < 2:
+        return
+    places = audit.base.top_level(len(audit.base.arguments()[0]))
+    for frozen in range(min(count, _MOST_INPUTS)):
+        found = trace(audit.subject, audit.base, [order != frozen for order in range(count)])
+        position = places.index(audit.base.wrt[frozen])
+        if found is None or position >= len(found.call.returned) or found.call.needs[position]:
+            continue
+        returned = found.call.returned[position]
+        if isinstance(returned, Tensor):
+            wasted = _alone(found, returned)
+            products = sum(bool(_PRODUCT.match(step.name)) for step in wasted)
+            of = sum(not step.is_view for step in found.steps)
+            if products or len(wasted) > _MUCH * of:
+                yield _Waste(audit.names[frozen], returned, len(wasted), products, of)
+
+
+def _alone(found: Trace, returned: Tensor) -> list[Step]:
+    """Return the steps that only the unwanted gradient depends on."""
+    given = zip(found.call.returned, found.call.needs, strict=False)
+    wanted = found.serving([t for t, needed in given if needed and isinstance(t, Tensor)])
+    return [step for step in found.serving([returned]) - wanted if not step.is_view]
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)

@@ -1,0 +1,105 @@
+"""computes-again (PB705): the backward computes again what it was given.
+
+## What it finds
+Operations of the backward whose result equals, bit for bit, a tensor that was kept, or an output of the forward.
+
+## Why it hurts
+What was kept and is computed again costs both memory and time. An output that is computed again could be saved in
+place of the input: it is mostly alive anyway, and the backward is shorter.
+
+## Limits
+Advice: a warning for what was kept, an info for an output, since a forward may be run again on purpose to save memory.
+Copies and casts are not meant. Compared on the example alone; tensors whose elements are all the same, masks and whole
+numbers are left out.
+
+## Bad
+```python
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.sigmoid(x)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        x, out = ctx.saved_tensors
+        return g * torch.sigmoid(x) * (1 - out)
+```
+
+## Good
+```python
+class Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.sigmoid(x)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (out,) = ctx.saved_tensors
+        return g * out * (1 - out)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pullback.check.cost.trace import Step, Trace, describe, equal, is_plain, storage_of, storages
+from pullback.check.rules._rule import rule
+from pullback.dtypes import has_derivative
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_COPIES = ("aten.clone", "aten._to_copy", "aten.copy_", "aten.contiguous", "aten.cat", "aten.stack")
+
+
+def _run(audit: Audit) -> Iterator[Finding]:
+    found = audit.trace
+    if found is None:
+        return
+    told: set[int] = set()
+    for step in found.steps:
+        for what, severity, known in _known(found):
+            if storage_of(known) not in told and _makes(step, known):
+                told.add(storage_of(known))
+                yield audit.finding(
+                    "PB705",
+                    "warning" if severity == "warning" else "info",
+                    "wrong",
+                    f"{step.name} in the backward computes again {what} ({describe(known)})",
+                    case=audit.base,
+                    hint="use the tensor that is there; or do not keep it, if memory matters more than time",
+                )
+
+
+def _known(found: Trace) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield what there is without computing: what was kept, then the other outputs."""
+    held = storages(found.run.inputs)
+    for t in found.call.kept:
+        if has_derivative(t) and is_plain(t) and storage_of(t) not in held:
+            yield "a tensor that was kept", "warning", t
+    for k, out in enumerate(found.run.outputs):
+        if has_derivative(out) and is_plain(out) and not found.keeps(out) and storage_of(out) not in held:
+            yield f"output {k}", "info", out
+
+
+def _makes(step: Step, known: Tensor) -> bool:
+    """Whether a step computed the numbers of `known` from others."""
+    if step.is_view or step.name in _COPIES or any(_is(t, known) for t in step.read):
+        return False
+    return any(_is(t, known) for t in step.made)
+
+
+def _is(t: Tensor, known: Tensor) -> bool:
+    return t.dtype is known.dtype and t.shape == known.shape and equal(t, known)
+
+
+RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)

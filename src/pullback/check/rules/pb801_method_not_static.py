@@ -1,0 +1,73 @@
+"""method-not-static (PB801): a method of an autograd.Function is no staticmethod.
+
+## What it finds
+`forward`, `backward`, `setup_context`, `jvp` or `vmap` in the source of a Function without `@staticmethod`, or with
+`@classmethod`.
+
+## Why it hurts
+`apply` takes the method off the class, so that a plain one works by luck; called on an instance, or by `super()`, it
+gets the instance for its context. With `@classmethod` eager mode works and `torch.compile` fails to trace the forward.
+
+## Limits
+A warning. Read from the source alone, so it also holds where the code cannot run. A decorator that makes a static
+method of its own accord is not understood unless it is called `staticmethod`; a method assigned from elsewhere is not
+looked at.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import decorator_names
+from pullback.check.rules._rule import SourceMatch, rule
+
+_STATIC = ("forward", "backward", "setup_context", "jvp", "vmap", "vjp")
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    if not isinstance(source.node, ast.ClassDef):
+        return
+    for name in _STATIC:
+        method = source.methods.get(name)
+        if method is None or "staticmethod" in decorator_names(method):
+            continue
+        if "classmethod" in decorator_names(method):
+            yield SourceMatch(
+                method.lineno,
+                f"{name} is a classmethod, which torch.compile does not trace",
+                "make it a @staticmethod and call the class by its name",
+                "warning",
+            )
+        elif not method.decorator_list:
+            yield SourceMatch(method.lineno, f"{name} is no staticmethod", "write @staticmethod above it", "warning")
+
+
+RULE = rule(__doc__, static=_static, kinds=("function",))

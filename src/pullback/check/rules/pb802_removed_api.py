@@ -1,0 +1,83 @@
+"""removed-api (PB802): the source uses what PyTorch has removed, or keeps for old code only.
+
+## What it finds
+In the methods of a Function: `ctx.saved_variables`; functions of PyTorch that are gone or only raise (`torch.eig`,
+`torch.symeig`, `torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as a warning,
+`Variable(…)`, which has done nothing since PyTorch 0.4 but mark old code.
+
+## Why it hurts
+The line raises as soon as it is reached, which for a backward is late. `Variable(x.data)` cuts the graph: it is from
+the time when that was the way to write a backward.
+
+## Limits
+That the line raises is certain, if it is reached: a branch for old versions of PyTorch (`if version < …`, `try`) is
+left out only where it stands in a `try`. A name of another module that is also called `torch` is taken for PyTorch.
+
+## Bad
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_variables
+        return 2 * g * x
+```
+
+## Good
+```python
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x
+```
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pullback.check.find.scopes import dotted
+from pullback.check.find.source import FunctionSource
+from pullback.check.rules._rule import SourceMatch, rule
+
+_GONE = {
+    **dict.fromkeys(("torch.eig", "torch.symeig", "torch.lstsq", "torch.matrix_rank", "torch.solve"), "torch.linalg"),
+    **dict.fromkeys(("torch.gels", "torch.gesv", "torch.potrf", "torch.potrs", "torch.trtrs"), "torch.linalg"),
+    **dict.fromkeys(("torch.fft", "torch.ifft", "torch.rfft", "torch.irfft"), "torch.fft.fft and its siblings"),
+}
+_OLD = ("Variable", "autograd.Variable", "torch.autograd.Variable")
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    if not isinstance(source.node, ast.ClassDef):
+        return
+    for method in source.methods.values():
+        tried = {id(inner) for node in ast.walk(method) if isinstance(node, ast.Try) for inner in ast.walk(node)}
+        for node in ast.walk(method):
+            if id(node) not in tried and (match := _match(node)) is not None:
+                yield match
+
+
+def _match(node: ast.AST) -> SourceMatch | None:
+    if isinstance(node, ast.Attribute) and node.attr == "saved_variables":
+        return SourceMatch(node.lineno, "ctx.saved_variables is gone", "read ctx.saved_tensors")
+    called = dotted(node.func) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and called in _GONE:
+        return SourceMatch(node.lineno, f"{called}(…) is gone from PyTorch", f"use {_GONE[called]}")
+    if isinstance(node, ast.Call) and called in _OLD:
+        return SourceMatch(node.lineno, "Variable(…) has no use since PyTorch 0.4", "use the tensor itself", "warning")
+    return None
+
+
+RULE = rule(__doc__, static=_static, kinds=("function",))

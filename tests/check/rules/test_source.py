@@ -1,0 +1,185 @@
+"""Rules about what the source says of a Function and its forward; one that runs is measured instead."""
+
+import pytest
+
+from pullback.check import audit
+from pullback.check.subject import Options
+
+from ..making import Silent
+from ..written import found, op, subject
+
+
+def test_nothing_is_imported(tmp_path):
+    body = op("ctx.x = x; return x", "return g") + "\nraise SystemExit"
+    assert len(found("PB804", body, tmp_path)) == 1
+
+
+def test_a_function_that_runs_is_measured_instead(tmp_path):
+    one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
+    options = Options(select=("PB804",))
+    assert audit.static_findings(one, options, runs=True) == []
+    events = Silent()
+    audit.audit(one, options, None, events)
+    assert [finding.rule for finding in events.findings] == ["PB001", "PB804"]
+
+
+def test_the_line_is_that_of_the_match(tmp_path):
+    one = subject(op("y = 1; ctx.x = x; return x", "return g"), tmp_path)
+    (finding,) = audit.static_findings(one, Options(select=("PB804",)))
+    assert (
+        (tmp_path / "kernels.py")
+        .read_text(encoding="utf-8")
+        .splitlines()[finding.location.line - 1]
+        .endswith("ctx.x = x; return x")
+    )
+
+
+def test_801_tells_a_classmethod_from_a_plain_one(tmp_path):
+    body = """
+    @classmethod
+    def forward(cls, ctx, x):
+        return x
+
+    def backward(ctx, g):
+        return g
+
+    @some.decorator
+    def jvp(ctx, t):
+        return t
+    """
+    assert found("PB801", body, tmp_path) == [
+        ("warning", "forward is a classmethod, which torch.compile does not trace"),
+        ("warning", "backward is no staticmethod"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "severities"),
+    [
+        ("return torch.symeig(g)[0]", ["error"]),
+        ("return torch.rfft(g, 1)", ["error"]),
+        ("return Variable(g.data)", ["warning"]),
+        ("return torch.fft.rfft(g)", []),
+        ("return torch.linalg.solve(g, g)", []),
+    ],
+)
+def test_802_knows_what_is_gone(tmp_path, line, severities):
+    assert [severity for severity, _ in found("PB802", op(backward=line), tmp_path)] == severities
+
+
+def test_802_leaves_out_what_is_tried(tmp_path):
+    tried = """
+    @staticmethod
+    def backward(ctx, g):
+        try:
+            return torch.rfft(g, 1)
+        except AttributeError:
+            return torch.fft.rfft(g)
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+    """
+    assert found("PB802", tried, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("y = Op()(1)", [("error", "an instance of it is called, which raises: Op(…)")]),
+        ("op = Op()", [("warning", "an instance of it is made: Op(…)")]),
+        ("op = Op.apply", []),
+        ("def Op(): pass\ny = Op()", []),
+        ("def call(Op): return Op()", []),
+    ],
+)
+def test_803_sees_instances_of_that_class_alone(tmp_path, after, expected):
+    assert found("PB803", op(), tmp_path, after) == expected
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "what"),
+    [
+        ("ctx.x = x; return kernel(x)", "return g, None", "ctx.x, the argument x,"),
+        ("ctx.a, ctx.x = 1, x; return kernel(x)", "return g, None", "ctx.x, the argument x,"),
+        ("out = kernel(x); ctx.out = out; return out", "return g, None", "ctx.out, a result,"),
+        ("ctx.k = k; return kernel(x)", "return g, None", None),
+        ("ctx.x = x.shape; return kernel(x)", "return g, None", None),
+        ("ctx.x = x; return kernel(x)", "return tuple(g)", None),
+    ],
+)
+def test_804_asks_for_proof_that_it_is_a_tensor(tmp_path, forward, backward, what):
+    messages = [message for _, message in found("PB804", op(forward, backward, "x, k"), tmp_path)]
+    assert messages == ([] if what is None else [f"the forward keeps {what} outside of save_for_backward"])
+
+
+def test_804_a_number_before_any_number_of_tensors_is_none(tmp_path):
+    body = op("ctx.k = k; return kernel(x)", "return (None,) + kernel(g)", "k, *x")
+    assert found("PB804", body, tmp_path) == []
+
+
+def test_804_reads_setup_context(tmp_path):
+    body = """
+    @staticmethod
+    def forward(x, k):
+        return kernel(x, k)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a, b = inputs
+        ctx.a, ctx.b, ctx.out = a, b, output
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+    """
+    messages = [message for _, message in found("PB804", body, tmp_path)]
+    assert [message.split(", ")[1] for message in messages] == ["the argument x", "the result"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "count"),
+    [
+        ("x.relu_(); return x", 1),
+        ("x[0] = 0; return x", 1),
+        ("x += 1; return x", 1),
+        ("x.data.relu_(); return x", 1),
+        ("x = x.clone(); x.relu_(); return x", 0),
+        ("x.relu_(); ctx.mark_dirty(x); return x", 0),
+        ("running.mul_(0.9); return kernel(x)", 0),
+        ("x.requires_grad_(); return kernel(x)", 0),
+        ("x.__len__(); return kernel(x)", 0),
+    ],
+)
+def test_805_sees_writes_to_what_gets_a_gradient(tmp_path, forward, count):
+    assert len(found("PB805", op(forward, "return g, None", "x, running"), tmp_path)) == count
+
+
+@pytest.mark.parametrize(
+    ("backward", "what"),
+    [
+        ("g.mul_(2); return g", "its cotangent g in place: g.mul_(2)"),
+        ("(x,) = ctx.saved_tensors; x *= g; return x", "the saved tensor x in place: x *= g"),
+        ("x = ctx.saved_tensors[0]; x[0] = 1; return x", "the saved tensor x in place: x[0] = 1"),
+        ("g = g.clone(); g.mul_(2); return g", None),
+        ("gx = g * 2; gx.mul_(2); return gx", None),
+    ],
+)
+def test_806_sees_writes_to_what_belongs_to_others(tmp_path, backward, what):
+    messages = [message for _, message in found("PB806", op(backward=backward), tmp_path)]
+    assert messages == ([] if what is None else [f"the backward changes {what}"])
+
+
+@pytest.mark.parametrize(
+    ("forward", "count"),
+    [
+        ("x.data.mul_(2); return kernel(x)", 1),
+        ("x.data = kernel(x); return x", 1),
+        ("x.detach()[0] = 1; return kernel(x)", 1),
+        ("x.mul_(2); return kernel(x)", 0),
+        ("running.data.mul_(2); return kernel(x)", 0),
+        ("y = x.data * 2; return kernel(y)", 0),
+    ],
+)
+def test_807_sees_writes_that_are_not_counted(tmp_path, forward, count):
+    assert len(found("PB807", op(forward, "return g, None", "x, running"), tmp_path)) == count

@@ -33,7 +33,7 @@ def main() -> int:
         if install(folder):
             statuses += [audit_package(name, folder) for name in PACKAGES]
     print("\nWhat each rule means: pullback rules PB101. What the audit does: docs/check.md.")
-    print("These errors in plain PyTorch: docs/findings.md.")
+    print("These errors in plain PyTorch: docs/in_the_wild.md.")
     return int(not set(statuses) <= {0, 1})  # findings are what the demo is to show
 
 

@@ -13,15 +13,15 @@ def file(tmp_path):
     return str(path)
 
 
-def test_the_line_and_its_neighbours(file):
-    lines = excerpt(Location(file, 2))
-    assert [(line.number, line.marked) for line in lines] == [(1, False), (2, True), (3, False)]
+def test_the_line_and_those_after_it(file):
+    lines = excerpt(Location(file, 1))
+    assert [(line.number, line.marked) for line in lines] == [(1, True), (2, False), (3, False)]
     assert lines[1].text == "    return x \\x1b[31m"
     assert lines[1].caret == "    " + "^" * len("return x \\x1b[31m")
 
 
-def test_the_first_line_has_no_line_before_it(file):
-    assert [line.number for line in excerpt(Location(file, 1))] == [1, 2]
+def test_the_last_line_has_none_after_it(file):
+    assert [line.number for line in excerpt(Location(file, 3))] == [3]
 
 
 @pytest.mark.parametrize("line", [None, 4, 4000])

@@ -132,7 +132,6 @@ class Audit(Facts):
         line: int | None = None,
     ) -> Finding:
         """Build a finding about this subject; `case` and `tail` make its reproduction."""
-        location = self.subject.location
         found = rule_named(rule)
         return Finding(
             subject=self.subject.name,
@@ -141,11 +140,18 @@ class Audit(Facts):
             severity=severity,
             verdict=verdict,
             message=message,
-            location=Location(location.file, line) if line else location,
+            location=self._location(line, found.blames if found else ""),
             evidence=evidence,
             reproduce=self._script(case, tail, mask) if case is not None else "",
             hint=hint,
         )
+
+    def _location(self, line: int | None, method: str) -> Location:
+        """Return the line that is given, else that of a method, else that of all of it."""
+        source, location = self.subject.source, self.subject.location
+        if line is None and source is not None and method in source.methods:
+            line = source.methods[method].lineno
+        return Location(location.file, line) if line else location
 
     def _script(self, case: Case, tail: Sequence[str], mask: Sequence[bool] | None) -> str:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pullback.report.clean import clean
 from pullback.report.model import Location
 
-_AROUND = 1
+_AFTER = 2
 _LARGEST = 1 << 20
 """Bytes of a file that is read for it."""
 
@@ -36,7 +36,7 @@ class Line:
 
 
 def excerpt(location: Location) -> list[Line]:
-    """Return the line of a location and its neighbours; none where the file cannot be read."""
+    """Return the line of a location and those after it; none where the file cannot be read."""
     if location.file is None or location.line is None:
         return []
     path = Path(location.file)
@@ -49,5 +49,5 @@ def excerpt(location: Location) -> list[Line]:
         return []
     if location.line > len(lines):
         return []
-    first, last = max(1, location.line - _AROUND), min(len(lines), location.line + _AROUND)
-    return [Line(n, clean(lines[n - 1].rstrip()), n == location.line) for n in range(first, last + 1)]
+    last = min(len(lines), location.line + _AFTER)
+    return [Line(n, clean(lines[n - 1].rstrip()), n == location.line) for n in range(location.line, last + 1)]

@@ -52,6 +52,7 @@ class Rule:
             slow, or where the rule does it itself.
         stands_for: id of the rule that measures the same on a function that runs; then the source, which proves
             less, is not asked.
+        blames: the method of a Function that is to be looked at, whose line a finding gets; empty for all of it.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Rule:
     kinds: tuple[Kind, ...] = ("function", "op", "callable")
     shrinks: bool = True
     stands_for: str = ""
+    blames: str = ""
 
     @property
     def family(self) -> str:
@@ -77,6 +79,7 @@ def rule(
     kinds: tuple[Kind, ...] = ("function", "op", "callable"),
     shrinks: bool = True,
     stands_for: str = "",
+    blames: str = "",
 ) -> Rule:
     """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
     text = inspect.cleandoc(page or "")
@@ -84,4 +87,4 @@ def rule(
     if match is None:
         raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
     summary = match["summary"].rstrip(".")
-    return Rule(match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for)
+    return Rule(match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for, blames)

@@ -226,4 +226,4 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
     return audit.finding("PB101", "info", "inconclusive", why, evidence=evidence, hint=hint)
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

@@ -140,4 +140,4 @@ def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="jvp")

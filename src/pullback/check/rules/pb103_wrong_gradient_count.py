@@ -76,17 +76,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
                     "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
                 ],
                 hint=_HINT,
-                line=_line(audit.subject.source),
             )
             return
 
 
 def _count(returned: int, expected: int) -> str:
     return f"backward returned {plural(returned, 'gradient')} for {plural(expected, 'argument')} of forward"
-
-
-def _line(source: FunctionSource | None) -> int | None:
-    return source.methods["backward"].lineno if source and "backward" in source.methods else None
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:
@@ -113,4 +108,4 @@ def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None)
 
 
-RULE = rule(__doc__, runtime=_run, static=_static, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", static=_static, kinds=("function",))

@@ -89,4 +89,4 @@ def _ones(base: Case) -> Iterator[Case]:
     return (case for case in sizes.uniform_sizes(base) if case.label.endswith("-> 1"))
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

@@ -83,4 +83,4 @@ def _floats(t: torch.Tensor) -> bool:
     return has_derivative(t)
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

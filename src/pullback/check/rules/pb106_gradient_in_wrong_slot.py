@@ -75,4 +75,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -85,4 +85,4 @@ def _unasked(audit: Audit, case: Case) -> Iterator[tuple[int, Any, Any]]:
                 yield place, argument, gradient
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

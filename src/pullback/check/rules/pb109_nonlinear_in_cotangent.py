@@ -85,4 +85,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

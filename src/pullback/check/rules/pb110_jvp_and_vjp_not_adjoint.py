@@ -151,4 +151,4 @@ def _forward_product(
     return total
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -99,4 +99,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         yield SourceMatch(backward.lineno, f"backward never reads its cotangent {unread[0].arg}", _HINT)
 
 
-RULE = rule(__doc__, runtime=_run, static=_static)
+RULE = rule(__doc__, runtime=_run, blames="backward", static=_static)

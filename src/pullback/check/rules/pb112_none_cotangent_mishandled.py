@@ -122,4 +122,4 @@ def _backward_with(run: Run, undefined: set[int]) -> None:
     vjp(Run(run.inputs, passed, list(range(len(passed))), passed), [torch.ones_like(root) for root in roots])
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -111,4 +111,4 @@ def _masks(count: int, limit: int = 12) -> list[list[bool]]:
     return (alone + without)[:limit]
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -80,4 +80,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

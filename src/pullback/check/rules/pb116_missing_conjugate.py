@@ -105,4 +105,4 @@ def _speaks_of_complex(audit: Audit) -> bool:
     return source is not None and _COMPLEX.search(ast.unparse(source.node)) is not None
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

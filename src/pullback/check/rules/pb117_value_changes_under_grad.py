@@ -108,4 +108,4 @@ def _differs(first: Run, second: Run) -> Difference | None:
         return difference([a for a, _ in floats], [b for _, b in floats], rounding=0.0)
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="forward")

@@ -147,4 +147,4 @@ def _has_gradient(audit: Audit, tensor: Tensor) -> bool:
         tensor.grad = kept
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="forward")

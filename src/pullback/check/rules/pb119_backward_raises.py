@@ -120,4 +120,4 @@ def _hint(case: Case) -> str:
     return "make the backward take what the forward takes, or refuse it in the forward"
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

@@ -89,4 +89,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

@@ -91,4 +91,4 @@ def _repeats(audit: Audit) -> bool:
     return difference(once, again, rounding=0.0) is None
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

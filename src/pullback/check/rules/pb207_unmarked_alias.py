@@ -113,4 +113,4 @@ def _after_write(out: Tensor, x: Tensor) -> Literal["refused", "written", "apart
     return "apart" if same(before, x.detach()) else "written"
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))

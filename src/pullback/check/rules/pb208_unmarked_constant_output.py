@@ -85,4 +85,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))

@@ -127,4 +127,4 @@ def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[
     return (point[by], got, sure[0]) if math.isfinite(got) and len(sure) == len(slopes) else None
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

@@ -233,4 +233,4 @@ _SECOND_CODE = (
 )
 _HINT = "the jvp branches on what it is given: it must not"
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="jvp")

@@ -126,4 +126,4 @@ def _beside_contiguous(case: Case) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

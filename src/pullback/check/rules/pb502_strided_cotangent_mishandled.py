@@ -113,4 +113,4 @@ def _sliced(g: Tensor) -> Tensor:
     return layouts.sliced(g) if g.ndim else g
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

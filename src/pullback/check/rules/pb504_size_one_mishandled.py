@@ -92,4 +92,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

@@ -123,4 +123,4 @@ def _finding(audit: Audit, case: Case, severity: Severity, what: str) -> Finding
     )
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

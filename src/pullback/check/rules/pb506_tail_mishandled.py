@@ -187,4 +187,4 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

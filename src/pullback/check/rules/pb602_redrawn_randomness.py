@@ -96,4 +96,4 @@ def _gradient(audit: Audit, seed: int) -> list[Tensor | None]:
     return vjp(run, standard_cotangents(run.roots), seed=seed)
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -137,4 +137,4 @@ def _alone(found: Trace, returned: Tensor) -> list[Step]:
     return [step for step in found.serving([returned]) - wanted if not step.is_view]
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False)

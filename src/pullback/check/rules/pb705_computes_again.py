@@ -102,4 +102,4 @@ def _is(t: Tensor, known: Tensor) -> bool:
     return t.dtype is known.dtype and t.shape == known.shape and equal(t, known)
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False)

@@ -1,4 +1,4 @@
-"""The ways in which custom functions were seen to fail, in published packages and in reports, and which rules find each.
+"""The ways in which custom functions were seen to fail, in published packages and in reports, and what finds each.
 
 `python docs/generate_coverage.py` makes a page of them.
 """
@@ -86,7 +86,9 @@ MODES = (
     Mode("forward mode is missing or wrong", "PB102 PB407 PB110"),
     Mode("nested forward mode is wrong", remark="in PyTorch itself"),
     Mode("compiling a transform drops the backward", "PB415"),
-    Mode("compiling a call with the same tensor twice", remark="in PyTorch's compiler; eager calls are tried so: PB101"),
+    Mode(
+        "compiling a call with the same tensor twice", remark="in PyTorch's compiler; eager calls are tried so: PB101"
+    ),
     Mode("compiling loses in-place changes and methods of ctx", "PB409"),
     Mode("graph breaks", "PB409"),
     Mode("`forward` is a classmethod", "PB801 PB409"),

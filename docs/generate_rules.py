@@ -66,7 +66,8 @@ def pages() -> dict[str, str]:
 def outdated(folder: Path) -> list[str]:
     """Return the names of the files that are missing, differ from what they should be, or should not be there."""
     wanted = pages()
-    present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    paths = [*folder.glob("pb*.md"), *folder.glob("index.md")]
+    present = {path.name: path.read_text(encoding="utf-8") for path in paths}
     return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
 

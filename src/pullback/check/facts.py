@@ -212,7 +212,7 @@ class Facts:
         if self.subject.relaxation is not None:
             return None
         found = intent.declared(self.subject) or intent.identity(self.base_run)
-        if found is None and self.backward_draws:
+        if found is None and (self.draws or self.backward_draws):
             found = intent.declared_random(self.subject)
         if found is None and self.base_result is not None:
             found = intent.flat(self.base_result, self.subject.name)

@@ -257,6 +257,32 @@ def test_a_random_backward_is_meant_if_it_says_so(docstring, gradient, meant, dr
     assert state.base_result.wrong
 
 
+DRAWN = """
+import torch
+
+class {name}(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, loc, scale):
+        z = loc + scale * torch.randn_like(loc)
+        ctx.save_for_backward(z)
+        return z
+
+    @staticmethod
+    def backward(ctx, g):
+        (z,) = ctx.saved_tensors
+        return g, g * z
+"""
+
+
+@pytest.mark.parametrize(("name", "meant"), [("NormalSample", True), ("Noise", False), ("Resampled", False)])
+def test_the_gradient_of_a_sample_may_be_another_estimate(name, meant, tmp_path):
+    module = import_source(DRAWN.format(name=name), tmp_path, f"drawn_{name}")
+    state = audit_of(getattr(module, name), normal(5), uniform(5))
+    assert state.draws
+    assert state.base_result.wrong
+    assert (state.intent is not None) is meant
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value", [torch.sin, torch.exp, lambda x: 3 * x])
 def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):

@@ -32,8 +32,9 @@ _EXPLICIT = re.compile(
     r"|computes the gradient as\b|pathwise",
     re.IGNORECASE,
 )
-_RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased", re.IGNORECASE)
-"""What excuses a backward that draws random numbers, and only such a one."""
+_RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased|gumbel", re.IGNORECASE)
+"""What excuses a function that draws random numbers: the gradient of an expectation has many unbiased estimators, and
+the derivative of one draw is only one of them."""
 _CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
 _GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
 _NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
@@ -77,10 +78,10 @@ def declared(subject: Subject) -> Intent | None:
 
 
 def declared_random(subject: Subject) -> Intent | None:
-    """Return an intent that name, docstrings or comments state for a backward that draws random numbers."""
+    """Return an intent that name, docstrings or comments state for a function that draws random numbers."""
     for text in texts(subject):
         if match := _RANDOM.search(text):
-            return Intent("declared", f"its backward draws random numbers, and it says {match.group(0)!r}")
+            return Intent("declared", f"it draws random numbers, and says {match.group(0)!r}")
     return None
 
 

@@ -83,3 +83,36 @@ def test_a_cotangent_that_is_used_wrongly_is_not_ignored():
     assert named(fn, A) == "PB101"
     audit = audit_of(fn, A)
     assert ignored_cotangents(audit, audit.base_result) == []
+
+
+class Bits(Function):
+    """Reads of its cotangent whether it is odd."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return torch.ones_like(x) * (g != 0).unsqueeze(-1)
+
+
+class LogScale(Function):
+    """Has a gradient that is NaN for negative scales."""
+
+    @staticmethod
+    def forward(ctx, loc, scale):
+        ctx.save_for_backward(scale)
+        return loc + scale
+
+    @staticmethod
+    def backward(ctx, g):
+        (scale,) = ctx.saved_tensors
+        return g * scale.log() / scale.log(), g * scale.log() / scale.log()
+
+
+def test_a_cotangent_of_which_little_is_read_and_one_that_nan_hides_are_not_ignored():
+    for state in (audit_of(Bits, normal(3, 4)), audit_of(LogScale, normal(3), -normal(3).abs())):
+        assert ignored_cotangents(state, state.base_result) == []

@@ -120,7 +120,8 @@ def test_206_noise_is_not_held_against_the_graph():
         calls.append(1)
         return ctx.saved_tensors[0] * len(calls)
 
-    assert found("PB206", square(lambda ctx, x: ctx.save_for_backward(x), load)) == []
+    undecided = "could not be decided: two runs from the same random state differ"
+    assert found("PB206", square(lambda ctx, x: ctx.save_for_backward(x), load)) == [("warning", undecided)]
 
 
 def test_207_an_alias_that_autograd_protects_is_an_info():

@@ -170,4 +170,5 @@ def test_507_a_count_of_calls_is_no_cache():
         def backward(ctx, g):
             return g * Counts.calls
 
-    assert found("PB507", Counts, normal(5)) == []
+    undecided = "could not be decided: two runs from the same random state differ"
+    assert found("PB507", Counts, normal(5)) == [("warning", undecided)]

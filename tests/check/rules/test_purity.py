@@ -11,6 +11,12 @@ import pullback
 from ..making import audit_of, function, normal
 
 
+@pytest.fixture(autouse=True)
+def may_be_set(monkeypatch):
+    """PyTorch's own tests, which others here import, forbid to change flags of its backends."""
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
+
+
 def found(rule, target, *inputs):
     return [(f.severity, f.message) for f in pullback.check(target, *(inputs or (normal(4),)), select=rule).findings]
 
@@ -160,6 +166,12 @@ def test_603_sees_the_backward():
     ((severity, message),) = found("PB603", function(torch.sin, gradient))
     assert severity == "error"
     assert message.startswith("the backward changes the state of torch's")
+
+
+def test_603_writes_no_setting_that_is_as_it_should_be(monkeypatch):
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
+    assert torch.backends.flags_frozen()
+    assert found("PB603", drawing(torch.rand_like)) == []
 
 
 def test_603_to_draw_and_to_restore_is_no_change():

@@ -60,20 +60,24 @@ def _right_once_conjugated(audit: Audit, result: FirstOrder, comparison: Compari
 def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:
     """Return the differentiable outputs whose cotangent makes no difference to any gradient.
 
-    Decided on fresh runs: the gradient is taken again with that cotangent multiplied by -3.
+    Decided on fresh runs: the gradient is taken again with that cotangent multiplied by -3, and by 0, since a backward
+    may read no more of it than whether it is there, or odd.
     """
-    ignored = []
-    for position in range(len(result.cotangents)):
-        changed = list(result.cotangents)
-        changed[position] = changed[position] * -3
-        try:
-            gradients = _vjp_afresh(audit, result, changed)
-        except Raised:
-            continue
-        some = any(g is not None and bool((g != 0).any()) for g in result.gradients)
-        if some and difference(result.gradients, gradients, rounding=1e-12) is None:
-            ignored.append(position)
-    return ignored
+    if not any(g is not None and bool((g.isfinite() & (g != 0)).any()) for g in result.gradients):
+        return []
+    positions = range(len(result.cotangents))
+    return [position for position in positions if all(_is_the_same(audit, result, position, by) for by in (-3, 0))]
+
+
+def _is_the_same(audit: Audit, result: FirstOrder, position: int, factor: float) -> bool:
+    """Whether no gradient changes with one of the cotangents multiplied."""
+    changed = list(result.cotangents)
+    changed[position] = changed[position] * factor
+    try:
+        gradients = _vjp_afresh(audit, result, changed)
+    except Raised:
+        return False
+    return difference(result.gradients, gradients, rounding=1e-12) is None
 
 
 def _vjp_afresh(audit: Audit, result: FirstOrder, cotangents: list[Tensor]) -> list[Tensor | None]:

@@ -105,7 +105,8 @@ def _collector_off() -> Iterator[None]:
 def _watched(audit: Audit, backward: bool) -> _Watched:
     run = forward(audit.subject, audit.base)
     nodes = [root.grad_fn for root in run.roots if root.grad_fn is not None]
-    watched = [weakref.ref(thing) for thing in (*run.inputs, *run.outputs, *nodes)]
+    things = [thing for thing in (*run.inputs, *run.outputs, *nodes) if type(thing).__weakrefoffset__]
+    watched = [weakref.ref(thing) for thing in things]  # a node of PyTorch's own takes no weak references
     if backward:
         vjp(run, standard_cotangents(run.roots))
     return watched

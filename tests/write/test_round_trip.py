@@ -45,7 +45,7 @@ def modules(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         for number, name in enumerate(chosen(request, "name")):
-            if name in made:
+            if name in made or name not in TARGETS:  # other tests have names, too
                 continue
             found = written(TARGETS[name], (), {})
             module = import_source(found.source, folder, f"written_{number}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pullback.errors import DerivativeError
 from pullback.numerics.ops import CONDITIONS, OPS
 from pullback.numerics.term import CONST, LEAVES, POLY, VAR, Term, const, substitute, topological, var
@@ -10,19 +12,28 @@ ZERO, ONE = const(0), const(1)
 _OPERANDS = tuple(map(var, "abc"))
 
 
-def derivative(root: Term, by: str) -> Term:
+Filled = Callable[[Term, Term, str], Term]
+"""Of `where(condition, number, b)`, the derivative of b and a variable: the derivative where the condition holds."""
+
+
+def derivative(root: Term, by: str, filled: Filled | None = None) -> Term:
     """Return the partial derivative of a term by one of its variables.
+
+    Args:
+        root: the term.
+        by: the variable.
+        filled: what says the derivative where `where` chooses a number; 0 by default, as that of any number.
 
     Raises:
         DerivativeError: if the table has no derivative for an op on the way.
     """
     found: dict[Term, Term] = {}
     for term in topological([root]):
-        found[term] = _of(term, by, found)
+        found[term] = _of(term, by, found, filled)
     return found[root]
 
 
-def _of(term: Term, by: str, found: dict[Term, Term]) -> Term:
+def _of(term: Term, by: str, found: Mapping[Term, Term], filled: Filled | None) -> Term:
     if term.op == VAR:
         return ONE if term.value == by else ZERO
     if term.op in LEAVES or term.op in CONDITIONS:
@@ -30,6 +41,8 @@ def _of(term: Term, by: str, found: dict[Term, Term]) -> Term:
     slopes = [found[a] for a in term.args]
     if term.op == "where":
         condition, a, b = term.args[0], slopes[1], slopes[2]
+        if filled is not None and a is ZERO:
+            a = filled(term, b, by)
         return a if a is b else Term("where", (condition, a, b))
     if all(slope is ZERO for slope in slopes):
         return ZERO

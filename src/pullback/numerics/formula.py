@@ -15,8 +15,8 @@ from pullback.errors import FormulaError
 from pullback.graph.lines import op_name
 from pullback.graph.record import trace_ops
 from pullback.numerics.callee import Callee
-from pullback.numerics.derive import derivative
 from pullback.numerics.graphs import terms_of
+from pullback.numerics.removable import exact_derivative
 from pullback.numerics.term import Term
 from pullback.numerics.written import as_written
 
@@ -109,7 +109,11 @@ class Formula:
         return self._callee.result(self._callee.formula, tensors)
 
     def terms(
-        self, dtype: torch.dtype, order: int, shapes: Sequence[tuple[int, ...]] = ((3,), (5,))
+        self,
+        dtype: torch.dtype,
+        order: int,
+        shapes: Sequence[tuple[int, ...]] = ((3,), (5,)),
+        derive: Callable[[Term, str], Term] = exact_derivative,
     ) -> dict[Quantity, Term]:
         """Return the terms of the values and derivatives up to an order; of a relaxed op its relaxation's derivatives.
 
@@ -117,6 +121,7 @@ class Formula:
             dtype: of the tensors that the function is recorded on: it may ask for it.
             order: of the derivatives.
             shapes: of these tensors, in which the terms have to be the same.
+            derive: what differentiates a term by a variable; `derivative` needs no ball arithmetic.
 
         Raises:
             FormulaError: if the function is not a pointwise formula of ops in the table, or cannot be traced.
@@ -130,7 +135,7 @@ class Formula:
             for by in (by for n in range(order + 1) for by in combinations_with_replacement(self.variables, n)):
                 term = (slopes if by else values)[output]
                 for name in by:
-                    term = derivative(term, name)
+                    term = derive(term, name)
                 found[Quantity(output, by)] = term
         return found
 

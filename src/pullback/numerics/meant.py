@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.errors import FormulaError, PullbackError
+from pullback.numerics.derive import derivative
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.ops import VALUES
 from pullback.numerics.term import Term
@@ -58,7 +59,7 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
         raise FormulaError(
             f"{formula.name} depends on the shape of its inputs: forms are for what computes elementwise."
         )
-    term = formula.terms(dtype, 1, _SHAPES[:1])[Quantity(0, ())]
+    term = formula.terms(dtype, 1, _SHAPES[:1], derivative)[Quantity(0, ())]
     return Meaning(formula.name, term, formula.variables)
 
 

@@ -24,6 +24,7 @@ from pullback.numerics.extract import Extraction, Measure
 from pullback.numerics.formats import Floats, working
 from pullback.numerics.piecewise import Program
 from pullback.numerics.regimes import Goal, Positions
+from pullback.numerics.removable import exact_derivative
 from pullback.numerics.rules import rules
 from pullback.numerics.samples import Samples, sampled
 from pullback.numerics.sampling import Domain
@@ -139,7 +140,7 @@ class Search:
         if not by:
             return self.formula, graph, graph.add_term(self.formula)
         below = self.find(*by[:-1])
-        target = derivative(below.target, by[-1])
+        target = exact_derivative(below.target, by[-1])
         root = graph.add_term(target)
         for variant in below.variants:
             graph.add_term(variant)

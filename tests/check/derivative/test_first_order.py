@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import Function
 
-from pullback.check.derivative.first_order import agrees, moves_output
+from pullback.check.derivative.first_order import agrees, first_order, moves_output
 from pullback.check.find.discover import subject_of
 
-from ..making import compare, function, normal, status, uniform
+from ..making import case_of, compare, function, normal, status, uniform
 
 SMOOTH = {
     "sine": (torch.sin, lambda g, x: g * x.cos()),
@@ -252,3 +252,29 @@ def test_which_output_an_input_moves():
         for order in (0, 1)
     ]
     assert moved == [[True, True], [False, True]]
+
+
+@pytest.mark.parametrize(("last", "expected"), [(2e-20, ["ok"]), (2.0, ["wrong"])])
+def test_a_gradient_that_underflows_is_right(last, expected):
+    """The truth comes from a float64 run: of x[2] it is 3e-53, in float32 0. Of x[1] it is `last` · 1e-30."""
+    x = torch.tensor([1e-30, 3e-23, last], dtype=torch.float32)
+    zero = function(lambda x: x.prod(), lambda g, x: torch.zeros_like(x) * g)
+    wide = case_of(zero, x.double())
+    generator = torch.Generator().manual_seed(0)
+    found = first_order(subject_of(zero), case_of(zero, x), generator, directions=3, numeric=wide)
+    assert [c.status for c in found.comparisons] == expected
+
+
+def test_the_middle_of_equal_values_may_go_to_any_of_them():
+    """Moved alone, none of them moves the median, up or down; moved together they do."""
+
+    def gradient(g, x):
+        gx = torch.zeros_like(x)
+        gx[x.median(0).indices] = g
+        return gx
+
+    median = function(lambda x: x.median(0).values, gradient)
+    double = function(lambda x: x.median(0).values, lambda g, x: 2 * gradient(g, x))
+    assert status(median, torch.zeros(5, dtype=torch.float64)) == ["ok"]
+    assert status(median, torch.arange(5, dtype=torch.float64)) == ["ok"]
+    assert status(double, torch.arange(5, dtype=torch.float64)) == ["wrong"]

@@ -27,6 +27,8 @@ Restriction = Callable[[Tensor, Tensor], Tensor]
 """Direction and input -> the part of the direction along which the input is to be moved."""
 _TELLING = 16
 """Of so many elements none was wrong: then a direction that is must owe it to others, if there are others."""
+_UNEQUAL = (1.0, 0.75, 0.875, 0.625, 0.9375)
+"""By how much elements are moved at once: by steps of several lengths, all in one direction."""
 MAX_ELEMENTS = 48
 """Elements of one input that are compared singly."""
 _AGREEMENT = {
@@ -117,24 +119,28 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
     v = as_real(direction)
     terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
     got, size = float(terms.sum()), float(terms.abs().sum())
+    lost = torch.finfo((direction if gradient is None else gradient).dtype).tiny * float(v.abs().sum())  # by underflow
+
+    def judge(estimate: Estimate) -> Status:
+        return _judge(sampler, estimate, got, size, lost, gradient)
 
     def disagrees(estimate: Estimate) -> bool:
-        return _judge(sampler, estimate, got, size, gradient) == "wrong"
+        return judge(estimate) == "wrong"
 
     try:
         estimate = sampler.derivative(order, direction, disagrees)
     except Raised:
         return Comparison(order, "inconclusive", compared=1)
-    status = _judge(sampler, estimate, got, size, gradient)
+    status = judge(estimate)
     if status != "ok" and bool(estimate.valid.any()):
         refined = sampler.refine(order, direction, estimate)
         if refined is not estimate:
-            estimate, status = refined, _judge(sampler, refined, got, size, gradient)
+            estimate, status = refined, judge(refined)
     if status == "wrong" and gradient is not None:
         epsilon = max(torch.finfo(gradient.dtype).eps, working_epsilon(as_real(gradient)))
         if epsilon > torch.finfo(torch.float64).eps:
             estimate = sampler.blurred(order, direction, estimate, epsilon)
-            status = _judge(sampler, estimate, got, size, gradient)
+            status = judge(estimate)
     low, high, bar = sampler.project(estimate)
     return Comparison(
         order,
@@ -152,11 +158,13 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
     )
 
 
-def _judge(sampler: Sampler, estimate: Estimate, got: float, size: float, gradient: Tensor | None) -> Status:
+def _judge(
+    sampler: Sampler, estimate: Estimate, got: float, size: float, lost: float, gradient: Tensor | None
+) -> Status:
     """Compare one number with its interval.
 
     `size` bounds the magnitude of the terms that were summed to `got`, whose rounding is not held
-    against the gradient.
+    against the gradient; nor is `lost`, what they may have lost to underflow.
     """
     low, high, bar = sampler.project(estimate)
     if math.isnan(low):
@@ -170,7 +178,7 @@ def _judge(sampler: Sampler, estimate: Estimate, got: float, size: float, gradie
         precision = max(_AGREEMENT[gradient.dtype], 32 * min(single, working_epsilon(as_real(gradient))))
     distance = max(low - got, got - high, 0.0)
     negligible = _NEGLIGIBLE * float((sampler.weights.abs() * estimate.magnitude)[estimate.valid].sum())
-    if distance > SIGNIFICANT * bar + precision * (size + relevant):
+    if distance > SIGNIFICANT * bar + precision * (size + relevant) + lost:
         return "wrong" if distance > negligible else "inconclusive"
     telling = 0.1 * max(size, relevant) or negligible  # where both are 0, what would count as a difference
     return "inconclusive" if SIGNIFICANT * bar > telling else "ok"
@@ -198,7 +206,7 @@ def _compare_elements(
             found = _compare_direction(sampler, order, gradient, within(direction.reshape(x.shape), x))
             results.append((flat_index, _per_unit(found, size)))
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
-    if wrong and gradient is not None and any(c.kink for _, c in results):
+    if wrong and gradient is not None and (any(c.kink for _, c in results) or _bent(sampler, order, results, within)):
         low, high = nearby_gradients(sampler, order, generator)
         flat = gradient.detach().flatten()
         wrong = [(i, c) for i, c in wrong if not in_hull(flat[i], low[i], high[i], (c.low, c.high))]
@@ -218,6 +226,27 @@ def _compare_elements(
         flat=all(c.flat for _, c in wrong),
         moves=any(c.moves and c.status != "inconclusive" for _, c in results),
     )
+
+
+def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], within: Restriction) -> bool:
+    """Whether the derivative along a mixture of elements is not the sum of theirs: then there is none.
+
+    At equal values moving one up or down may leave the middle one as it is, while moving all does not.
+    """
+    x = sampler.case.tensors[order]
+    if x.is_complex():
+        return False
+    mixture = torch.zeros(x.numel(), dtype=x.dtype)
+    scale = step_scale(x).flatten()
+    for place, (i, _) in enumerate(results):
+        mixture[i] = scale[i] * _UNEQUAL[place % len(_UNEQUAL)]
+    estimate = sampler.derivative(order, within(mixture.reshape(x.shape), x), disagrees=lambda _: True)
+    low, high, bar = sampler.project(estimate)
+    sizes = [abs(float(mixture[i])) for i, _ in results]
+    parts = sum(float(mixture[i]) * (c.low + c.high) / 2 for i, c in results)
+    bar += sum(size * c.bar for size, (_, c) in zip(sizes, results, strict=True))
+    precision = _AGREEMENT[x.dtype] * sum(size * abs(c.low) for size, (_, c) in zip(sizes, results, strict=True))
+    return bool(estimate.kink.any()) or max(low - parts, parts - high) > SIGNIFICANT * bar + precision
 
 
 def _per_unit(c: Comparison, size: float) -> Comparison:

@@ -13,11 +13,11 @@ from pullback.check.case import copy_tensor
 from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
-from pullback.numerics.derive import derivative
 from pullback.numerics.formats import Floats, Mask, widened
 from pullback.numerics.graphs import terms_of
 from pullback.numerics.oracle import Truth, exact
 from pullback.numerics.reading import NEGLIGIBLE
+from pullback.numerics.removable import exact_derivative
 from pullback.numerics.term import Term
 from pullback.numerics.written import as_written
 
@@ -100,7 +100,7 @@ def terms(function: Elementwise) -> list[Term] | None:
     try:
         value = _traced(function, relaxed=False)
         slope = value if function.subject.relaxation is None else _traced(function, relaxed=True)
-        return [value, *(derivative(slope, name) for name in function.names)]
+        return [value, *(exact_derivative(slope, name) for name in function.names)]
     except (PullbackError, Raised):
         return None
 

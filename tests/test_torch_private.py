@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -251,6 +252,20 @@ def test_fake_tensors_have_shapes_and_no_values():
         with pytest.raises(_torch.DATA_DEPENDENT):
             fake.sum().item()
     assert not _torch.is_fake(torch.ones(2))
+
+
+def test_outside_modes_there_are_values_in_every_trace():
+    seen = []
+
+    def formula(x):
+        with _torch.outside_modes():
+            seen.append(bool((torch.tensor([1.0, 2.0]) > 0).all()))
+        return x.sin()
+
+    for options in ({}, {"tracing_mode": "fake"}, {"pre_dispatch": True}):  # else the trace would hold more than a sine
+        module = make_fx(formula, **options)(torch.ones(2))
+        assert [n.name for n in module.graph.nodes if n.op == "call_function"] == ["sin"]
+    assert seen == [True] * 3
 
 
 def test_make_fx_records_undecomposed_ops_of_real_tensors():

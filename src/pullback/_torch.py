@@ -34,7 +34,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 class DispatchMode(TorchDispatchMode):
@@ -283,6 +283,16 @@ def fake_mode() -> Any:
     Relies on `torch._subclasses.fake_tensor.FakeTensorMode` and its `from_tensor`.
     """
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """A context that computes with values, whatever mode or tracer is active around it.
+
+    Relies on `torch.utils._python_dispatch._disable_current_modes` and `torch._C.DisableTorchFunction`.
+    """
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 def is_fake(tensor: Any) -> bool:

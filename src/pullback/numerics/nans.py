@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 
+from pullback import _torch
 from pullback.numerics.evaluate import number
 from pullback.numerics.ops import CONDITIONS, OPS
 from pullback.numerics.term import LEAVES, POLY, VAR, Term, topological
@@ -43,4 +44,5 @@ def _passes(op: str, place: int, constants: tuple[float | None, ...]) -> bool:
     values = [_PROBES if c is None else (c,) for c in constants]
     values[place] = (float("nan"),)
     columns = zip(*product(*values), strict=True)
-    return bool(OPS[op].run(*(torch.tensor(column) for column in columns)).isnan().all())
+    with _torch.outside_modes():  # a trace may be the first to ask
+        return bool(OPS[op].run(*(torch.tensor(column) for column in columns)).isnan().all())

@@ -127,13 +127,13 @@ class Facts:
         The forward is sampled on `numeric`; by default on the same values in the dtypes of the example.
         """
         self.events.beat()
-        numeric = numeric or self._widened(case)
+        numeric = numeric or self.widened(case)
         self.cases += 1
         return first_order(
             self.subject, case, self.generator, directions, numeric, settled, unit, min(elements, self.elements)
         )
 
-    def _widened(self, case: Case) -> Case | None:
+    def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
         widened = dtypes.as_dtypes_of(case, self.base)
         same = all(a.dtype == b.dtype for a, b in zip(case.tensors, widened.tensors, strict=True))

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from pullback.check.drawn import require_hypothesis
 from pullback.check.rules import all_rules, rule_named
 from pullback.check.subject import Options
 from pullback.errors import OptionError
@@ -29,8 +30,10 @@ def make_options(
         deep: also run what takes long.
 
     Raises:
-        OptionError: if a prefix is of no rule, or a number is out of range.
+        OptionError: if a prefix is of no rule, a number is out of range, or `deep` lacks a package that it needs.
     """
+    if deep:
+        require_hypothesis()
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise OptionError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:

@@ -16,6 +16,7 @@ from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
+from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import Facts
 from pullback.check.rules import rule_named, selected
 from pullback.check.trial import SEED, Raised
@@ -65,7 +66,7 @@ class Audit(Facts):
         return found
 
     def results(self) -> list[FirstOrder]:
-        """Return the comparison on every variant, within the contract's share of the budget.
+        """Return the comparison on every variant, within the contract's share of the budget, and in depth on others.
 
         An input whose gradient is wrong on one ordinary case is not compared on those that follow.
         """
@@ -92,6 +93,9 @@ class Audit(Facts):
                 if not case.extreme:
                     (doubtful if case.doubtful else settled).update(c.order for c in result.wrong)
                 yield result
+        if self.options.deep:
+            drawn = smallest_drawn(self, settled | doubtful)
+            yield from () if drawn is None else (drawn,)
 
     @functools.cached_property
     def any_intent(self) -> Intent | None:

@@ -29,7 +29,7 @@ class Options:
         ignore: rule id prefixes to leave out.
         seed: of every random choice.
         budget: seconds for each subject; contract rules run whatever it is.
-        deep: also run what takes long (Inductor).
+        deep: also run what takes long: Inductor, and inputs that differ in several things at once.
     """
 
     select: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from pullback.check.cases.structure import is_structured
 
 def other_layouts(case: Case) -> Iterator[Case]:
     """Yield the case with the same values in other strides: transposed, sliced, offset, channels-last."""
-    for label, (change, applies) in _LAYOUTS.items():
+    for label, (change, applies) in LAYOUTS.items():
         if any(applies(case.values[p]) for p in case.wrt):
             yield case.map_inputs(
                 lambda t, f=change, ok=applies: f(t) if ok(t) else t,  # type: ignore[misc]
@@ -49,9 +49,10 @@ def _offset(t: Tensor) -> Tensor:
     return padded[3:].view(t.shape)
 
 
-_LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] = {
+LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] = {
     "transposed": (_transposed, lambda t: t.ndim >= 2),
     "sliced with a step": (sliced, lambda t: t.ndim >= 1),
     "non-zero storage offset": (_offset, lambda t: True),
     "channels last": (lambda t: t.contiguous(memory_format=torch.channels_last), lambda t: t.ndim == 4),
 }
+"""Changes of strides, by their labels, and the tensors that each can be made of."""

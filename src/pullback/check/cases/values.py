@@ -20,7 +20,7 @@ _DENSE = 48
 def other_values(case: Case) -> Iterator[Case]:
     """Yield the case with other ordinary values: zeros, negatives, large, small, whole, tied, duplicate."""
     free = [p for p in case.wrt if not is_structured(case.values[p])]
-    for label, change in _ORDINARY.items():
+    for label, change in ORDINARY.items():
         if free:
             yield from _changed(case, free, label, change)
     yield from _spreads(case)
@@ -45,7 +45,7 @@ def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor],
     forward seldom tests: what fails only where these are all 0 or all 1 is told with that in mind.
     """
     doubtful = case.doubtful
-    if label in _CONSTANTS:
+    if label in CONSTANTS:
         largest = max(case.values[p].numel() for p in free)
         data = [p for p in free if case.values[p].numel() == largest]
         if len(data) < len(free):
@@ -120,10 +120,9 @@ def _positive(t: Tensor) -> Tensor:
     return t if t.is_complex() else t.abs() + 0.125
 
 
-_CONSTANTS = ("all zeros", "all ones")
-
-
-_ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
+CONSTANTS = ("all zeros", "all ones")
+"""Of these, those that give every element one value."""
+ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
     "exact zeros": _half_zero,
     "all zeros": torch.zeros_like,
     "all ones": torch.ones_like,
@@ -135,3 +134,4 @@ _ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
     "whole numbers": lambda t: t if t.is_complex() else (2 * t).round(),
     "all equal": _tied,
 }
+"""Changes to other ordinary values, by their labels."""

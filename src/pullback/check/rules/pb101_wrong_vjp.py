@@ -5,7 +5,8 @@ The backward's product with a random cotangent, compared along random directions
 with a numeric derivative of the forward: central differences with Richardson extrapolation, with an error bar
 made of truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the
 example and on its variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes,
-strides, dtypes, one tensor passed twice, complex values. At a kink every value between the one-sided
+strides, dtypes, one tensor passed twice, complex values; with `--deep` also on inputs where several of these meet,
+drawn at random and shrunk. At a kink every value between the one-sided
 derivatives is right. One more forward and backward run with new memory filled with NaN: a gradient that was
 allocated and never written, in whole or in part, is an error, whatever the memory held.
 

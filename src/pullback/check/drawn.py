@@ -1,0 +1,107 @@
+"""The audit in depth: inputs that hypothesis draws, and the smallest of them on which a gradient is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Collection
+from random import Random
+from typing import TYPE_CHECKING
+
+from pullback.check.case import Case
+from pullback.check.cases.layouts import contiguous
+from pullback.check.cases.repro import script
+from pullback.check.derivative.compare_input import MAX_ELEMENTS
+from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.trial import Raised
+from pullback.errors import OptionError
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_MOST = 300
+"""Inputs that are drawn, unless the budget is spent before."""
+_FEW = 6
+"""Elements that have to show what is wrong on a simpler input: comparing all takes most of the time."""
+
+
+def require_hypothesis() -> None:
+    """Refuse to go on without hypothesis.
+
+    Raises:
+        OptionError: if it is not installed.
+    """
+    if importlib.util.find_spec("hypothesis") is None:
+        raise OptionError("deep draws inputs with hypothesis, which is not installed: pip install 'pullback[deep]'")
+
+
+def smallest_drawn(audit: Audit, settled: Collection[int]) -> FirstOrder | None:
+    """Return the comparison on the smallest input found on which a gradient is wrong; `None` if there is none.
+
+    What is drawn depends on the seed of the audit alone, how much of it on the budget, all of which it may take again.
+
+    Args:
+        audit: of the subject.
+        settled: the inputs, by order, that need no comparison.
+    """
+    import hypothesis  # here, since only audits in depth need it
+    from hypothesis.configuration import set_hypothesis_home_dir
+    from hypothesis.errors import HypothesisException
+
+    from pullback.check.cases.strategies import cases_like
+
+    tried = _Tried(audit, settled)
+    settings = hypothesis.settings(
+        database=None,
+        max_examples=_MOST,
+        deadline=None,
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+    )
+    set_hypothesis_home_dir(os.devnull)  # where no folder can be made; by default it leaves one where it runs
+    with contextlib.suppress(HypothesisException):  # none found; or out of time, which it takes for a flaky test
+        hypothesis.find(cases_like(audit.base), tried.is_wrong, settings=settings, random=Random(audit.options.seed))
+    set_hypothesis_home_dir(None)
+    return tried.found
+
+
+class _Tried:
+    """What became of the inputs that were drawn.
+
+    Attributes:
+        found: the last one that is wrong: hypothesis goes on to simpler ones only.
+    """
+
+    def __init__(self, audit: Audit, settled: Collection[int]) -> None:
+        self._audit, self._settled = audit, settled
+        self._end = time.monotonic() + audit.options.budget
+        self.found: FirstOrder | None = None
+
+    def is_wrong(self, case: Case) -> bool:
+        """Whether a gradient is wrong on a case, which is as good an input as those that were."""
+        audit = self._audit
+        worse = case.doubtful and self.found is not None and not self.found.case.doubtful
+        if worse or not case.is_variant or time.monotonic() > self._end or case.describe() in audit.skip:
+            return False
+        audit.events.step("PB1", case.describe(), script(audit.subject, case))
+        try:
+            result = audit.compare(
+                case,
+                numeric=self._numeric(case),
+                settled=self._settled,
+                elements=MAX_ELEMENTS if self.found is None else _FEW,
+            )
+        except Raised:
+            return False
+        if result is None or not result.wrong:
+            return False
+        self.found = result
+        return True
+
+    def _numeric(self, case: Case) -> Case | None:
+        """Return what the forward is sampled on: dense tensors, in the dtypes of the example where it takes these."""
+        if all(t.is_contiguous() for t in case.tensors):
+            return None
+        dense = contiguous(case)
+        return self._audit.widened(dense) or dense

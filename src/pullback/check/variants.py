@@ -22,8 +22,8 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in without_optional(audit):
         yield case, None
-    for make in (values.other_values, values.shared, sizes.other_sizes):
-        for case in make(base):
+    for cases in (values.other_values(base), passed_twice(audit), sizes.other_sizes(base)):
+        for case in cases:
             yield case, None
     for case in () if audit.draws else layouts.other_layouts(base):
         yield case, layouts.contiguous(case)
@@ -43,3 +43,15 @@ def without_optional(audit: Facts) -> Iterator[Case]:
         if optional and position in audit.base.wrt:
             wrt = tuple(p for p in audit.base.wrt if p != position)
             yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
+
+
+def passed_twice(audit: Facts) -> Iterator[Case]:
+    """Yield the example with one tensor as two arguments, unless the backward gives one of the two no gradient.
+
+    Where that is a fault, it is told of the example; the other argument's gradient is then right without its part.
+    """
+    gradients = audit.base_result.gradients if audit.base_result is not None else []
+    constant = {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
+    for case in values.shared(audit.base):
+        if not any(case.values[p] is case.values[q] for p in constant for q in case.wrt if p != q):
+            yield case

@@ -150,10 +150,11 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
             hint="give an example with as many iterations as it needs",
         )
     result, comparison = _smallest(audit, result, comparison)
+    constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
         "PB101",
-        "warning" if unstable or case.doubtful else "error",
+        "warning" if unstable or case.doubtful or constant else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,

@@ -78,6 +78,16 @@ MUTANTS = (
         note="`out += 1` changes x, and autograd does not know.",
     ),
     Mutant(
+        id="x-sin/frees-its-input",
+        base="x_sin",
+        old="        return x * x.sin()\n",
+        new="        out = x * x.sin()\n        x.untyped_storage().resize_(0)\n        return out\n",
+        also=(("ctx.save_for_backward(x)", "ctx.save_for_backward(x.clone())"),),
+        mode=43,
+        expects=("PB202",),
+        note="A skip connection that reads x afterwards ends the process.",
+    ),
+    Mutant(
         id="pair/mask-looks-differentiable",
         base="pair",
         old="return x * x + y * y, x * y",

@@ -10,6 +10,7 @@ from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 
 from .making import Silent, case_of, normal
+from .modules import import_source
 
 
 class Ignores(Function):
@@ -37,14 +38,16 @@ def guessed(target, *given):
 
 
 def test_none_for_an_input_that_we_made_require_grad_is_a_warning():
-    (told,) = found(Ignores, "PB107")
-    assert told.severity == "warning"
-    assert told.verdict == "wrong"
+    for rule in ("PB107", "PB101"):  # where the rule of its own is not run, the general one tells of it
+        (told,) = found(Ignores, rule)
+        assert told.severity == "warning"
+        assert told.verdict == "wrong"
 
 
 def test_none_for_an_input_that_the_user_made_require_grad_is_an_error():
-    (told,) = found(Ignores, "PB107", normal(3), normal(3, seed=1))
-    assert told.severity == "error"
+    for rule in ("PB107", "PB101"):
+        (told,) = found(Ignores, rule, normal(3), normal(3, seed=1))
+        assert told.severity == "error"
 
 
 class Grouped(Function):
@@ -158,3 +161,30 @@ def test_a_fault_is_not_hidden_by_tensors_of_another_kind():
     assert x.shape == mask.shape == (3, 5)
     (told,) = found(Masked, "PB104")
     assert told.severity == "error"
+
+
+ENCLOSED = """
+import torch
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, B):
+        ctx.save_for_backward(x)
+        ctx.B = B
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x > ctx.B), None
+
+def spike(B=1):
+    def inner(x):
+        return Spike.apply(x, B)
+
+    return inner
+"""
+
+
+def test_a_number_of_a_factory_around_the_call_is_no_tensor(tmp_path):
+    assert found(import_source(ENCLOSED, tmp_path, "example_enclosed").Spike, "PB209") == []

@@ -91,6 +91,11 @@ def forward(
     return Run(inputs, outputs, in_graph, result, args)
 
 
+def is_freed(t: Tensor) -> bool:
+    """Whether the memory of a tensor was given back under it: to read it may end the process."""
+    return t.layout is torch.strided and t.numel() > 0 and t.untyped_storage().nbytes() == 0
+
+
 def vjp(
     run: Run,
     cotangents: Sequence[Tensor | None],

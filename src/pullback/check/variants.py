@@ -6,10 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 
+import torch
+from torch import Tensor
+
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, layouts, sizes, values
 from pullback.check.cases.signature import parameters
 from pullback.check.facts import Facts
+from pullback.check.trial import Raised, forward
 
 
 def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
@@ -22,8 +26,8 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in without_optional(audit):
         yield case, None
-    for make in (values.other_values, values.shared, sizes.other_sizes):
-        for case in make(base):
+    for cases in (values.other_values(base), passed_twice(audit), sizes.other_sizes(base), with_one_between(audit)):
+        for case in cases:
             yield case, None
     for case in () if audit.draws else layouts.other_layouts(base):
         yield case, layouts.contiguous(case)
@@ -43,3 +47,34 @@ def without_optional(audit: Facts) -> Iterator[Case]:
         if optional and position in audit.base.wrt:
             wrt = tuple(p for p in audit.base.wrt if p != position)
             yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
+
+
+def passed_twice(audit: Facts) -> Iterator[Case]:
+    """Yield the example with one tensor as two arguments, unless the backward gives one of the two no gradient.
+
+    Where that is a fault, it is told of the example; the other argument's gradient is then right without its part.
+    """
+    gradients = audit.base_result.gradients if audit.base_result is not None else []
+    constant = {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
+    for case in values.shared(audit.base):
+        if not any(case.values[p] is case.values[q] for p in constant for q in case.wrt if p != q):
+            yield case
+
+
+def with_one_between(audit: Facts) -> Iterator[Case]:
+    """Yield the example with a dimension of size 1 in the middle of its one tensor, a matrix.
+
+    Only where the forward takes that for what it is, and gives what it gave with the dimension in the same place:
+    a function of rows, of any number of dimensions, whose backward may yet `squeeze()` one too many.
+    """
+    base = audit.base
+    if audit.draws or [v.ndim for v in base.values if isinstance(v, Tensor)] != [2]:
+        return
+    case = base.map_inputs(lambda t: t.unsqueeze(1), "a dimension of size 1 in the middle", doubtful=True)
+    try:
+        outputs = forward(audit.subject, case).outputs
+    except Raised:
+        return
+    expected = [out.unsqueeze(1) if out.ndim == 2 else out for out in audit.base_run.outputs]
+    if len(outputs) == len(expected) and all(map(torch.equal, outputs, expected)):
+        yield case

@@ -123,18 +123,24 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return Op.apply(x, self.alpha, self.window, unknown(3))
+
+def make(alpha=25, window=(4, 5)):
+    def op(x, window=None):
+        return Op.apply(x, alpha, window, mode)
+
+    return op
 """
 
 
 def test_constants_at_call_sites(tmp_path):
     source = subject_of(import_source(SOURCE, tmp_path, "guess_call_sites").Op).source
     assert hints_from_calls(source, 0) == []
-    assert set(hints_from_calls(source, 1)) == {1.75, 0.125}
-    assert hints_from_calls(source, 2) == [(2, 3)]
+    assert set(hints_from_calls(source, 1)) == {1.75, 0.125, 25}
+    assert hints_from_calls(source, 2) == [(2, 3)]  # the inner `window` hides the outer one
     assert hints_from_calls(source, 3) == ["valid"]
     assert hints_from_calls(source, 4) == []
     assert hints_from_calls(None, 0) == []
-    assert names_at_calls(source, 1) == ["alpha", "alpha"]
-    assert names_at_calls(source, 2) == ["window", "window"]
+    assert names_at_calls(source, 1) == ["alpha"] * 3
+    assert names_at_calls(source, 2) == ["window"] * 3
     assert names_at_calls(source, 0) == []  # `x` is what anybody calls it
     assert isinstance(source.call_sites[0].arguments[0], ast.expr)

@@ -117,6 +117,22 @@ class AvgPool1d(Function):
         return F.pad(spread, (0, ctx.length - spread.shape[-1])), None
 
 
+class FixedConv1d(Function):
+    """A convolution with filters that nobody trains: they get no gradient, and are kept in another shape."""
+
+    @staticmethod
+    def forward(ctx, x, filters):
+        kernel = filters[:, None]
+        ctx.save_for_backward(kernel)
+        return F.conv1d(x[:, None], kernel)
+
+    @staticmethod
+    def backward(ctx, g):
+        (kernel,) = ctx.saved_tensors
+        gx = F.conv_transpose1d(g, kernel.to(g.dtype))[:, 0] if ctx.needs_input_grad[0] else None
+        return gx, None
+
+
 CONTROLS = [
     Control("conv1d-unfold", Conv1dUnfold, lambda: (normal(2, 3, 8), normal(4, 3, 3, seed=1), 2)),
     Control(
@@ -126,6 +142,7 @@ CONTROLS = [
     ),
     Control("conv2d-no-bias", Conv2d, lambda: (normal(1, 2, 4, 4), normal(3, 2, 3, 3, seed=1), None, 1, 1)),
     Control("depthwise-conv1d", DepthwiseConv1d, lambda: (normal(2, 3, 6), normal(3, 4, seed=1))),
+    Control("fixed-conv1d", FixedConv1d, lambda: (normal(2, 6), normal(3, 2, seed=1, grad=False))),
     Control("max-pool1d", MaxPool1d, lambda: (normal(2, 3, 7), 3, 2)),
     Control("avg-pool1d", AvgPool1d, lambda: (normal(2, 3, 7), 2)),
 ]

@@ -62,6 +62,24 @@ def test_a_hidden_intermediate_is_counted():
     assert found.hidden == 1
 
 
+class Fixed(Function):
+    """Takes its filter for a constant, and keeps it in another shape."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(2 * weight)
+        return x * (2 * weight)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0], None
+
+
+def test_an_input_without_a_gradient_has_no_second_derivative():
+    x, weight = normal(3).requires_grad_(), normal(3, seed=1).requires_grad_()
+    assert second(Fixed, x, weight).status == "ok"
+
+
 class Once(Function):
     @staticmethod
     def forward(ctx, x):

@@ -149,15 +149,19 @@ def test_finds_call_sites_with_what_is_around_them(parse):
             def __init__(self): self.op = Op.apply
             def forward(self, x): return self.op(x, 2)
         def f(x): return Op.apply(x, 3, other=4)
+        def outer(scale):
+            def inner(x): return Op.apply(x, scale, 5, 6)
         op(torch.ones(3))
         Other.apply(5)
         """
     )["Op"]
     seen = [
-        (len(site.arguments), site.inside and site.inside.name, site.inside_class and site.inside_class.name)
+        (len(site.arguments), [f.name for f in site.functions], site.inside_class and site.inside_class.name)
         for site in source.call_sites
     ]
-    assert seen == [(2, "call", "Op"), (2, "forward", "Layer"), (2, "f", None), (1, None, None)]
+    assert seen == [
+        (2, ["call"], "Op"), (2, ["forward"], "Layer"), (2, ["f"], None), (4, ["inner", "outer"], None), (1, [], None),
+    ]  # fmt: skip
 
 
 def test_decodes_as_declared(tmp_path):

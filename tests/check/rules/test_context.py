@@ -1,5 +1,6 @@
 """Rules about what a function keeps and writes to: what they tell apart."""
 
+import pytest
 import torch
 
 import pullback
@@ -46,6 +47,28 @@ def test_201_sees_the_context_of_setup_context_below_a_view():
     ((severity, message),) = found("PB201", Kept)
     assert severity == "warning"
     assert "ctx.out (an output) and ctx.x (an input)" in message
+
+
+class Frees(torch.autograd.Function):
+    """Gives its input's memory back, as a reversible network does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.clone())
+        out = x * x.sin()
+        x.untyped_storage().resize_(0)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x.sin() + x * x.cos())
+
+
+@pytest.mark.parametrize("rule", ["PB101", "PB202", "PB701"])
+def test_memory_that_was_freed_is_not_read(rule):
+    told = [("error", "the forward frees the memory of x")] if rule == "PB202" else []
+    assert found(rule, Frees) == told
 
 
 def test_202_a_buffer_may_be_updated():

@@ -221,6 +221,16 @@ def test_604_finds_the_line_in_a_backward():
     assert message.startswith("second derivatives along x are lost in the backward: it leaves the graph by data in")
 
 
+def test_604_a_nested_backward_that_frees_its_graph():
+    def gradient(g, x):
+        with torch.enable_grad():
+            return torch.autograd.grad(x**3, x, g)[0]
+
+    ((severity, message),) = found("PB604", function(lambda x: x**3, gradient))
+    assert severity == "warning"
+    assert message.startswith("second derivatives along x are lost in the backward: it leaves the graph by grad in")
+
+
 def test_604_the_forward_of_a_function_within_is_no_cut():
     wrong = function(torch.sin, lambda g, x: g)
 

@@ -78,6 +78,16 @@ MUTANTS = (
         note="`out += 1` changes x, and autograd does not know.",
     ),
     Mutant(
+        id="x-sin/frees-its-input",
+        base="x_sin",
+        old="        return x * x.sin()\n",
+        new="        out = x * x.sin()\n        x.untyped_storage().resize_(0)\n        return out\n",
+        also=(("ctx.save_for_backward(x)", "ctx.save_for_backward(x.clone())"),),
+        mode=43,
+        expects=("PB202",),
+        note="A skip connection that reads x afterwards ends the process.",
+    ),
+    Mutant(
         id="pair/mask-looks-differentiable",
         base="pair",
         old="return x * x + y * y, x * y",
@@ -123,5 +133,35 @@ MUTANTS = (
         mode=42,
         expects=("PB210",),
         note="A nested backward reaches x itself: its .grad is written, and then doubled.",
+    ),
+    Mutant(
+        id="x-sin/nested-backward-keeps-its-graph",
+        base="x_sin",
+        old="        (x,) = ctx.saved_tensors\n        slope = x.sin() + x * x.cos()\n        return g * slope\n",
+        new="        (x,) = ctx.saved_tensors\n"
+        "        with torch.enable_grad():\n"
+        "            out = x * x.sin()\n"
+        "        again = torch.is_grad_enabled()\n"
+        "        return torch.autograd.grad(out, x, g, retain_graph=True, create_graph=again)[0]\n",
+        mode=41,
+        expects=("PB815",),
+        note="Each backward makes a graph and leaves its memory to whoever still holds it.",
+    ),
+    Mutant(
+        id="x-sin/differentiates-its-own-output",
+        base="x_sin",
+        old="        ctx.save_for_backward(x)\n        return x * x.sin()\n",
+        new="        out = x * x.sin()\n        ctx.save_for_backward(x, out)\n        return out\n",
+        also=(
+            (
+                "        (x,) = ctx.saved_tensors\n        slope = x.sin() + x * x.cos()\n        return g * slope\n",
+                "        x, out = ctx.saved_tensors\n"
+                "        with torch.enable_grad():\n"
+                "            return torch.autograd.grad(out, x, g)[0]\n",
+            ),
+        ),
+        mode=40,
+        expects=("PB002",),
+        note="The node of `out` is this very one: the backward calls itself until the stack ends.",
     ),
 )

@@ -172,4 +172,24 @@ MUTANTS = (
         expects=("PB401",),
         note="The mixed derivative of x and w is lost.",
     ),
+    Mutant(
+        id="x-sin/nested-backward-without-graph",
+        base="x_sin",
+        old="        (x,) = ctx.saved_tensors\n        slope = x.sin() + x * x.cos()\n        return g * slope\n",
+        new="        (x,) = ctx.saved_tensors\n"
+        "        with torch.enable_grad():\n"
+        "            return torch.autograd.grad(x * x.sin(), x, g)[0]\n",
+        mode=29,
+        expects=("PB401",),
+        note="Made for one order, and nothing says so.",
+    ),
+    Mutant(
+        id="relu6/root-over-root",
+        base="relu6",
+        old="        return torch.where(inside, g, 0)\n",
+        new="        root = (x * (x > 0)).sqrt()\n        return torch.where(inside, g * root / root, 0)\n",
+        mode=31,
+        expects=("PB401",),
+        note="`where` hides 0 / 0 in the gradient, and not in its derivative: NaN wherever x is negative.",
+    ),
 )

@@ -143,4 +143,26 @@ MUTANTS = (
         expects=("PB410", "PB415"),
         note="compile(func.grad(f)) and export inline forward: gradient 0.",
     ),
+    Mutant(
+        id="x-sin/script-under-checkpoint",
+        base="x_sin",
+        old="class XSin",
+        new="@torch.jit.script\ndef x_sin(x):\n    return x * x.sin()\n\n\nclass XSin",
+        also=(
+            (
+                "        ctx.save_for_backward(x)\n        return x * x.sin()\n",
+                "        with torch.enable_grad():\n"
+                "            ctx.x = x.detach().requires_grad_()\n"
+                "            ctx.out = x_sin(ctx.x)\n"
+                "        return ctx.out.detach()\n",
+            ),
+            (
+                "        (x,) = ctx.saved_tensors\n        slope = x.sin() + x * x.cos()\n        return g * slope\n",
+                "        return torch.autograd.grad(ctx.out, ctx.x, g, retain_graph=True)[0]\n",
+            ),
+        ),
+        mode=38,
+        expects=("PB411",),
+        note="A checkpoint that stops early cannot leave TorchScript. Second derivatives are lost too.",
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from pullback.check.cases.callables import SMOOTH
 from pullback.check.cases.tensors import SQUARE, SequenceOf, TensorOf
 from pullback.check.cases.usage import Role, Usage
+from pullback.check.find.scopes import FunctionNode
 from pullback.check.find.source import CallSite, FunctionSource
 
 Candidates = Sequence[Any]
@@ -176,24 +177,28 @@ def _constants(expression: ast.expr, site: CallSite) -> Iterator[Any]:
         return
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         pass
-    if isinstance(expression, ast.Name) and site.inside is not None:
-        yield from _default_of(expression.id, site.inside)
+    if isinstance(expression, ast.Name):
+        yield from _default_of(expression.id, site.functions)
     if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name) and site.inside_class:
         for node in site.inside_class.body:
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                yield from _default_of(expression.attr, node)
+                yield from _default_of(expression.attr, [node])
 
 
-def _default_of(name: str, function: ast.FunctionDef) -> Iterator[Any]:
-    """Yield the literal default of a parameter, unless it is None, which tells little."""
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    pairs = list(zip(arguments[::-1], function.args.defaults[::-1], strict=False))
-    pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d]
-    for argument, default in pairs:
-        if argument.arg == name:
-            try:
-                value = ast.literal_eval(default)
-            except (ValueError, TypeError, SyntaxError):
-                continue
-            if value is not None:
-                yield value
+def _default_of(name: str, functions: Iterable[FunctionNode]) -> Iterator[Any]:
+    """Yield the literal default of the first parameter of that name, unless it is None, which tells little."""
+    default = next((defaults[name] for defaults in map(_defaults, functions) if name in defaults), None)
+    try:
+        value = None if default is None else ast.literal_eval(default)
+    except (ValueError, TypeError, SyntaxError):
+        return
+    if value is not None:
+        yield value
+
+
+def _defaults(function: FunctionNode) -> dict[str, ast.expr | None]:
+    """Map each parameter to the expression of its default, if it has one."""
+    given = function.args
+    plain = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    return {a.arg: default for a, default in zip([*plain, *given.kwonlyargs], defaults, strict=True)}

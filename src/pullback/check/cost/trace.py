@@ -14,7 +14,7 @@ from pullback._torch import DispatchMode, tree_leaves
 from pullback.check.case import Case
 from pullback.check.derivative.recorder import Recorded, recording
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
+from pullback.check.trial import Raised, Run, forward, is_freed, standard_cotangents, vjp
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def storages(tensors: Collection[Tensor]) -> set[int]:
 def is_plain(t: Tensor) -> bool:
     """Whether a tensor has elements that can be compared, and not all the same."""
     strided = t.layout is torch.strided and not t.is_quantized
-    return strided and t.numel() > 1 and bool((t != t.flatten()[0]).any())
+    return strided and t.numel() > 1 and not is_freed(t) and bool((t != t.flatten()[0]).any())
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

@@ -20,7 +20,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.wording import callers, docstring, remarks, texts, words_of_name
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, as_real, forward
+from pullback.check.trial import Raised, Run, as_real, forward, is_freed
 
 _IN_NAME = re.compile(
     r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
@@ -98,6 +98,8 @@ def identity(run: Run) -> Intent | None:
 
 
 def _unchanged(out: Tensor, x: Tensor) -> bool:
+    if is_freed(out) or is_freed(x):
+        return False
     constant = x.numel() > 1 and bool((x == x.flatten()[0]).all())
     return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x) and not constant
 

@@ -4,7 +4,8 @@ The probe is a non-linear composite, phi(x) = sum w * out**2, whose cotangent 2 
 has a constant cotangent and hides both a missing second-order term and a `once_differentiable` that does not
 protect. <u, H v> is taken by autograd in the two ways that users take it, `autograd.grad` and `.backward()`, since
 some errors are attached to nodes that only the latter runs; the reference is the numeric derivative of the
-first-order gradient along v.
+first-order gradient along v. An input that the backward gives no gradient (None) is held: to the author it is a
+constant, and what a second derivative by it should be nobody has said.
 
 Where the first order is no derivative (straight-through, or wrong), the composite has no reference. Then the
 backward itself is probed: b(x, g) with g fixed, differentiated in x, against its finite differences.
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.derivative.agreement import difference
+from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.hidden_saved import hidden_saved
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
@@ -149,7 +150,9 @@ class _Probe:
         self.case = case
         self.composite = composite
         self.u = [random_like(t, generator) for t in case.tensors]
-        self.v = [random_like(t, generator) for t in case.tensors]
+        constant = [g is None for g in gradients(subject, case)]
+        v = [random_like(t, generator) for t in case.tensors]
+        self.v = [torch.zeros_like(d) if held else d for d, held in zip(v, constant, strict=True)]
 
     def gradient(self, run: Run, create_graph: bool) -> list[Tensor | None]:
         """Return the gradient of the composite, or b(x, g) for a fixed g."""

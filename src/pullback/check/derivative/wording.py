@@ -36,7 +36,7 @@ def docstring(subject: Subject) -> str:
 
 def callers(source: FunctionSource | None) -> Iterator[tuple[str, str]]:
     """Yield name and docstring of each function and class of the module that calls `apply`."""
-    around = [node for site in source.call_sites for node in (site.inside, site.inside_class)] if source else []
+    around = [node for site in source.call_sites for node in (*site.functions[:1], site.inside_class)] if source else []
     for node in around:
         if node is not None and node is not (source.node if source else None):
             yield node.name, ast.get_docstring(node) or ""

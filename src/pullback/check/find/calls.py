@@ -7,15 +7,21 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pullback.check.find.scopes import Scope, dotted, walk
+from pullback.check.find.scopes import FunctionNode, Scope, dotted, walk
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """One `Name.apply(…)` in the module: the argument expressions and the function around it, if any."""
+    """One `Name.apply(…)` in the module.
+
+    Attributes:
+        arguments: expressions, those by position.
+        functions: around it, innermost first.
+        inside_class: the innermost class around it.
+    """
 
     arguments: tuple[ast.expr, ...]
-    inside: ast.FunctionDef | None
+    functions: tuple[FunctionNode, ...]
     inside_class: ast.ClassDef | None
 
 
@@ -30,7 +36,7 @@ def call_sites(tree: ast.Module, names: Collection[str]) -> dict[str, tuple[Call
         if isinstance(node, ast.Call) and (called := dotted(node.func)):
             name = _applied(called, names, scope) or aliases.get(called)
             if name is not None:
-                sites[name].append(CallSite(tuple(node.args), scope.function, scope.parent))
+                sites[name].append(CallSite(tuple(node.args), scope.functions[::-1], scope.parent))
     return {name: tuple(found) for name, found in sites.items()}
 
 

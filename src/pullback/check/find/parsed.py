@@ -101,7 +101,7 @@ class SourceFile:
             end_line=definition.last_line,
             node=node,
             methods={"forward": node} if isinstance(node, ast.FunctionDef) else self._methods(definition),
-            factories=definition.scope.functions,
+            factories=tuple(function.name for function in definition.scope.functions),
             allow=allow,
             allow_without_reason=without_reason,
             call_sites=self._calls.get(node.name, ()) if is_class else (),

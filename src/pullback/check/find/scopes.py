@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -13,14 +15,12 @@ class Scope:
 
     Attributes:
         prefix: what `__qualname__` puts before a name defined here, e.g. "make.<locals>.".
-        functions: names of the functions around it, outermost first.
-        function: the innermost function; `None` at the level of the module or of a class.
+        functions: around it, outermost first.
         parent: the innermost class.
     """
 
     prefix: str = ""
-    functions: tuple[str, ...] = ()
-    function: ast.FunctionDef | None = None
+    functions: tuple[FunctionNode, ...] = ()
     parent: ast.ClassDef | None = None
 
 
@@ -81,8 +81,7 @@ def _inside(node: ast.AST, scope: Scope) -> Scope:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return Scope(
                 prefix=f"{scope.prefix}{node.name}.<locals>.",
-                functions=(*scope.functions, node.name),
-                function=node if isinstance(node, ast.FunctionDef) else scope.function,
+                functions=(*scope.functions, node),
                 parent=scope.parent,
             )
         case _:

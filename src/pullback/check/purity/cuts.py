@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback._torch import tree_leaves
@@ -44,7 +44,7 @@ class Cut:
         return f"{self.call} in line {self.line} of {Path(self.file).name}"
 
     def loses(self, x: Tensor) -> bool:
-        """Whether what went in depends on `x`; the graph must still be there."""
+        """Whether what went in depends on `x`."""
         return any(_depends(t, x) for t in self.lost)
 
 
@@ -104,7 +104,19 @@ def _caller() -> FrameType | None:
 
 
 def _depends(t: Tensor, x: Tensor) -> bool:
-    if t.is_leaf:
-        return get_gradient_edge(t) == get_gradient_edge(x)
-    (found,) = torch.autograd.grad(t, [x], torch.zeros_like(t), retain_graph=True, allow_unused=True)
-    return found is not None
+    """Whether the graph of `t` reaches `x`: followed, not run, since a nested backward may have freed it."""
+    sought, start = _edge(x), _edge(t)
+    pending, seen = [start], {start}
+    while pending:
+        edge = pending.pop()
+        if edge == sought:
+            return True
+        new = {(node, number) for node, number in edge[0].next_functions if node is not None} - seen
+        seen |= new
+        pending += new
+    return False
+
+
+def _edge(t: Tensor) -> tuple[Node, int]:
+    edge = get_gradient_edge(t)
+    return edge.node, edge.output_nr

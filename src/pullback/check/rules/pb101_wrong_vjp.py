@@ -1,29 +1,30 @@
 """wrong-vjp (PB101): the gradient is not the derivative of the forward.
 
 ## What it finds
-The backward's product with a random cotangent, compared along random directions and then element by element
-with a numeric derivative of the forward: central differences with Richardson extrapolation, with an error bar
-made of truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the
-example and on its variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes,
-strides, dtypes, one tensor passed twice, complex values; with `--deep` also on inputs where several of these meet,
-drawn at random and shrunk. At a kink every value between the one-sided
-derivatives is right. One more forward and backward run with new memory filled with NaN: a gradient that was
-allocated and never written, in whole or in part, is an error, whatever the memory held.
+The backward's product with a random cotangent, compared along random directions and then element by element with a
+numeric derivative of the forward: central differences with Richardson extrapolation, with an error bar made of
+truncation and of the measured noise of the forward. `wrong` means: beyond ten bars. It runs on the example and on its
+variants: exact zeros, negatives, large, tied and whole numbers, sizes 0, 1 and primes, a matrix with a dimension of
+size 1 in its middle where the forward takes that as rows too, strides, dtypes, one tensor passed twice, complex
+values; with `--deep` also on inputs where several of these meet, drawn at random and shrunk. At a kink every value
+between the one-sided derivatives is right. One more forward and backward run with new memory filled with NaN: a
+gradient that was allocated and never written, in whole or in part, is an error, whatever the memory held.
 
 ## Why it hurts
 Training goes on, slower or to another place, and nothing says so.
 
 ## Limits
-`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference, and where it vanishes
-with ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. So is, as a warning,
-what is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive
-definite", or reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote,
-that is all that is said: no rule that compares values is run. A backward that is
-not a derivative on purpose is `intended` (severity info) if it shows: the name or docstring says
-straight-through, surrogate, approximate, reversal or scaling; the forward is flat almost everywhere; it returns
-an input unchanged; or it is a clamp and differs only where it saturates. Values beyond the ordinary range, and
-gradients that are not finite at a special point, count as `unstable`, a warning; so does, as `wrong`, a shape
-that the forward happens to broadcast. Sampling proves nothing about values that were not sampled.
+`inconclusive` where the forward is too noisy (float32 inside, say) to see the difference, and where it vanishes with
+ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or the like. So is, as a warning, what
+is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive definite", or
+reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote, that is all that is
+said: no rule that compares values is run. A backward that is not a derivative on purpose is `intended` (severity
+info) if it shows: the name or docstring says straight-through, surrogate, approximate, reversal or scaling; the
+forward is flat almost everywhere; it returns an input unchanged; or it is a clamp and differs only where it
+saturates. Values beyond the ordinary range, and gradients that are not finite at a special point, count as
+`unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast. A gradient that
+is `None` is PB107; where that one is not run, this one tells of it, as a warning too where the example was guessed.
+Sampling proves nothing about values that were not sampled.
 
 ## Bad
 ```python
@@ -151,10 +152,11 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
             hint="give an example with as many iterations as it needs",
         )
     result, comparison = _smallest(audit, result, comparison)
+    constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
         "PB101",
-        "warning" if unstable or case.doubtful else "error",
+        "warning" if unstable or case.doubtful or constant else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,

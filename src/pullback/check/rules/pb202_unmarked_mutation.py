@@ -2,11 +2,11 @@
 
 ## What it finds
 Differentiated inputs whose values are others after the forward than before, and that are not returned as marked by
-`ctx.mark_dirty`.
+`ctx.mark_dirty`; and those whose memory the forward gives back (`resize_(0)` of a storage).
 
 ## Why it hurts
 Autograd does not know. Whoever uses the input afterwards works with other numbers and gets the derivative of the
-old ones, or an error about a version, far from the cause.
+old ones, or an error about a version, far from the cause. To read memory that was given back may end the process.
 
 ## Limits
 Buffers that are updated on purpose (running statistics) are no differentiated inputs and are left alone. Sees the
@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import same
 from pullback.check.rules._rule import rule
-from pullback.check.trial import forward
+from pullback.check.trial import forward, is_freed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -62,18 +62,22 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     run = forward(audit.subject, audit.base)
     for order, (before, after) in enumerate(zip(audit.base.tensors, run.inputs, strict=True)):
-        marked = any(out is after for out in run.outputs)
-        if marked or same(before, after):
+        freed = is_freed(after)  # not to be read
+        if not freed and (any(out is after for out in run.outputs) or same(before, after)):
             continue
         name = variables(audit.base)[audit.base.wrt[order]]
+        seen = f"{name}.untyped_storage().nbytes(), 'bytes'" if freed else name
+        what = "frees the memory of {}" if freed else "changes {} in place and does not mark it as dirty"
         yield audit.finding(
             "PB202",
             "error",
             "wrong",
-            f"the forward changes {audit.names[order]} in place and does not mark it as dirty",
+            f"the forward {what.format(audit.names[order])}",
             case=audit.base,
-            tail=[f"print('{name} after the call:', {name})"],
-            hint="work on a copy, or call ctx.mark_dirty on the input and return it",
+            tail=[f"print('{name} after the call:', {seen})"],
+            hint="leave it to whoever made it"
+            if freed
+            else "work on a copy, or call ctx.mark_dirty on the input and return it",
         )
         return
 

@@ -11,7 +11,8 @@ Hessians, gradient penalties, meta-learning and physics-informed losses train on
 derivative.
 
 ## Limits
-For a backward that is no derivative on purpose, the derivative of the backward itself is tested instead.
+For a backward that is no derivative on purpose, the derivative of the backward itself is tested instead. Inputs that
+the backward gives no gradient (`None`) are held: of them there is no first derivative to differentiate.
 
 ## Bad
 ```python

@@ -1,0 +1,59 @@
+"""Which variants of the working example are tried, where that depends on what the function does."""
+
+import pytest
+import torch
+from torch.autograd import Function
+
+import pullback
+from pullback.check.variants import passed_twice, with_one_between
+
+from .making import audit_of, normal
+
+
+def of_rows(total, dim=-1):
+    """Return a Function that takes the mean off each row, and in whose backward `total(g)` sums the rows."""
+
+    class Centred(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.n = x.shape[dim]
+            return x - x.mean(dim, keepdim=True)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g - (total(g) / ctx.n).unsqueeze(-1)
+
+    return Centred
+
+
+def told(target):
+    found = pullback.check(target, normal(3, 5), select="PB101").findings
+    return [(f.severity, "in the middle" in f.message) for f in found]
+
+
+def test_a_squeeze_too_many():
+    assert told(of_rows(lambda g: g.sum(-1))) == []
+    assert told(of_rows(lambda g: g.sum(-1, keepdim=True).squeeze())) == [("warning", True)]
+
+
+def test_a_function_of_matrices_is_not_given_more_dimensions():
+    assert [c.tensors[0].shape for c in with_one_between(audit_of(of_rows(torch.sum), normal(3, 5)))] == [(3, 1, 5)]
+    for dim, x in ((1, normal(3, 5)), (-1, normal(3)), (-1, normal(3, 4, 5))):
+        assert list(with_one_between(audit_of(of_rows(torch.sum, dim), x))) == []
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_constant_is_not_passed_as_a_variable_too(constant):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * y, None if constant else g * x
+
+    audit = audit_of(Product, normal(3), normal(3, seed=1))
+    assert len(list(passed_twice(audit))) == (0 if constant else 1)

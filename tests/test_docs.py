@@ -105,6 +105,16 @@ def test_the_page_on_writing_shows_what_is_written(tmp_path):
     assert shown == pullback.write(module_of(page, tmp_path).gate)
 
 
+def test_the_page_on_fixing_shows_what_would_change(tmp_path):
+    """To renew it: write the block of code to ops.py and run `pullback check ops.py --diff`."""
+    page = ROOT / "docs" / "fix.md"
+    (source,), (shown,) = blocks(page, "python"), blocks(page, "diff")
+    (tmp_path / "ops.py").write_text(source)
+    command = [sys.executable, "-m", "pullback", "check", "ops.py", "--diff"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert printed.stdout == shown, printed.stderr
+
+
 def test_the_code_of_the_readme_runs_and_finds_the_mistake(tmp_path):
     module = module_of(ROOT / "README.md", tmp_path)
     with pytest.raises(AssertionError, match="PB101 wrong-vjp"):

@@ -90,6 +90,16 @@ def test_the_audit_knows_no_kernels() -> None:
     assert not {module for module in known if module.split(".")[1] in _MAKING}
 
 
+def test_only_the_command_line_imports_what_changes_files() -> None:
+    importing = {
+        path.relative_to(_ROOT).parts[0]
+        for path in _ROOT.rglob("*.py")
+        for module in _imports(path)
+        if module.split(".")[1] == "fix"
+    }
+    assert importing == {"fix", "cli.py"}
+
+
 def test_private_pytorch_is_used_in_one_file_alone() -> None:
     private = {
         f"{path.relative_to(_ROOT)}: {node.module}"

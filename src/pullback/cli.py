@@ -95,21 +95,45 @@ def program() -> None:
 @program.command(epilog=_EPILOG)
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
 @click.option("--inputs", metavar="FILE:FUNCTION", help="Function that gives example calls.")
+@click.option("--fix", is_flag=True, help="Replace wrong backwards by ones derived from their forwards.")
+@click.option("--diff", is_flag=True, help="Print what --fix would change, and write nothing.")
+@click.option("--unsafe-fixes", is_flag=True, help="Also fix what may be meant as it is, or cannot be proven.")
 @reporting
-def check(targets: tuple[str, ...], inputs: str | None, **options: Any) -> int:
+def check(
+    targets: tuple[str, ...], inputs: str | None, fix: bool, diff: bool, unsafe_fixes: bool, **options: Any
+) -> int:
     """Audit every custom autograd function of each TARGET.
 
     TARGET is a file, a module or a package, or one with the name of a function in it: ops.py, package.ops,
     ops.py:Square. It is imported and run, as by a test runner.
+
+    With --fix, an autograd.Function whose backward is at fault gets one that is derived from its forward, once an
+    audit has found the new source right; the report is on the code after that. With --diff, the status is 1 if
+    there would be changes.
     """
     from pullback.check.cases.given import loader
     from pullback.check.runner.importer import run_targets
 
     reports = Reporting(**options)
+    if fix or diff:
+        return _mend(targets, inputs, not diff, unsafe_fixes, reports)
+    if unsafe_fixes:
+        raise click.UsageError("--unsafe-fixes needs --fix or --diff")
     audit, given = reports.audit, loader(inputs)
     with _progress("auditing") as on_progress:
         report = run_targets(targets, audit, given, on_progress=on_progress)
     return reports.end(report)
+
+
+def _mend(targets: tuple[str, ...], inputs: str | None, write: bool, unsafe: bool, reports: Reporting) -> int:
+    from pullback.fix.command import run
+
+    if reports.update_baseline:
+        raise click.UsageError("--update-baseline does not go with --fix or --diff: fix first, then update")
+    audit = reports.audit
+    with _progress("auditing") as on_progress:
+        report, changes = run(targets, inputs, audit, reports.baseline, write, unsafe, on_progress)
+    return reports.end(report) if write else int(changes)
 
 
 @program.command(context_settings={"allow_interspersed_args": False})

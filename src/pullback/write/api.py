@@ -100,7 +100,7 @@ def _source(d: Definition, tensors: Sequence[Tensor]) -> str:
 def _class(d: Definition, tensors: Sequence[Tensor]) -> str:
     if d.forms is not None:
         use_forms(d)
-    graph, shapes, example = _traced(d, tensors)
+    graph, shapes, example = traced(d, tensors)
     if d.forms is not None and not shapes.elementwise:
         raise FormulaError("its stable forms are not elementwise.")
     stable = d.forms is not None or d.letter != "g"
@@ -110,8 +110,10 @@ def _class(d: Definition, tensors: Sequence[Tensor]) -> str:
     return Writer(d, example, graph, pushed, shapes).text(functools.partial(docstring, d, shapes))
 
 
-def _traced(d: Definition, tensors: Sequence[Tensor]) -> tuple[Graph, Shapes, list[Tensor]]:
-    """Return the graph of value and gradients, for tensors of one shape if only that is needed."""
+def traced(d: Definition, tensors: Sequence[Tensor]) -> tuple[Graph, Shapes, list[Tensor]]:
+    """Return the graph of value and gradients, its shapes, and the tensors it was traced with: of one shape if that
+    will do.
+    """
     same = alike(tensors)
     if same is not None:
         try:

@@ -37,6 +37,16 @@ def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]
     if found is None:
         raise OptionError(f"{name} cannot be called with guessed arguments: give an example call.")
     args, kwargs, _ = found.arguments()
+    return in_single_precision(target, args, kwargs)
+
+
+def in_single_precision(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call in single precision, with several numbers for each one, as far as it takes that.
+
+    Only so do conversions show: of a float64 tensor to float64 there is none.
+    """
     for change in (lambda x: _single(_several(x)), _single):
         changed = tuple(_of_each(change, a) for a in args), {k: _of_each(change, v) for k, v in kwargs.items()}
         try:

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from torch import Tensor, fx
 
 from pullback.dtypes import has_derivative
 from pullback.write.definition import Definition
 from pullback.write.expressions import ATOM, Text
+from pullback.write.gradients import Slot, each_gradient
 from pullback.write.graphs import Graph
+from pullback.write.kept import Kept, kept_for
 from pullback.write.names import Names
 from pullback.write.shapes import Shapes
-from pullback.write.statements import Statements, needed, uses_of
+from pullback.write.statements import Statements, uses_of
 
 _WIDTH = 92
-_SIZES = ("sym_size", "sym_numel")
-
-
-@dataclass(slots=True)
-class Kept:
-    """What is kept between forward and backward.
-
-    Attributes:
-        saved: names of tensors, and their nodes.
-        shapes: names of inputs of which the shape is enough, and their nodes.
-    """
-
-    saved: dict[str, fx.Node] = field(default_factory=dict)
-    shapes: dict[str, fx.Node] = field(default_factory=dict)
 
 
 class Writer:
@@ -134,22 +121,11 @@ class Writer:
         return _method("backward", ["ctx", *cotangents], [*self._open(kept), *lines, f"return {returned}"])
 
     def _each_gradient(self, s: Statements, results: dict[str, fx.Node], kept: Kept) -> tuple[list[str], str]:
-        """Return the lines that compute each gradient that is asked for, after what they share, and the result."""
-        d, nodes, known = self._d, list(results.values()), list(s.known)
-        uses, shared = uses_of(nodes, known), _shared(nodes, known)
-        s.compute(shared, uses, shared)
-        lines = s.take()
-        plain = not lines
-        lines.append(f"{' = '.join(f'{d.letter}{name}' for name in results)} = None")
-        for name, node in results.items():
-            s.compute([node], uses)
-            before, gradient = s.take(), s.show(node)
-            if plain and not before:
-                self._short[name] = gradient.text
-            lines.append(f"if ctx.needs_input_grad[{d.names.index(name)}]:")
-            last = f"{d.letter}{name} = {self._reduced(gradient, name, kept)}"
-            lines += [f"    {line}" for line in (*before, last)]
-        return lines, ", ".join(f"{d.letter}{name}" if name in results else "None" for name in d.names)
+        """Return the lines that compute each gradient that is asked for, and the result."""
+        d = self._d
+        slots = {name: Slot(node, f"{d.letter}{name}", d.names.index(name)) for name, node in results.items()}
+        lines, self._short = each_gradient(s, slots, lambda gradient, name: self._reduced(gradient, name, kept))
+        return lines, ", ".join(slots[name].variable if name in slots else "None" for name in d.names)
 
     def _reduced(self, gradient: Text, name: str, kept: Kept) -> str:
         """Return a gradient summed over what was broadcast."""
@@ -188,28 +164,13 @@ class Writer:
         return Statements(known, Names(taken), self._dtype, like, shapes)
 
     def _kept(self, graph: Graph) -> Kept:
-        """Return what has to be kept: of inputs that are asked for their sizes alone, the shape."""
-        names = dict(zip(graph.outputs, self._outs, strict=True)) | dict(zip(graph.inputs, self._d.names, strict=True))
-        wanted = [node for node in graph.results if node is not None]
-        there = [*names, *graph.given]
-        kept = Kept()
-        for node in [*needed(wanted, there), None]:
-            reads = wanted if node is None else node.all_input_nodes
-            for a in reads:
-                if a in names:
-                    sizes = node is not None and _is_size(node) and a in graph.inputs
-                    (kept.shapes if sizes else kept.saved)[names[a]] = a
-        if self._shapes.elementwise and len(self._d.names) > 1 and graph is self._backward:
-            of = dict(zip(graph.inputs, self._d.names, strict=True))
-            wanted_names = {
-                self._d.names[i] for i, g in zip(self._d.wanted, graph.results, strict=True) if g is not None
-            }
-            kept.shapes |= {name: node for node, name in of.items() if name in wanted_names}
-        for name in kept.saved:
-            kept.shapes.pop(name, None)
-        order = {name: i for i, name in enumerate([*self._d.names, *self._outs])}
-        kept.saved = dict(sorted(kept.saved.items(), key=lambda item: order[item[0]]))
-        return kept
+        """Return what has to be kept for a graph, and where gradients are summed over what was broadcast, shapes."""
+        names = dict(zip(graph.inputs, self._d.names, strict=True))
+        for out, name in zip(graph.outputs, self._outs, strict=True):
+            names.setdefault(out, name)
+        summed = self._shapes.elementwise and len(self._d.names) > 1 and graph is self._backward
+        results = zip(self._d.wanted, graph.results, strict=True)
+        return kept_for(graph, names, {self._d.names[i] for i, g in results if g is not None} if summed else ())
 
 
 def _wrapped(start: str, text: str, end: str) -> list[str]:
@@ -218,24 +179,6 @@ def _wrapped(start: str, text: str, end: str) -> list[str]:
         return [f"{start}{text}{end}"]
     first, *others = text.split(" and ")
     return [start, f"    {first}", *(f"    and {other}" for other in others), end]
-
-
-def _is_size(node: fx.Node) -> bool:
-    return getattr(getattr(node.target, "overloadpacket", None), "__name__", "") in _SIZES
-
-
-def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return the nodes that more than one result needs, those that are read beyond the shared part."""
-    counts: dict[fx.Node, int] = {}
-    for result in dict.fromkeys(results):
-        for node in needed([result], known):
-            counts[node] = counts.get(node, 0) + 1
-    common = {node for node, n in counts.items() if n > 1 and not _is_size(node)}
-    return [
-        node
-        for node in needed(results, known)
-        if node in common and (node in results or any(user in counts and user not in common for user in node.users))
-    ]
 
 
 def _quoted(docstring: str) -> str:

@@ -156,6 +156,13 @@ def find_ends(graph: Graph) -> None:
     graph.results = list(results)
 
 
+def without_outputs(graph: Graph) -> None:
+    """Have a graph return its results alone, for a backward that cannot have the outputs."""
+    graph.module.graph.output_node().args = ([[], list(graph.results)],)
+    simplify(graph.module.graph)
+    find_ends(graph)
+
+
 def _refuse(graph: Graph, name: str) -> None:
     """Refuse what would not be the same function once written."""
     written = functionalise(graph.module.graph)

@@ -57,7 +57,7 @@ class Statements:
         with_names, finals = set(named), set(wanted)
         for node in needed(wanted, {*self.known, *self._texts, *self._shapes}):
             text = self._fitting(node, finals)
-            once = uses.get(node, 0) <= 1 or op_name(node) in _SIZES or text.text.isidentifier()
+            once = uses.get(node, 0) <= 1 or is_size(node) or text.text.isidentifier()
             if is_constant(node) or (node not in with_names and once and (len(text.text) <= _WIDTH or node in finals)):
                 self._texts[node] = text
             else:
@@ -139,6 +139,11 @@ def needed(wanted: Iterable[fx.Node], known: Iterable[fx.Node]) -> list[fx.Node]
         stack += node.all_input_nodes
     graph = next(iter(found)).graph if found else None
     return [node for node in graph.nodes if node in found] if graph is not None else []
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether the value of a node is a size of a tensor."""
+    return op_name(node) in _SIZES
 
 
 def uses_of(wanted: Sequence[fx.Node], known: Iterable[fx.Node]) -> dict[fx.Node, int]:

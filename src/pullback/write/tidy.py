@@ -12,16 +12,17 @@ from pullback.write.graphs import Graph, find_ends, with_meta
 
 def tidied(graph: Graph) -> None:
     """Put the arithmetic of the derivative in a better form, if it is shorter and as accurate."""
-    trial = _duplicate(graph)
+    trial = duplicate(graph)
     algebra = Algebra(trial.module.graph, trial.outputs, trial.given)
     trial.results = algebra.rewrite(trial.results)
     _finish(trial)
-    if _length(trial) <= _length(graph) and is_as_good(trial.module, graph.module):
+    if length(trial) <= length(graph) and is_as_good(trial.module, graph.module):
         graph.module, graph.inputs, graph.given = trial.module, trial.inputs, trial.given
         graph.outputs, graph.results = trial.outputs, trial.results
 
 
-def _duplicate(graph: Graph) -> Graph:
+def duplicate(graph: Graph) -> Graph:
+    """Return a copy of a graph, of nodes of its own."""
     new = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for node in graph.module.graph.nodes:
@@ -42,7 +43,7 @@ def _finish(graph: Graph) -> None:
     find_ends(graph)
 
 
-def _length(graph: Graph) -> int:
+def length(graph: Graph) -> int:
     """Return how many ops a derivative takes, once the value is there."""
     there = {*graph.inputs, *graph.given, *graph.outputs}
     found: set[fx.Node] = set()

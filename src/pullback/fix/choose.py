@@ -1,0 +1,79 @@
+"""Which findings a new backward may mend, what makes one unsafe, and whether it did mend them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pullback.check.rules import rule_named
+from pullback.report.model import Finding
+
+_FIRST, _SECOND = ("PB101",), ("PB401", "PB402", "PB404")
+_PROOF = (*_FIRST, *_SECOND)
+"""Rules that compare a gradient, and its derivative, with numeric ones."""
+_SPENT, _NO_SECOND, _UNAUDITED = "PB006", "PB403", "PB001"
+
+
+def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
+    """Return the rules whose findings are a reason to replace a backward.
+
+    Args:
+        findings: of one function.
+        unsafe: whether a backward that is not a derivative on purpose is one.
+    """
+    found = [f for f in findings if f.severity == "error" or _of_backward(f) or (unsafe and f.verdict == "intended")]
+    return tuple(sorted({f.rule for f in found}))
+
+
+def _of_backward(finding: Finding) -> bool:
+    """Whether a warning is about the backward."""
+    rule = rule_named(finding.rule)
+    if finding.severity != "warning" or rule is None or finding.verdict not in ("wrong", "unstable", "unsupported"):
+        return False
+    of_gradient = rule.family == "PB3" and "gradient" in finding.message
+    return rule.blames == "backward" or of_gradient
+
+
+def unsafe_before(findings: Sequence[Finding]) -> str:
+    """Return why to replace a backward may change what its author meant; empty if nothing says so."""
+    meant = next((f for f in findings if f.verdict == "intended"), None)
+    if meant is not None:
+        return f"{meant.rule}: {_clause(meant.message)}"
+    doubt = next((f for f in findings if f.verdict == "inconclusive" and f.rule in _FIRST), None)
+    return f"the audit was inconclusive ({doubt.rule})" if doubt is not None else ""
+
+
+def unsafe_after(findings: Sequence[Finding]) -> str:
+    """Return what is not proven of a new backward, first and second order; empty if all is."""
+    for f in findings:
+        if f.verdict == "inconclusive" and f.rule in _PROOF:
+            return f"{f.rule} could not be decided of the new backward"
+        if f.rule == _SPENT and any(rule in f.message for rule in _PROOF):
+            return "the budget was spent before the new backward was proven; raise --budget"
+        if f.rule == _NO_SECOND:
+            return "the new backward cannot be differentiated"
+    return ""
+
+
+def why_unaudited(findings: Sequence[Finding]) -> str:
+    """Return why a function was not audited; empty if it was."""
+    return next((f.message for f in findings if f.rule == _UNAUDITED), "")
+
+
+def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:
+    """Return why a new backward is no cure; empty if it is one."""
+    if why := why_unaudited(after):
+        return f"the new source could not be audited: {_clause(why)}"
+    error = next((f for f in after if f.severity == "error"), None)
+    if error is not None:
+        known = any((f.rule, f.severity) == (error.rule, "error") for f in before)
+        kind = "still has" if known else "would have"
+        return f"with a backward derived from its forward it {kind} {error.rule}: {_clause(error.message)}"
+    if any(f.severity == "error" for f in before):
+        return ""
+    warned = {f.rule for f in before if _of_backward(f)}
+    left = next((f for f in after if _of_backward(f) and f.rule in warned), None)
+    return f"a backward derived from its forward has {left.rule} too: {_clause(left.message)}" if left else ""
+
+
+def _clause(message: str) -> str:
+    return " ".join(message.partition("\n")[0].split())

@@ -1,0 +1,36 @@
+"""What became of each function, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pullback.fix.model import Told
+
+
+def lines(told: Sequence[Told], written: bool) -> Iterator[str]:
+    """Yield a line for each function that something was found of, and one that counts them.
+
+    Args:
+        told: what became of them.
+        written: whether files were written, or only would be.
+    """
+    for one in told:
+        where = f"{one.key.name} ({one.key.file}:{one.key.line})"
+        if one.rules:
+            unsafe = f"; unsafe: {one.note}" if one.note else ""
+            yield f"{'fixed' if written else 'would fix'} {where}: {', '.join(one.rules)}{unsafe}"
+        else:
+            flag = "--unsafe-fixes would: " if one.needs_flag else ""
+            yield f"not fixed {where}: {flag}{one.note}"
+    yield _counted(told, written)
+
+
+def _counted(told: Sequence[Told], written: bool) -> str:
+    fixed = sum(bool(one.rules) for one in told)
+    more = sum(one.needs_flag for one in told)
+    if not told:
+        return "nothing to fix"
+    parts = [f"{fixed} function{'s' * (fixed != 1)} {'fixed' if written else 'would be fixed'}"]
+    parts += [f"{len(told) - fixed} not"] if fixed < len(told) else []
+    parts += [f"{more} of them with --unsafe-fixes"] if more else []
+    return ", ".join(parts)

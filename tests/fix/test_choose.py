@@ -1,0 +1,60 @@
+"""What is a reason to change a backward, what makes that unsafe, and what is no cure."""
+
+import pytest
+
+from pullback.fix.choose import reasons, still_wrong, unsafe_after, unsafe_before
+from pullback.report.model import Finding
+
+
+def finding(rule, severity="error", verdict="wrong", message="the gradient of x is 1"):
+    return Finding("Op", rule, rule.lower(), severity, verdict, message)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (finding("PB101"), ("PB101",)),
+        (finding("PB402", "warning"), ("PB402",)),
+        (finding("PB304", "warning", "unstable", "the gradient of x is nan"), ("PB304",)),
+        (finding("PB301", "warning", "unstable", "the value is inf"), ()),
+        (finding("PB410", "warning"), ()),
+        (finding("PB101", "warning", "inconclusive"), ()),
+        (finding("PB205", "info"), ()),
+    ],
+)
+def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
+    assert reasons([found], unsafe=False) == wanted
+
+
+def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
+    meant = finding("PB101", "info", "intended")
+    assert reasons([meant], unsafe=False) == ()
+    assert reasons([meant], unsafe=True) == ("PB101",)
+    assert unsafe_before([meant]).startswith("PB101: ")
+    assert not unsafe_before([finding("PB101")])
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (finding("PB101", "warning", "inconclusive"), "PB101 could not be decided"),
+        (finding("PB404", "info", "inconclusive"), "PB404 could not be decided"),
+        (finding("PB006", "info", "inconclusive", "the budget was spent before PB401, PB405 could run"), "--budget"),
+        (finding("PB403", "info", "unsupported"), "cannot be differentiated"),
+        (finding("PB006", "info", "inconclusive", "the budget was spent before PB704 could run"), ""),
+        (finding("PB302", "info", "inconclusive"), ""),
+    ],
+)
+def test_what_is_not_proven_is_unsafe(found, reason):
+    assert reason in unsafe_after([found])
+    assert bool(reason) == bool(unsafe_after([found]))
+
+
+def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
+    wrong, warned = finding("PB101"), finding("PB304", "warning", "unstable")
+    assert still_wrong([wrong], []) == still_wrong([wrong, warned], [warned]) == ""
+    assert "still has PB101" in still_wrong([wrong], [wrong])
+    assert "would have PB119" in still_wrong([wrong], [finding("PB119")])
+    assert "has PB304 too" in still_wrong([warned], [warned])
+    unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
+    assert "could not be audited: not audited: it raised" in still_wrong([wrong], [unaudited])

@@ -1,0 +1,183 @@
+"""`pullback check --fix` and `--diff`: what is written, what is told, and the exit status."""
+
+import ast
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pullback import check
+from pullback.cli import program
+
+HEADER = "import torch\nfrom torch.autograd import Function\n\n\n"
+
+CUBE = '''\
+class Cube(Function):
+    """x³."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)  # all it takes
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 * x * x
+'''
+
+STRAIGHT = '''
+
+class SineThrough(Function):
+    """The sine, with a straight-through gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+'''
+
+RIGHT = CUBE.replace("2 * x", "3 * x")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args):
+        return CliRunner().invoke(program, ["check", *args], catch_exceptions=False, standalone_mode=False)
+
+    return call
+
+
+def test_a_wrong_backward_is_replaced_and_only_that(run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_bytes((HEADER + CUBE + STRAIGHT).replace("\n", "\r\n").encode())
+    path.chmod(0o755)
+    shown = run("ops.py", "--diff")
+    assert shown.return_value == 1
+    assert "-        return g * 2 * x * x\n+        return 3 * g * x**2\n" in shown.stdout
+    assert "would fix Cube (ops.py:5): PB101" in shown.stderr
+    assert path.read_bytes() == (HEADER + CUBE + STRAIGHT).replace("\n", "\r\n").encode()
+
+    fixed = run("ops.py", "--fix")
+    assert fixed.return_value == 0
+    assert "fixed Cube (ops.py:5): PB101" in fixed.stderr
+    assert "1 function fixed" in fixed.stderr
+    assert re.search(r"^ok +Cube", fixed.stdout, re.MULTILINE)
+    text = path.read_bytes().decode()
+    kept = (HEADER + CUBE + STRAIGHT).replace("\n", "\r\n").split("        return g * 2 * x * x\r\n")
+    assert text.startswith(kept[0])
+    assert text.endswith(kept[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+    again = run("ops.py", "--fix")
+    assert again.return_value == 0
+    assert "nothing to fix" in again.stderr
+    assert path.read_bytes().decode() == text
+    assert run("ops.py", "--diff").return_value == 0
+
+
+def test_what_is_meant_is_changed_only_where_that_is_asked_for(run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text(HEADER + STRAIGHT.strip())
+    assert "nothing to fix" in run("ops.py", "--fix").stderr
+    assert path.read_text() == HEADER + STRAIGHT.strip()
+    result = run("ops.py", "--fix", "--unsafe-fixes")
+    assert "fixed SineThrough (ops.py:5): PB101; unsafe: PB101: the backward is not the derivative" in result.stderr
+    assert "return g * torch.cos(x)" in path.read_text()
+
+
+def test_a_package_with_relative_imports_is_audited_as_one(run, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package.ops import Cube\n")
+    (package / "base.py").write_text("factor = 1\n")
+    path = package / "ops.py"
+    path.write_text("from .base import factor\n" + HEADER + CUBE.replace("return x", "return factor * x"))
+    result = run("package", "--fix")
+    assert "fixed Cube (package/ops.py:6)" in result.stderr
+    assert check(str(path), select="PB101").ok
+    assert sorted(p.name for p in package.iterdir() if p.name != "__pycache__") == ["__init__.py", "base.py", "ops.py"]
+
+
+BROKEN_FORWARD = CUBE.replace("return x * x * x", "return torch.exp(x) / (1 + torch.exp(x))")
+
+
+def test_what_would_still_be_wrong_is_not_written(run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text(HEADER + BROKEN_FORWARD)
+    result = run("ops.py", "--fix")
+    assert result.return_value == 1
+    assert re.search(
+        r"not fixed Cube \(ops\.py:5\): with a backward derived from its forward it .* has PB30", result.stderr
+    )
+    assert path.read_text() == HEADER + BROKEN_FORWARD
+
+
+def test_a_file_that_may_not_be_written_stays(run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text(HEADER + CUBE)
+    path.chmod(0o444)
+    result = run("ops.py", "--fix")
+    assert result.return_value == 1
+    assert "not fixed Cube (ops.py:5): " in result.stderr
+    assert "is read-only" in result.stderr
+    assert path.read_text() == HEADER + CUBE
+
+
+def test_an_installed_module_is_changed_only_if_its_file_is_named(run, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    path = folder / "installed_ops.py"
+    path.write_text(HEADER + CUBE)
+    monkeypatch.syspath_prepend(folder)
+    result = run("installed_ops", "--fix")
+    assert "it is installed, in" in result.stderr
+    assert path.read_text() == HEADER + CUBE
+    assert "would fix Cube" in run(str(path), "--diff").stderr
+
+
+def test_options_that_do_not_go_together_are_refused(run, tmp_path):
+    (tmp_path / "ops.py").write_text(HEADER + RIGHT)
+    from click import UsageError
+
+    with pytest.raises(UsageError, match="needs --fix or --diff"):
+        run("ops.py", "--unsafe-fixes")
+    with pytest.raises(UsageError, match="does not go with --fix"):
+        run("ops.py", "--fix", "--update-baseline", "--baseline", "known.json")
+
+
+TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial_functions.py"
+WRONG = {"MaskedSum", "GatedRsqrt", "XExpMinusY", "SinSquared"}
+
+
+def test_every_wrong_function_of_the_tutorial_is_mended(run, tmp_path):
+    path = tmp_path / "tutorial_functions.py"
+    path.write_bytes(TUTORIAL.read_bytes())
+    result = run(path.name, "--fix")
+    assert set(re.findall(r"^fixed (\w+)", result.stderr, re.MULTILINE)) == WRONG
+    assert result.return_value == 0
+    assert not [f for f in check(str(path), select=("PB1", "PB2", "PB4")).findings if f.severity == "error"]
+    before, after = (_methods(text) for text in (TUTORIAL.read_text(), path.read_text()))
+    for name in before:
+        changed = {method for method in before[name] if before[name][method] != after[name][method]}
+        assert changed <= ({"backward"} if name in WRONG else set())
+
+
+def _methods(text):
+    """The source of the methods of each class, without the lines that save."""
+    return {
+        node.name: {
+            m.name: re.sub(r"ctx\.save_for_backward\(.*\)", "", ast.get_source_segment(text, m))
+            for m in node.body
+            if isinstance(m, ast.FunctionDef)
+        }
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef)
+    }

@@ -1,0 +1,25 @@
+"""Diffs: what other programs take, and colours for people."""
+
+import click
+
+from pullback.fix.diff import coloured, unified
+
+
+def test_a_diff_is_one_that_programs_take():
+    assert unified("ops.py", b"a\nb", b"a\nc") == (
+        "--- a/ops.py\n+++ b/ops.py\n@@ -1,2 +1,2 @@\n a\n"
+        "-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
+    )
+    assert unified("ops.py", b"a\r\n", b"b\r\n").endswith("-a\r\n+b\r\n")
+    assert unified("ops.py", b"same", b"same") == ""
+
+
+def test_the_encoding_is_that_of_the_file():
+    old = "# coding: latin-1\n# é\n".encode("latin-1")
+    assert "+# è" in unified("ops.py", old, old.replace(b"\xe9", b"\xe8"))
+
+
+def test_colours_change_no_letter():
+    diff = unified("ops.py", b"a\nb\n", b"a\nc\n")
+    assert click.unstyle(coloured(diff)) == diff
+    assert click.style("+c\n", fg="green") in coloured(diff)

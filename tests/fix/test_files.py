@@ -1,0 +1,87 @@
+"""Files are replaced as a whole, or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pullback.fix.files import SourceFile, is_installed
+from pullback.fix.model import CannotFixError
+from pullback.fix.shadow import shadow
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_bytes(b"old\r\n")
+    return path
+
+
+def test_a_file_is_replaced_and_keeps_its_mode(path):
+    path.chmod(0o750)
+    SourceFile(path).write(b"new\r\n")
+    assert path.read_bytes() == b"new\r\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
+
+
+def test_a_link_still_leads_to_the_file(path, tmp_path):
+    link = tmp_path / "link.py"
+    link.symlink_to(path)
+    SourceFile(link).write(b"new")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"new"
+
+
+def test_what_was_changed_in_the_meantime_is_not_overwritten(path):
+    file = SourceFile(path)
+    path.write_bytes(b"theirs")
+    with pytest.raises(CannotFixError, match="changed in the meantime"):
+        file.write(b"new")
+    assert path.read_bytes() == b"theirs"
+    assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
+
+
+def test_what_cannot_be_read_or_written_says_so(path):
+    path.chmod(0o444)
+    with pytest.raises(CannotFixError, match="is read-only"):
+        SourceFile(path)
+    path.unlink()
+    with pytest.raises(CannotFixError, match="cannot be read: No such file"):
+        SourceFile(path)
+
+
+def test_a_write_that_fails_leaves_nothing_behind(path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    file = SourceFile(path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CannotFixError, match="No space left"):
+        file.write(b"new")
+    assert path.read_bytes() == b"old\r\n"
+    assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
+
+
+def test_installed_files_are_known():
+    assert is_installed(Path(pytest.__file__))
+    assert is_installed(Path(os.__file__))
+    assert not is_installed(Path(__file__))
+
+
+def test_a_copy_has_the_neighbours_and_nothing_is_written_beside_the_file(tmp_path):
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    for name in ("package/__init__.py", "package/inner/__init__.py", "package/inner/ops.py", "package/data.txt"):
+        (tmp_path / name).write_text("old")
+    path = package / "inner" / "ops.py"
+    before = sorted(tmp_path.rglob("*"))
+    with shadow({path: b"new"}) as places:
+        copy = places[path]
+        assert copy.read_bytes() == b"new"
+        assert (copy.parents[1] / "data.txt").read_text() == "old"
+        assert (copy.parents[1] / "data.txt").is_symlink()
+    assert not copy.exists()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert path.read_text() == "old"

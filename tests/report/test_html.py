@@ -175,3 +175,10 @@ def test_functions_with_errors_come_first():
     assert [section.find("h2").text for section in root.iter("section")] == ["Bad", "Mild", "Square"]
     names = [code.text for code in root.iter("code")]
     assert names == ["Square", "Mild", "Bad"]
+
+
+def test_functions_with_and_without_a_file():
+    one = report().subjects[0]
+    nowhere = replace(one, name="Nowhere", location=Location())
+    root = body_of(to_html(replace(report(), subjects=(one, nowhere))))
+    assert [tr.find("td").text for tr in root.iter("tr") if tr.get("class") == "file"] == ["ops.py", "no file"]

@@ -94,7 +94,7 @@ def to_html(report: Report) -> str:
     parts = [_part(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
     return _template().render(
         report=report,
-        parts=parts,
+        files=_by_file(parts),
         sections=sorted((part for part in parts if part.has_section), key=_mildness),
         summary=summary_of(report),
         versions=versions(),
@@ -102,6 +102,13 @@ def to_html(report: Report) -> str:
         marks=_MARKS,
         words=_WORDS,
     )
+
+
+def _by_file(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    files: dict[str, list[_Part]] = {}
+    for part in parts:
+        files.setdefault(part.subject.location.file or "no file", []).append(part)
+    return files
 
 
 def _mildness(part: _Part) -> int:

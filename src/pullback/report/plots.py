@@ -73,6 +73,7 @@ def slope_plot(slope: Slope, function: str) -> Markup:
         axes.plot(at, _floats(middle), color=_OK, linewidth=3, alpha=0.6, label="numeric derivative")
         axes.plot(at, _floats(slope.got), color=_ERROR, linewidth=1.2, linestyle=(0, (4, 1.5)), label="backward")
         axes.set_ylim(*_limits([*slope.low, *slope.high], slope.got))
+        axes.locator_params(nbins=8)
         axes.set_xlabel(by)
         axes.legend(loc="lower left", ncols=2, **_ABOVE)
 

@@ -45,10 +45,10 @@ def test_nothing_reaches_beyond_the_picture():
 
 
 def test_names_are_text_and_no_mathematics():
-    hostile = replace(SLOPE, by="$\\frac{</text><script> font: 1 d=")
+    hostile = replace(SLOPE, by="$\\frac{$</text><script> font: 1 d=")
     picture = slope_plot(hostile, '"><script>')
     assert "<script" not in picture
-    assert "$\\frac{</text><script> font: 1 d=" in words(picture)
+    assert "$\\frac{$</text><script> font: 1 d=" in words(picture)
     assert ElementTree.fromstring(picture).get("aria-label").count("<script>") == 2
 
 

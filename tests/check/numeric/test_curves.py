@@ -54,6 +54,12 @@ def test_a_function_of_positive_numbers_is_drawn_there():
     assert all(agreeing(slope))
 
 
+def test_a_jump_has_no_derivative():
+    (slope,) = slopes_of(lambda x: torch.where(x > 0, x + 1, x))
+    unknown = [at for at, low in zip(slope.at, slope.low, strict=True) if low is None]
+    assert unknown == [0]
+
+
 def test_what_has_no_number_is_none():
     (slope,) = slopes_of(lambda x: x.log(), normal(3).abs())
     assert slope.low[0] is None

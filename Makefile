@@ -8,7 +8,7 @@ STAMP  := $(VENV)/installed
 .PHONY: help demo test format clean
 
 help:
-	@echo "make demo    audit a few custom autograd functions, then make them from their forwards and train"
+	@echo "make demo    audit a few custom autograd functions (and write report.html), then make and train them"
 	@echo "make test    formatting, lint, types and tests: what CI runs"
 	@echo "make format  format the code and mend what the linter can"
 	@echo "make clean   remove .venv, caches and build products"

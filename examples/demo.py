@@ -1,5 +1,6 @@
 """What `make demo` shows: an audit of this folder's tutorial functions, then of two published packages.
 
+The first is also written as a page, report.html.
 The packages come from the registry that pip is configured for, into a temporary folder that is deleted at the
 end. Without a network the second half is skipped.
 """
@@ -15,12 +16,16 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from rich.console import Console
+
 from pullback.report.clean import clean_line
+from pullback.report.html import to_html
 from pullback.report.model import Finding, Report
-from pullback.report.terminal import render_text
+from pullback.report.terminal import render, render_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = "examples/tutorial_functions.py"
+PAGE = ROOT / "report.html"
 PACKAGES = {"entmax": "1.3", "snntorch": "1.0.0"}
 BUDGET = "15"  # seconds a function: entmax iterates, and with the default a busy machine would leave rules out
 STATUS = {0: "nothing of severity error", 1: "findings of severity error", 2: "the audit could not be run"}
@@ -38,9 +43,16 @@ def main() -> int:
 
 
 def audit_tutorial() -> int:
-    """Run the command as a user would, and say what its exit status means."""
+    """Show what the command prints, and the same as a page, and say what its exit status means."""
     heading(f"pullback check {TUTORIAL}")
-    status, _ = run([sys.executable, "-m", "pullback", "check", TUTORIAL], cwd=ROOT)
+    command = [sys.executable, "-m", "pullback", "check", TUTORIAL, "--format", "json"]
+    status, out = run(command, cwd=ROOT, stdout=subprocess.PIPE)
+    if status in (0, 1):
+        report = Report.from_dict(json.loads(out))
+        os.chdir(ROOT)  # the lines of source are found by the names that the report has
+        render(report, Console(highlight=False))
+        PAGE.write_text(to_html(report), encoding="utf-8")
+        print(f"\nThe same as a page, with pictures: {PAGE}")
     print(f"\nExit status {status}: {STATUS.get(status, 'ended early')}.", end=" ")
     print("They are the point of that file: it holds the mistakes that tutorials make." if status == 1 else "")
     return status

@@ -70,6 +70,12 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), target
 
 
+def test_pictures_are_small():
+    pictures = [*ROOT.glob("docs/*.png"), *ROOT.glob("docs/*.svg")]
+    assert pictures
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
 def module_of(page, folder):
     """Run the Python of a page, all its blocks as one module."""
     return import_source("\n\n".join(blocks(page, "python")), folder, f"code_of_{page.stem.lower()}")

@@ -21,6 +21,7 @@ from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.bind.stable import Stable
+from pullback.card import card
 from pullback.errors import DerivativeError, OptionError
 from pullback.kernels.backend import Backend, checked, compiled, is_compiled
 from pullback.method import BoundOp, plain_method
@@ -359,6 +360,11 @@ class Op:
     def __repr__(self) -> str:
         chunks = "" if self._chunk is None else f", chunk={self._chunk!r}"
         return f"<pullback.function {self.__qualname__}{self._signature}: {self.kind}{chunks}>"
+
+    def _repr_html_(self) -> str:
+        rule, stable = self._rule, self._stable
+        rules = [] if rule is None else [name for name in ("vjp", "jvp") if getattr(rule, name) is not None]
+        return card(self, self._plans.backend, rules, [] if stable is None else stable.dtypes())
 
     def __reduce__(self) -> str:
         return self.__qualname__  # a global, like a function: pickled and copied by name

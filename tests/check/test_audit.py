@@ -11,7 +11,7 @@ from pullback.check.audit import audit, static_findings
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options
-from pullback.report.model import finding_to_dict
+from pullback.report.plain import finding_to_dict
 
 from .making import Silent, function, normal
 from .modules import import_source

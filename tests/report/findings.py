@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from pullback.report.measured import Context, Measured, Slope, UlpErrors
 from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult, status_of
 
 ERROR = Finding(
@@ -17,10 +18,20 @@ ERROR = Finding(
     hint="Look again.",
 )
 INFO = replace(ERROR, rule="PB405", name="func-grad-differs", severity="info", verdict="unsupported", evidence=None)
+OF, DTYPES = ("value", "gradient of x"), ("float64", "float32", "bfloat16", "float16")
 UNAUDITED = replace(ERROR, rule="PB001", severity="warning", verdict="unaudited")
 
 
-def report(*findings, allowed=0):
+MEASURED = Measured(
+    contexts=(Context("eager", "error"), Context("func.grad", "unsupported"), Context("export", "not tried")),
+    slopes=(Slope("x", (-1.0, 0.0, 1.0), (2.0, None, 3.0), (1.0, None, 1.0), (1.0, None, 1.5)),),
+    errors=tuple(
+        UlpErrors(of, dtype, (-2.0, 0.5, 90.0), (0.5, 1e12, None), of == "value") for of in OF for dtype in DTYPES
+    ),
+)
+
+
+def report(*findings, allowed=0, measured=None):
     """A report on one function."""
-    result = SubjectResult("Square", Location("ops.py", 12), status_of(findings), 3, 0.5)
+    result = SubjectResult("Square", Location("ops.py", 12), status_of(findings), 3, 0.5, measured or Measured())
     return Report((result,), findings, allowed)

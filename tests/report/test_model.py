@@ -2,13 +2,9 @@ import json
 import math
 from dataclasses import replace
 
-from pullback.report.model import (
-    Report,
-    finding_from_dict,
-    finding_to_dict,
-    merge,
-    status_of,
-)
+from pullback.report.measured import Context, Measured, Slope, UlpErrors
+from pullback.report.model import Report, merge, status_of
+from pullback.report.plain import finding_from_dict, finding_to_dict
 
 from .findings import ERROR, INFO, UNAUDITED, report
 
@@ -27,6 +23,15 @@ def test_a_report_survives_json():
     assert Report.from_dict(json.loads(whole.to_json())) == whole
 
 
+def test_what_was_measured_survives_json():
+    slope = Slope("x", (0.0, 1.0), (None, 1.5), (None, 1.0), (2.0, 1.0))
+    errors = UlpErrors("value", "float32", (-1.0,), (None,), True)
+    measured = Measured((Context("func.grad", "unsupported"),), (slope,), (errors,))
+    whole = report()
+    whole = replace(whole, subjects=(replace(whole.subjects[0], measured=measured),))
+    assert Report.from_dict(json.loads(whole.to_json())) == whole
+
+
 def test_json_is_strict():
     data = json.loads(report(ERROR).to_json(), parse_constant=lambda name: 1 / 0)
     assert data["findings"][0]["evidence"]["got"] == "nan"
@@ -38,6 +43,7 @@ def test_json_is_strict():
             "status": "wrong",
             "cases": 3,
             "seconds": 0.5,
+            "measured": {"contexts": [], "slopes": [], "errors": []},
         }
     ]
     assert set(data) == {"version", "subjects", "findings", "summary"}

@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,9 +46,9 @@ def test_a_finding_is_told_in_full():
     text = render_text(report(WRONG))
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[:3] == [
-        "status  function                        line  cases  seconds",
+        "status  function                        line  err  warn  info  cases  sec",
         "        examples/tutorial_functions.py",
-        "wrong     MaskedSum                       31    214      2.1",
+        "wrong     MaskedSum                       31    1                214  2.1",
     ]
     assert "  error PB101 wrong-vjp  examples/tutorial_functions.py:31" in lines
     numbers = "expected 1.0005 got 1 ± 2.5e-10 at [0, 2] of gradient of x, float64 (5 of 8 fail)"
@@ -62,6 +63,26 @@ def test_code_is_never_broken_and_prose_fits():
     assert f"# {'y' * 60}\n" in text
     prose = text[text.index("The gradient of x") : text.index("expected")]
     assert all(len(line) <= 40 for line in prose.splitlines())
+
+
+def test_a_narrow_table_has_what_counts_most():
+    lines = rendered(report(WRONG), width=40, no_color=True).splitlines()
+    assert lines[0].split() == ["status", "function", "err", "warn"]
+    assert any(line.split() == ["wrong", "MaskedSum", "1"] for line in lines)
+    assert all(len(line) <= 40 for line in lines[: lines.index("MaskedSum")])
+
+
+def test_what_one_finding_leads_follows_it_in_short():
+    second = replace(WRONG, rule="PB401", name="wrong-double-backward", message="So is the second derivative.")
+    zero = replace(WRONG, rule="PB302", name="spurious-zero", severity="info", verdict="unstable", message="0. " * 60)
+    lost = replace(zero, rule="PB303", name="lost-accuracy", message="Digits are lost. " * 20)
+    text = render_text(report(WRONG, second, zero, lost))
+    assert "\n    also error PB401 wrong-double-backward: So is the second derivative.\n" in text
+    assert text.count("reproduce:") == 1
+    assert text.index("reproduce:") < text.index("also error PB401")
+    (line,) = re.findall(r"^ +also info PB303: Digits .*$", text, re.MULTILINE)
+    assert line.endswith("…")
+    assert len(line) <= 80
 
 
 def test_what_is_not_supported_is_named_on_one_line():

@@ -105,6 +105,12 @@ class Stable:
             self._renewed()
             return [c for forms in self._known.values() if forms is not None for c in forms.certificates]
 
+    def dtypes(self) -> list[str]:
+        """Return the names of the dtypes for which there are forms, of those that were called so far."""
+        with _torch.tracing():
+            self._renewed()
+            return [str(dtype).removeprefix("torch.") for dtype, forms in self._known.items() if forms is not None]
+
     def beside(self) -> Path | None:
         """Return the file of certificates beside the formula's module; `None` if it has no file."""
         return certificate.beside_function(self._formula)

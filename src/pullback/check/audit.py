@@ -17,6 +17,7 @@ from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import prepare
+from pullback.check.measure import measure
 from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.state import Audit
@@ -71,7 +72,8 @@ def audit(
     left_out = _run_rules(state, chosen, sink)
     if left_out:
         sink(_over_budget(state, left_out))
-    return AuditEnd(state.cases, sink.allowed)
+    done = {rule.id for rule in chosen}.difference(left_out)
+    return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.told))
 
 
 def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
@@ -128,12 +130,14 @@ class _Sink:
         self.events = events
         self.allowed = 0
         self.seen: set[tuple[Any, ...]] = set()
+        self.told: list[Finding] = []
 
     def __call__(self, finding: Finding) -> None:
         key = (finding.rule, finding.verdict, finding.message)
         if key in self.seen:
             return
         self.seen.add(key)
+        self.told.append(finding)
         if self.subject.source is not None and finding.name in self.subject.source.allow:
             self.allowed += 1
             return

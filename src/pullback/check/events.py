@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from pullback.report.measured import Measured
 from pullback.report.model import Finding
 
 
@@ -26,7 +27,14 @@ class Events(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditEnd:
-    """How an audit ended: how many cases it ran and how many findings an allow comment silenced."""
+    """How an audit ended.
+
+    Attributes:
+        cases: how many it ran.
+        allowed: how many findings an allow comment silenced.
+        measured: what it measured besides.
+    """
 
     cases: int
     allowed: int
+    measured: Measured = field(default_factory=Measured)

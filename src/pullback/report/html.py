@@ -5,15 +5,43 @@ Names, messages and code come from what was audited: the template escapes whatev
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import jinja2
 import markupsafe
 
+from pullback.report import plots
 from pullback.report.clean import clean, clean_line
+from pullback.report.evidence import blocks_of, numbers_of
 from pullback.report.excerpt import Line, excerpt
+from pullback.report.groups import groups_of
+from pullback.report.measured import ContextState
 from pullback.report.model import Finding, Report, SubjectResult, versions
-from pullback.report.terminal import blocks_of, numbers_of, summary_of
+from pullback.report.terminal import summary_of
+
+_DRAWN = 40
+"""Functions that get pictures: each picture takes some 15 kB and 30 ms."""
+_MARKS: Mapping[ContextState, str] = {
+    "ok": "✓",
+    "unsupported": "○",
+    "intended": "◇",
+    "inconclusive": "?",
+    "warning": "!",
+    "error": "✗",
+    "not tried": "–",
+}
+_WORDS: Mapping[ContextState, str] = {
+    "ok": "ok",
+    "unsupported": "refused",
+    "intended": "intended",
+    "inconclusive": "undecided",
+    "warning": "warning",
+    "error": "error",
+    "not tried": "not tried",
+}
 
 
 @dataclass(frozen=True)
@@ -27,18 +55,65 @@ class _Shown:
 
 
 @dataclass(frozen=True)
+class _Group:
+    """A finding in full, and those that it leads, folded."""
+
+    first: _Shown
+    also: list[_Shown]
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A picture and what it shows."""
+
+    picture: markupsafe.Markup
+    caption: str
+
+
+@dataclass(frozen=True)
 class _Part:
-    """A subject, its findings that are shown in full, and those that are named only."""
+    """A subject, its findings that are shown in full, those that are named only, and pictures."""
 
     anchor: str
     subject: SubjectResult
-    shown: list[_Shown]
+    counts: Mapping[str, int]
+    groups: list[_Group]
     infos: list[Finding]
+    figures: list[_Figure]
+
+    @property
+    def has_section(self) -> bool:
+        """Whether there is anything to tell of it."""
+        return bool(self.groups or self.infos)
 
 
 def to_html(report: Report) -> str:
     """Return the report as a page of its own."""
-    return _template().render(report=report, parts=_parts(report), summary=summary_of(report), versions=versions())
+    measured = [subject.name for subject in report.subjects if _is_drawn(subject)]
+    drawn = measured[:_DRAWN] if plots.can_plot() else []
+    parts = [_part(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
+    return _template().render(
+        report=report,
+        files=_by_file(parts),
+        sections=sorted((part for part in parts if part.has_section), key=_mildness),
+        summary=summary_of(report),
+        versions=versions(),
+        missing_plots=_missing(len(measured), len(drawn)),
+        marks=_MARKS,
+        words=_WORDS,
+    )
+
+
+def _by_file(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    files: dict[str, list[_Part]] = {}
+    for part in parts:
+        files.setdefault(part.subject.location.file or "no file", []).append(part)
+    return files
+
+
+def _mildness(part: _Part) -> int:
+    """Return what puts functions with errors first, then those with warnings."""
+    return next((k for k, severity in enumerate(("error", "warning")) if part.counts[severity]), 2)
 
 
 def to_frame(report: Report) -> str:
@@ -59,17 +134,41 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.jinja")
 
 
-def _parts(report: Report) -> list[_Part]:
-    by_place: dict[tuple[str, str | None], list[Finding]] = {}
-    for finding in report.findings:
-        by_place.setdefault((finding.subject, finding.location.file), []).append(finding)
-    parts = []
-    for number, subject in enumerate(report.subjects, 1):
-        findings = by_place.pop((subject.name, subject.location.file), [])
-        shown = [_shown(f) for f in findings if f.severity != "info"]
-        parts.append(_Part(f"f{number}", subject, shown, [f for f in findings if f.severity == "info"]))
-    return parts
+def _is_drawn(subject: SubjectResult) -> bool:
+    return bool(subject.measured.slopes or subject.measured.errors)
+
+
+def _missing(measured: int, drawn: int) -> str:
+    """Say why some pictures are missing; nothing where none are."""
+    if drawn == measured:
+        return ""
+    return f"those of the first {drawn} functions are" if drawn else "for pictures, pip install 'pullback[plots]'"
+
+
+def _part(number: int, subject: SubjectResult, findings: Sequence[Finding], draws: bool) -> _Part:
+    groups = groups_of(findings)
+    return _Part(
+        anchor=f"f{number}",
+        subject=subject,
+        counts=Counter(finding.severity for finding in findings),
+        groups=[_Group(_shown(g.first), list(map(_shown, g.also))) for g in groups if g.first.severity != "info"],
+        infos=[f for g in groups if g.first.severity == "info" for f in (g.first, *g.also)],
+        figures=list(_figures(subject)) if draws else [],
+    )
 
 
 def _shown(finding: Finding) -> _Shown:
     return _Shown(finding, excerpt(finding.location), numbers_of(finding.evidence), list(blocks_of(finding.evidence)))
+
+
+def _figures(subject: SubjectResult) -> Iterator[_Figure]:
+    measured = subject.measured
+    for slope in measured.slopes:
+        caption = f"The gradient of {slope.by}, in float64; ten error bars of the numeric derivative are shaded."
+        yield _Figure(plots.slope_plot(slope, subject.name), caption)
+    by_quantity = sorted(measured.errors, key=lambda e: (e.of != "value", e.of))
+    for of, found in groupby(by_quantity, key=lambda e: e.of):
+        members = list(found)
+        exact = "exact values" if all(one.exact for one in members) else "a float64 run"
+        caption = f"The error of the {of} in ulp, against {exact}, over the range of the input; ×: a wrong NaN, ∞ or 0."
+        yield _Figure(plots.error_plot(of, members, subject.name), caption)

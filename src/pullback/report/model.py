@@ -1,19 +1,16 @@
-"""What an audit returns: a `Report` of `SubjectResult`s and `Finding`s, and their JSON form.
-
-A finding crosses from the process that audits to the one that reports as JSON, never as a pickle: the
-audited code ran in the former.
-"""
+"""What an audit returns: a `Report` of `SubjectResult`s and `Finding`s."""
 
 from __future__ import annotations
 
 import json
-import math
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Literal, cast
+from typing import Any, Literal
+
+from pullback.report.measured import Measured
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
@@ -61,6 +58,7 @@ class Evidence:
         dtype: dtype of that tensor.
         failing: how many of `directions` disagree.
         directions: how many directions or elements were compared.
+        unit: of `expected` and `got`, "bytes"; `None` for plain numbers.
     """
 
     expected: float | str | None = None
@@ -71,6 +69,7 @@ class Evidence:
     dtype: str | None = None
     failing: int | None = None
     directions: int | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +103,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SubjectResult:
-    """How the audit of one subject went: `status` sums up its findings."""
+    """How the audit of one subject went: `status` sums up its findings, `measured` is for pictures of them."""
 
     name: str
     location: Location
     status: Status
     cases: int
     seconds: float
+    measured: Measured = field(default_factory=Measured)
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
@@ -168,6 +168,14 @@ class Report:
             "known": self.known,
         }
 
+    def by_subject(self) -> list[tuple[SubjectResult, list[Finding]]]:
+        """Return each subject with the findings about it."""
+        by_place: dict[tuple[str, str | None], list[Finding]] = {}
+        for finding in self.findings:
+            by_place.setdefault((finding.subject, finding.location.file), []).append(finding)
+        # Two of one name in one file share their findings: the first has them.
+        return [(subject, by_place.pop((subject.name, subject.location.file), [])) for subject in self.subjects]
+
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """Return the findings whose severity is `severity` or worse."""
         floor = SEVERITIES.index(severity)
@@ -175,20 +183,25 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, the form that `to_json` writes."""
+        from pullback.report import plain
+
         return {
             "version": versions(),
-            "subjects": [_plain(asdict(subject)) for subject in self.subjects],
-            "findings": [finding_to_dict(finding) for finding in self.findings],
+            "subjects": [plain.subject_to_dict(subject) for subject in self.subjects],
+            "findings": [plain.finding_to_dict(finding) for finding in self.findings],
             "summary": self.summary,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Report:
         """Rebuild a report from what `to_dict` returned, or from the JSON of `to_json` read back."""
-        subjects = [SubjectResult(**{**one, "location": Location(**one["location"])}) for one in data["subjects"]]
-        summary = data["summary"]
+        from pullback.report import plain
+
         return cls(
-            tuple(subjects), tuple(map(finding_from_dict, data["findings"])), summary["allowed"], summary["known"]
+            tuple(map(plain.subject_from_dict, data["subjects"])),
+            tuple(map(plain.finding_from_dict, data["findings"])),
+            data["summary"]["allowed"],
+            data["summary"]["known"],
         )
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -226,33 +239,3 @@ def merge(reports: Sequence[Report]) -> Report:
 def versions() -> dict[str, str]:
     """Return the versions that a report depends on."""
     return {"pullback": version("pullback"), "torch": version("torch"), "python": platform.python_version()}
-
-
-def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """Return a finding as plain data that strict JSON can hold."""
-    return cast(dict[str, Any], _plain(asdict(finding)))
-
-
-def finding_from_dict(data: dict[str, Any]) -> Finding:
-    """Rebuild a finding from `finding_to_dict`'s data."""
-    evidence = data["evidence"]
-    if evidence is not None:
-        numbers = {key: _number(evidence[key]) for key in ("expected", "got", "error_bar")}
-        index = evidence["worst_index"]
-        evidence = Evidence(**{**evidence, **numbers, "worst_index": None if index is None else tuple(index)})
-    return Finding(**{**data, "location": Location(**data["location"]), "evidence": evidence})
-
-
-def _number(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
-
-
-def _plain(value: Any) -> Any:
-    """Replace what strict JSON lacks: NaN, infinities, tuples."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -7,7 +7,8 @@ characters never reach the terminal.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -16,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pullback.report.clean import clean, clean_line
+from pullback.report.evidence import blocks_of, numbers_of
 from pullback.report.excerpt import excerpt
-from pullback.report.model import Evidence, Finding, Report, Severity, Status, SubjectResult
+from pullback.report.groups import groups_of
+from pullback.report.model import Finding, Report, Severity, Status, SubjectResult
 
 SEVERITY_STYLE: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 
@@ -33,9 +36,10 @@ _STATUS_STYLE: dict[Status, str] = {
 }
 _TEXT_WIDTH = 80
 _INDENT = 4
-_LONG_VALUE = 60
 _BLOCK_LINES = 12
 _NARROWEST = 20
+_WIDE = 60
+"""Columns of a terminal that hold the whole table of functions."""
 
 
 def render_text(report: Report) -> str:
@@ -63,7 +67,7 @@ def render(report: Report, console: Console) -> None:
         console: where to; it decides on width and colour.
     """
     if report.subjects:
-        console.print(_table(report.subjects))
+        console.print(_table(report, narrow=console.width < _WIDE))
         console.print()
     _print_findings(report.findings, console)
     console.print(summary_of(report))
@@ -82,8 +86,10 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     for name, members in groupby(findings, key=lambda finding: finding.subject):
         console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
         shown, unsupported = _split(members)
-        for finding in shown:
-            _print(finding, console)
+        for group in groups_of(shown):
+            _print(group.first, console)
+            for finding in group.also:
+                _print_also(finding, console)
         if unsupported:
             names = ", ".join(f"{finding.rule} {finding.name}" for finding in unsupported)
             _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" not supported: {names}"), console, 2)
@@ -100,24 +106,31 @@ def _split(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
     return shown, unsupported
 
 
-def _table(subjects: tuple[SubjectResult, ...]) -> Table:
+def _table(report: Report, narrow: bool) -> Table:
     """Return one row for each subject, under the file that it is in."""
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     table.add_column("status", no_wrap=True)
     table.add_column("function", overflow="fold")
-    for heading in ("line", "cases", "seconds"):
+    for heading in ("err", "warn") if narrow else ("line", "err", "warn", "info", "cases", "sec"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for file, members in groupby(subjects, key=lambda subject: subject.location.file):
+    for file, members in groupby(report.by_subject(), key=lambda part: part[0].location.file):
         table.add_row("", Text(clean_line(file or "no file"), style="bold"))
-        for subject in members:
+        for subject, findings in members:
             table.add_row(
                 Text(subject.status, style=_STATUS_STYLE[subject.status]),
                 Text(f"  {clean_line(subject.name)}"),
-                str(subject.location.line or ""),
-                str(subject.cases),
-                f"{subject.seconds:.1f}",
+                *_numbers_of_row(subject, findings, narrow),
             )
     return table
+
+
+def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow: bool) -> list[Text | str]:
+    counted = Counter(finding.severity for finding in findings)
+    errors, warnings, infos = (Text(str(counted[s] or ""), style=style) for s, style in SEVERITY_STYLE.items())
+    if narrow:
+        return [errors, warnings]
+    line = str(subject.location.line or "")
+    return [line, errors, warnings, infos, str(subject.cases), f"{subject.seconds:.1f}"]
 
 
 def _print(finding: Finding, console: Console) -> None:
@@ -140,6 +153,16 @@ def _print(finding: Finding, console: Console) -> None:
         for line in _highlighted(finding.reproduce):
             # Not wrapped: a line that is cut in two can no longer be pasted into Python.
             console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
+
+
+def _print_also(finding: Finding, console: Console) -> None:
+    """Print what a finding that another one leads says, and of an info what fits on a line."""
+    is_info = finding.severity == "info"
+    heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
+    text = Text.assemble(*heading, "" if is_info else f" {finding.name}", f": {clean_line(finding.message)}")
+    if is_info:
+        text.truncate(max(_NARROWEST, console.width - _INDENT), overflow="ellipsis")
+    _print_wrapped(text, console)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:
@@ -176,44 +199,6 @@ def _heading(finding: Finding, location: bool) -> Text:
 
 def _indented(line: Text, by: int = _INDENT) -> Text:
     return Text(" " * by).append_text(line)
-
-
-def numbers_of(evidence: Evidence | None) -> str:
-    """Return on one line what was expected, what came and where; empty if there is nothing so short."""
-    if evidence is None:
-        return ""
-    labelled = (("expected", evidence.expected), ("got", evidence.got))
-    parts = [f"{name} {_value(value)}" for name, value in labelled if value is not None and not _is_long(value)]
-    if evidence.error_bar is not None:
-        parts.append(f"± {evidence.error_bar:.2g}")
-    place = _place(evidence)
-    return "  ".join([*parts, place] if parts and place else parts)
-
-
-def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    """Yield a heading and the text for each value that needs lines of its own."""
-    if evidence is None:
-        return
-    for name, value in (("expected", evidence.expected), ("got", evidence.got)):
-        if isinstance(value, str) and _is_long(value):
-            yield (name if numbers_of(evidence) else _place(evidence) or name), value
-
-
-def _is_long(value: float | str) -> bool:
-    return isinstance(value, str) and (len(value) > _LONG_VALUE or "\n" in value)
-
-
-def _place(evidence: Evidence) -> str:
-    """Return where the worst element is and how often the two disagree, as far as known."""
-    index = "" if evidence.worst_index is None else f"at {list(evidence.worst_index)} of "
-    where = clean_line(evidence.where or "") or ("the tensor" if index else "")
-    dtype = f", {clean_line(evidence.dtype)}" if evidence.dtype and where else evidence.dtype or ""
-    share = f"({evidence.failing} of {evidence.directions} fail)" if evidence.failing is not None else ""
-    return " ".join(part for part in (f"{index}{where}{dtype}", share) if part)
-
-
-def _value(value: float | str) -> str:
-    return clean_line(value) if isinstance(value, str) else f"{value:.10g}"
 
 
 def _highlighted(code: str) -> list[Text]:

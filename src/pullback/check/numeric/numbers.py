@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.numeric.elementwise import Columns, elementwise
+from pullback.check.numeric.elementwise import Columns, Elementwise, elementwise
 from pullback.check.numeric.scaled import Scaled, scaled
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.trial import Raised
@@ -38,13 +38,17 @@ class Numbers:
         self._sweeps: dict[torch.dtype, Sweep | None] = {}
 
     @functools.cached_property
-    def sweeper(self) -> Sweeper | None:
-        """What measures the subject; `None` unless it computes elementwise, draws nothing, and has a derivative."""
+    def elementwise(self) -> Elementwise | None:
+        """The subject as one that computes elementwise; `None` if it does not, draws, or has no derivative."""
         facts = self._facts
         if facts.draws or facts.backward_draws or not facts.backward_works:
             return None
-        found = elementwise(facts.subject, facts.base)
-        return None if found is None else Sweeper(found, facts.options.seed)
+        return elementwise(facts.subject, facts.base)
+
+    @functools.cached_property
+    def sweeper(self) -> Sweeper | None:
+        """What measures it then."""
+        return None if self.elementwise is None else Sweeper(self.elementwise, self._facts.options.seed)
 
     @functools.cached_property
     def scaled(self) -> list[Scaled]:
@@ -64,6 +68,10 @@ class Numbers:
             self._facts.events.beat()
             self._sweeps[dtype] = self._measured(dtype)
         return self._sweeps[dtype]
+
+    def known(self, dtype: torch.dtype) -> Sweep | None:
+        """Return the measurement in one dtype that some rule has asked for; `None` if none did."""
+        return self._sweeps.get(dtype)
 
     def _measured(self, dtype: torch.dtype) -> Sweep | None:
         if self.sweeper is None:

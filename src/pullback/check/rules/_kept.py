@@ -1,4 +1,4 @@
-"""Where a tensor that a function keeps comes from."""
+"""Where a tensor that a function keeps comes from, and how many bytes too many that is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from pullback.check.trial import Run
+from pullback.report.model import Evidence
 
 Origin = Literal["an input", "an output", "computed"]
 
@@ -18,3 +19,8 @@ def origin(t: Tensor, run: Run) -> Origin:
     if any(where == x.untyped_storage().data_ptr() for x in inputs):
         return "an input"
     return "an output" if any(where == o.untyped_storage().data_ptr() for o in run.outputs) else "computed"
+
+
+def bytes_kept(got: int, needed: int = 0) -> Evidence:
+    """Return the numbers of memory that is kept, beside what the backward needs of it."""
+    return Evidence(needed, got, where="kept for the backward", unit="bytes")

@@ -58,7 +58,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._altered import altered
-from pullback.check.rules._kept import origin
+from pullback.check.rules._kept import bytes_kept, origin
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
 from pullback.report.model import Finding
@@ -115,6 +115,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             f"the forward saves tensor {position} ({what}), of {t.numel() * t.element_size()} bytes, "
             "and no gradient depends on it",
             case=audit.base,
+            evidence=bytes_kept(t.numel() * t.element_size()),
             tail=_script(audit, position),
             hint="leave it out of ctx.save_for_backward; a shape or a dtype can be an attribute of ctx",
         )

@@ -52,7 +52,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import Trace, describe, equal, is_plain, trace
+from pullback.check.cost.trace import Trace, describe, equal, is_plain, size, trace
+from pullback.check.rules._kept import bytes_kept
 from pullback.check.rules._rule import rule
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding, Severity
@@ -86,6 +87,7 @@ def _told(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
         "wrong",
         f"kept for the backward: {describe(t)}, {why}",
         case=audit.base,
+        evidence=bytes_kept(size(t)),
         hint="keep that one alone, and derive this from it in the backward",
     )
 

@@ -51,7 +51,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import describe, is_plain, trace
+from pullback.check.cost.trace import describe, is_plain, size, trace
+from pullback.check.rules._kept import bytes_kept
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
@@ -74,6 +75,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 "wrong",
                 f"kept for the backward: {describe(mask)}, of 0 and 1 only; as bool it takes {mask.numel()} bytes",
                 case=audit.base,
+                evidence=bytes_kept(size(mask), mask.numel()),
                 hint="save the comparison itself, a bool tensor",
             )
 

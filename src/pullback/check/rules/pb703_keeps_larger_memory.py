@@ -49,6 +49,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pullback.check.cost.trace import describe, size, storage_of
+from pullback.check.rules._kept import bytes_kept
 from pullback.check.rules._rule import rule
 from pullback.report.model import Finding
 
@@ -64,7 +65,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for _, sharing in groupby(kept, key=storage_of):
         views = list({(t.storage_offset(), t.shape): t for t in sharing}.values())
         held = views[0].untyped_storage().nbytes()
-        if held >= _ENOUGH * sum(map(size, views)) > 0:
+        needed = sum(map(size, views))
+        if held >= _ENOUGH * needed > 0:
             yield audit.finding(
                 "PB703",
                 "warning",
@@ -72,6 +74,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 f"kept for the backward: {' and '.join(map(describe, views))}, in memory of {held} bytes, "
                 "all of which stays",
                 case=audit.base,
+                evidence=bytes_kept(held, needed),
                 hint="save a copy: .clone() of the view",
             )
 

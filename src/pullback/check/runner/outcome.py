@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pullback.check import audit
 from pullback.check.subject import Options, Subject
-from pullback.report.model import (
-    SEVERITIES,
-    Finding,
-    Location,
-    Report,
-    SubjectResult,
-    finding_from_dict,
-    finding_to_dict,
-    status_of,
-)
+from pullback.report.measured import Measured
+from pullback.report.model import SEVERITIES, Finding, Report, SubjectResult, status_of
+from pullback.report.plain import finding_from_dict, finding_to_dict, subject_from_dict, subject_to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +23,12 @@ class Outcome:
 
 
 def make_outcome(
-    subject: Subject, findings: Iterable[Finding], cases: int = 0, seconds: float = 0.0, allowed: int = 0
+    subject: Subject,
+    findings: Iterable[Finding],
+    cases: int = 0,
+    seconds: float = 0.0,
+    allowed: int = 0,
+    measured: Measured | None = None,
 ) -> Outcome:
     """Return an outcome without repeated findings and those that an allow comment silences, the worst first.
 
@@ -40,11 +38,12 @@ def make_outcome(
         cases: how many inputs were tried.
         seconds: how long it took.
         allowed: how many findings a comment has silenced already.
+        measured: what was measured besides.
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
     loud = [finding for finding in once if subject.source is None or finding.name not in subject.source.allow]
     loud.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule))
-    result = SubjectResult(subject.name, subject.location, status_of(loud), cases, seconds)
+    result = SubjectResult(subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured())
     return Outcome(result, tuple(loud), allowed + len(once) - len(loud))
 
 
@@ -74,7 +73,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
 def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as plain data that JSON can hold."""
     return {
-        "result": asdict(outcome.result),
+        "result": subject_to_dict(outcome.result),
         "findings": [finding_to_dict(finding) for finding in outcome.findings],
         "allowed": outcome.allowed,
     }
@@ -82,6 +81,5 @@ def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_from_dict(data: dict[str, Any]) -> Outcome:
     """Rebuild an outcome from `outcome_to_dict`'s data."""
-    result = SubjectResult(**{**data["result"], "location": Location(**data["result"]["location"])})
     findings = tuple(finding_from_dict(finding) for finding in data["findings"])
-    return Outcome(result, findings, data["allowed"])
+    return Outcome(subject_from_dict(data["result"]), findings, data["allowed"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
 from pullback.check.subject import Given, Options, Subject
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
-from pullback.report.model import Evidence, Finding, finding_from_dict, finding_to_dict
+from pullback.report.measured import Measured, measured_from_dict
+from pullback.report.model import Evidence, Finding
+from pullback.report.plain import finding_from_dict, finding_to_dict
 
 _REFUSALS = {error.__name__: error for error in (TargetError, OptionError, RunnerError)}
 _BEAT = 0.2
@@ -55,6 +57,7 @@ class Attempt:
     findings: list[Finding] = field(default_factory=list)
     cases: int = 0
     allowed: int = 0
+    measured: Measured = field(default_factory=Measured)
 
 
 class SubjectTask:
@@ -106,7 +109,7 @@ class SubjectTask:
         except Exception as error:
             channel.send("broken", what=describe_failure(error), trace=traceback.format_exc())
         else:
-            channel.send("end", cases=end.cases, allowed=end.allowed)
+            channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
     def message(self, message: dict[str, Any]) -> bool:
         """Take a message of the process; true if it was the last one.
@@ -122,6 +125,7 @@ class SubjectTask:
                 attempt.findings.append(finding_from_dict(message["finding"]))
             case "end":
                 attempt.cases, attempt.allowed = message["cases"], message["allowed"]
+                attempt.measured = measured_from_dict(message["measured"])
             case "broken":
                 attempt.findings.append(_our_fault(self._subject, message["what"], message["trace"]))
             case "refused":
@@ -162,6 +166,7 @@ class SubjectTask:
             cases=max(attempt.cases for attempt in self._attempts),
             seconds=self._seconds,
             allowed=max(attempt.allowed for attempt in self._attempts),
+            measured=self._attempts[-1].measured,
         )
 
 

@@ -1,0 +1,50 @@
+"""What an audit tells of a function besides its findings: how it fared in each context, and numbers to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.check.cases.repro import script
+from pullback.check.contexts.row import row
+from pullback.check.numeric.curves import slopes, ulp_errors
+from pullback.report.measured import Measured, Slope, UlpErrors
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DRAWING = "the gradient along a line"
+"""What is done after all rules, as told to the runner."""
+
+
+def measure(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> Measured:
+    """Return what there is to draw of a subject: numbers only where something was found that they show.
+
+    Args:
+        audit: of the subject.
+        done: ids of the rules that were carried through.
+        told: all findings, those that are allowed included.
+    """
+    return Measured(row(audit, done, told), _slopes(audit, told), _errors(audit, told))
+
+
+def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:
+    shows = any(f.rule.startswith(("PB1", "PB3")) and f.verdict != "unsupported" for f in told)
+    if not shows or _DRAWING in audit.skip or not audit.has_time():
+        return ()
+    function = audit.numbers.elementwise
+    if function is None:
+        return ()
+    audit.events.step("PB1", _DRAWING, script(audit.subject, audit.base))
+    return tuple(slopes(function))
+
+
+def _errors(audit: Audit, told: Sequence[Finding]) -> tuple[UlpErrors, ...]:
+    if not any(f.rule.startswith("PB3") for f in told):
+        return ()
+    known = [(dtype, audit.numbers.known(dtype)) for dtype in _DTYPES]
+    return tuple(found for dtype, sweep in known if sweep is not None for found in ulp_errors(dtype, sweep))

@@ -1,0 +1,99 @@
+"""What the page draws of an elementwise subject: its gradient along a line, and its errors over the range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
+from pullback.check.numeric.elementwise import Columns, Elementwise
+from pullback.check.numeric.numbers import Sweep
+from pullback.check.numeric.sweep import Measured
+from pullback.check.trial import Raised, as_real
+from pullback.numerics.formats import Floats, Mask
+from pullback.report.measured import Numbers, Slope, UlpErrors
+
+_LINES: tuple[tuple[float, float], ...] = (
+    (-4.0, 4.0),
+    (2.0**-4, 4.0),
+    (2.0**-4 - 1, 1 - 2.0**-4),
+    (2.0**-4, 1 - 2.0**-4),
+)
+"""Where a gradient is drawn: the first on which the forward runs, with the steps to either side."""
+_POINTS = 65
+_STEP = 2.0**-7
+"""The first step of the numeric derivative is about a sixteenth of this."""
+_OCTAVES = 2
+"""Powers of two that make one part of the range."""
+_LEAST, _MOST = -24, 24
+"""Powers of two between which errors are drawn."""
+
+
+def slopes(function: Elementwise) -> Iterator[Slope]:
+    """Yield the gradient by each input that varies, along a line through the example."""
+    for by in function.names:
+        for low, high in _LINES:
+            grid = np.linspace(low, high, _POINTS)
+            try:
+                yield _slope(function, by, grid)
+                break
+            except (Raised, RuntimeError, ValueError):
+                continue
+
+
+def _slope(function: Elementwise, by: str, grid: Floats) -> Slope:
+    def at(x: Floats) -> Columns:
+        return {name: x if name == by else np.full(len(x), function.example(name)) for name in function.names}
+
+    def curve(t: float) -> Tensor:
+        return as_real(function.values(torch.float64, at(grid + t * _STEP)))
+
+    got = function.run(torch.float64, at(grid))[1 + function.names.index(by)]
+    found = differentiate(curve)
+    wide = SIGNIFICANT * found.bar
+    low, high = (torch.where(found.valid, side, torch.nan) / _STEP for side in (found.low - wide, found.high + wide))
+    return Slope(by, _plain(grid), _plain(got.tolist()), _plain(low.tolist()), _plain(high.tolist()))
+
+
+def ulp_errors(dtype: torch.dtype, sweep: Sweep) -> Iterator[UlpErrors]:
+    """Yield the errors of value and gradient of a function of one input, where there are any to speak of."""
+    if len(sweep.at) > 1:
+        return
+    (x,) = sweep.at.values()
+    for quantity in sweep.quantities:
+        if quantity.exact or dtype != torch.float64:  # a float64 run beside itself tells nothing
+            parts = list(_parts(x, quantity, quantity.within_range(dtype)))
+            if parts:
+                at, ulp = zip(*((part.at, part.ulp) for part in parts), strict=True)
+                name = str(dtype).removeprefix("torch.")
+                yield UlpErrors(quantity.label, name, _plain(at), _plain(ulp), quantity.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    at: float
+    ulp: float
+
+
+def _parts(x: Floats, quantity: Measured, inside: Mask) -> Iterator[_Part]:
+    """Yield the largest error in each part of the range, from the most negative on."""
+    found = quantity.errors
+    told = inside & (found.spurious | (found.stated & ~found.subnormal))
+    worst = np.where(found.spurious, np.inf, found.ulp)
+    with np.errstate(divide="ignore"):
+        power = np.clip(np.floor(np.log2(np.abs(x)) / _OCTAVES), _LEAST // _OCTAVES - 1, _MOST // _OCTAVES)
+    told &= power < _MOST // _OCTAVES
+    part = np.sign(x) * (power - _LEAST // _OCTAVES + 1)
+    for each in np.unique(part[told]):
+        here = np.flatnonzero(told & (part == each))
+        index = here[np.argmax(worst[here])]
+        yield _Part(float(x[index]), float(worst[index]))
+
+
+def _plain(numbers: Iterable[float]) -> Numbers:
+    return tuple(float(f"{x:.7g}") if math.isfinite(x) else None for x in map(float, numbers))

@@ -1,0 +1,49 @@
+"""The numbers behind a finding as text: on one line, and what needs lines of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pullback.report.clean import clean_line
+from pullback.report.model import Evidence
+
+_LONG_VALUE = 60
+
+
+def numbers_of(evidence: Evidence | None) -> str:
+    """Return on one line what was expected, what came and where; empty if there is nothing so short."""
+    if evidence is None:
+        return ""
+    unit = f" {clean_line(evidence.unit)}" if evidence.unit else ""
+    labelled = (("expected", evidence.expected), ("got", evidence.got))
+    parts = [f"{name} {_value(value)}{unit}" for name, value in labelled if value is not None and not _is_long(value)]
+    if evidence.error_bar is not None:
+        parts.append(f"± {evidence.error_bar:.2g}")
+    place = _place(evidence)
+    return "  ".join([*parts, place] if parts and place else parts)
+
+
+def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+    """Yield a heading and the text for each value that needs lines of its own."""
+    if evidence is None:
+        return
+    for name, value in (("expected", evidence.expected), ("got", evidence.got)):
+        if isinstance(value, str) and _is_long(value):
+            yield (name if numbers_of(evidence) else _place(evidence) or name), value
+
+
+def _is_long(value: float | str) -> bool:
+    return isinstance(value, str) and (len(value) > _LONG_VALUE or "\n" in value)
+
+
+def _place(evidence: Evidence) -> str:
+    """Return where the worst element is and how often the two disagree, as far as known."""
+    index = "" if evidence.worst_index is None else f"at {list(evidence.worst_index)} of "
+    where = clean_line(evidence.where or "") or ("the tensor" if index else "")
+    dtype = f", {clean_line(evidence.dtype)}" if evidence.dtype and where else evidence.dtype or ""
+    share = f"({evidence.failing} of {evidence.directions} fail)" if evidence.failing is not None else ""
+    return " ".join(part for part in (f"{index}{where}{dtype}", share) if part)
+
+
+def _value(value: float | str) -> str:
+    return clean_line(value) if isinstance(value, str) else f"{value:.10g}"

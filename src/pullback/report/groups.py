@@ -1,0 +1,44 @@
+"""Findings of one function that are likely one mistake: the one that leads, and where else it shows.
+
+A wrong backward is also wrong under `torch.func`, compiled and in its second derivative; a formula that overflows loses
+digits before it does. What is told in full is the first; mended, it mostly takes the others with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pullback.report.model import Finding
+
+_OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
+"""Families whose findings of verdict "wrong" say that a gradient is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings with a likely common cause.
+
+    Attributes:
+        first: the most severe, and of these the one of the most basic rule.
+        also: the others.
+    """
+
+    first: Finding
+    also: tuple[Finding, ...]
+
+
+def groups_of(findings: Iterable[Finding]) -> list[Group]:
+    """Return the findings of one function by their likely cause, in the order of those that lead."""
+    by_cause: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_cause.setdefault(_cause(finding), []).append(finding)
+    return [Group(first, tuple(also)) for first, *also in by_cause.values()]
+
+
+def _cause(finding: Finding) -> str:
+    if finding.verdict == "wrong" and finding.rule.startswith(_OF_THE_GRADIENT):
+        return "a gradient"
+    if finding.verdict == "unstable":
+        return "numbers out of range"
+    return finding.rule

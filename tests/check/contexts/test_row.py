@@ -1,0 +1,91 @@
+"""How a function fared in each context: what the findings say, and "ok" only where something was compared."""
+
+import torch
+
+from pullback.check.audit import audit
+from pullback.check.find.discover import subject_of
+from pullback.check.subject import Options
+
+from ..making import Silent, function, normal
+from ..modules import import_source
+
+sine = function(torch.sin, lambda g, x: g * x.cos())
+slip = function(torch.sin, lambda g, x: g * x.sin())
+ALL = ("PB1", "PB401", "PB405", "PB406", "PB411", "PB413")
+
+
+def states(target, *select, skip=frozenset()):
+    options = Options(select=select or ALL)
+    end = audit(subject_of(target), options, [((normal(3),), {})], Silent(), skip)
+    return {context.name: context.state for context in end.measured.contexts}
+
+
+def test_a_right_function():
+    found = states(sine)
+    assert all(found[name] == "ok" for name in ("eager", "double backward", "checkpoint", "autocast"))
+    assert found["func.grad"] == found["func.vmap"] == "unsupported"
+    assert found["compile"] == found["export"] == "not tried"
+
+
+def test_a_wrong_gradient_and_an_undone_rule():
+    found = states(slip, "PB101")
+    assert found["eager"] == "error"
+    assert set(found.values()) == {"error", "not tried"}
+
+
+def test_a_gradient_that_is_meant():
+    straight = function(torch.round, lambda g, x: g)
+    assert states(straight, "PB101")["eager"] == "intended"
+
+
+def test_an_exception_in_a_context_is_a_warning():
+    def gradient(g, x):
+        if torch.is_grad_enabled():
+            raise RuntimeError("no")
+        return g * x.cos()
+
+    assert states(function(torch.sin, gradient), "PB403")["double backward"] == "warning"
+
+
+def test_what_has_no_steady_gradient_is_not_tried():
+    calls = []
+
+    def gradient(g, x):
+        calls.append(1)
+        return g * len(calls)
+
+    unsteady = function(torch.sin, gradient)
+    found = states(unsteady, "PB405", "PB411", skip=frozenset({"the same call twice"}))
+    assert found["func.grad"] == found["checkpoint"] == "not tried"
+
+
+def test_what_takes_no_float32_is_not_tried_under_autocast():
+    def only_double(x):
+        if x.dtype != torch.float64:
+            raise TypeError("float64 only")
+        return x.sin()
+
+    found = states(function(only_double, lambda g, x: g * x.cos()), "PB411", "PB413")
+    assert (found["checkpoint"], found["autocast"]) == ("ok", "not tried")
+
+
+DAMPED = """
+import torch
+
+
+# pullback: allow[wrong-vjp] on purpose
+class Damped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos() / (1 + x**2)
+"""
+
+
+def test_what_is_allowed_is_still_told(tmp_path):
+    assert states(import_source(DAMPED, tmp_path, "damped").Damped, "PB101")["eager"] == "error"

@@ -1,0 +1,97 @@
+"""What is drawn of an elementwise function agrees with autograd where the function does, and is of bounded size."""
+
+import importlib.util
+import math
+
+import pytest
+import torch
+
+from pullback.check.numeric.curves import slopes, ulp_errors
+
+from ..making import audit_of, function, normal
+
+
+def slopes_of(target, *inputs):
+    return list(slopes(audit_of(target, *(inputs or (normal(3),))).numbers.elementwise))
+
+
+def agreeing(slope):
+    """Return at which points the gradient is one of the numeric derivatives."""
+    slack = 1e-6
+    known = zip(slope.got, slope.low, slope.high, strict=True)
+    return [low - slack <= got <= high + slack for got, low, high in known]
+
+
+def test_autograd_and_the_numeric_derivative_agree_all_along_the_line():
+    first, second = slopes_of(lambda x, y: x.sin() * y.exp(), normal(3), normal(3, seed=1))
+    assert (first.by, second.by) == ("x", "y")
+    assert (first.at[0], first.at[-1]) == (-4, 4)
+    assert all(agreeing(first))
+    assert all(agreeing(second))
+
+
+def test_a_wrong_gradient_leaves_the_band():
+    (slope,) = slopes_of(function(torch.sin, lambda g, x: g * x.sin()))
+    assert sum(agreeing(slope)) < 6
+
+
+def test_at_a_kink_the_band_is_wide():
+    (slope,) = slopes_of(lambda x: x.clamp(min=0) + 0 * x)
+    at_zero = slope.at.index(0)
+    assert slope.low[at_zero] <= 0
+    assert slope.high[at_zero] >= 1
+    assert slope.high[at_zero + 1] - slope.low[at_zero + 1] < 1e-6
+
+
+def test_a_function_of_positive_numbers_is_drawn_there():
+    def only_positive(x):
+        if bool((x < 0).any()):
+            raise ValueError("x is negative")
+        return x * x
+
+    (slope,) = slopes_of(only_positive, normal(3).abs() + 1)
+    assert (slope.at[0], slope.at[-1]) == (1 / 16, 4)
+    assert all(agreeing(slope))
+
+
+def test_a_jump_has_no_derivative():
+    (slope,) = slopes_of(lambda x: torch.where(x > 0, x + 1, x))
+    unknown = [at for at, low in zip(slope.at, slope.low, strict=True) if low is None]
+    assert unknown == [0]
+
+
+def test_what_has_no_number_is_none():
+    (slope,) = slopes_of(lambda x: x.log(), normal(3).abs())
+    assert slope.low[0] is None
+    assert slope.low[-1] is not None
+    assert all(x is None or math.isfinite(x) for x in (*slope.got, *slope.low, *slope.high))
+
+
+@pytest.fixture(scope="module")
+def naive():
+    audit = audit_of(lambda x: torch.log(torch.sigmoid(x)), normal(3))
+    return list(ulp_errors(torch.float32, audit.numbers.sweep(torch.float32)))
+
+
+def test_errors_over_the_range(naive):
+    value, gradient = naive
+    assert (value.of, gradient.of, value.dtype) == ("value", "gradient of x", "float32")
+    assert value.exact == (importlib.util.find_spec("flint") is not None)
+    near_one = [ulp for at, ulp in zip(value.at, value.ulp, strict=True) if 0.25 < abs(at) < 2]
+    assert near_one
+    assert max(near_one) < 4
+    beyond = [ulp for at, ulp in zip(value.at, value.ulp, strict=True) if 20 < at < 80]
+    assert beyond
+    assert all(ulp is None for ulp in beyond)  # the value is 0, which is not right
+
+
+def test_errors_are_few_and_in_order(naive):
+    for found in naive:
+        assert len(found.at) < 60
+        assert list(found.at) == sorted(found.at)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # as in an audit
+def test_a_function_of_two_inputs_has_no_range_to_draw():
+    audit = audit_of(lambda x, y: x * y.exp(), normal(3), normal(3, seed=1))
+    assert list(ulp_errors(torch.float32, audit.numbers.sweep(torch.float32))) == []

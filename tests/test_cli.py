@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -197,6 +198,16 @@ def test_with_a_baseline_only_what_is_new_fails(call, tmp_path):
     assert call(*SINE, "--baseline", file)[0] == 1
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colours_are_for_those_who_want_them(no_color, call, monkeypatch):
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": no_color}.items():
+        monkeypatch.setenv(name, value)  # the first makes of standard output a terminal
+    out = call(*SINE)[1]
+    colours = re.findall(r"\x1b\[(?:\d+;)*([349][0-8])\b", out)
+    assert bool(colours) is not bool(no_color)
+    assert "PB101" in out
+
+
 @pytest.mark.parametrize(("fail_on", "status"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
 def test_fail_on(fail_on, status, call):
     assert call(*SINE, "--fail-on", fail_on)[0] == status
@@ -253,9 +264,12 @@ def test_ctrl_c_leaves_no_process(number, status, folder):
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = subprocess.Popen(command, cwd=folder, preexec_fn=heard, **pipes)
-    assert eventually(lambda: SLEEP in processes())
-    program.send_signal(number)
-    out, err = program.communicate(timeout=60)  # a loaded machine
+    try:
+        assert eventually(lambda: SLEEP in processes())
+        program.send_signal(number)
+        out, err = program.communicate(timeout=60)  # a loaded machine
+    finally:
+        program.terminate()
     assert (program.returncode, out, err.strip()) == (status, b"", b"")
     assert f"check {HANGING}" not in processes()
     assert eventually(lambda: SLEEP not in processes())
@@ -266,7 +280,7 @@ def processes():
 
 
 def eventually(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60  # a loaded machine
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return met
@@ -285,7 +299,54 @@ def test_help_and_version_do_not_load_torch():
     for arguments in (["--help"], ["check", "--help"], ["--version"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
-        assert len(result.stdout.splitlines()) <= 24
+
+
+COMMANDS = ["", "check", "run", "accuracy", "stabilise", "write", "cache", "cache info", "cache clear", "rules"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen(command, call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = call(*command.split(), "--help")
+    assert status == 0
+    lines = out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert not re.search(r"^  .*\.\.\.$", out, re.MULTILINE), "a summary was cut"
+
+
+def test_help_names_every_command(call):
+    listed = re.findall(r"^  (\w+)  ", call("--help")[1].partition("Commands:")[2], re.MULTILINE)
+    assert set(listed) == {command.split()[0] for command in COMMANDS if command}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("che", ["check"]),
+        ("check --fail-on n", ["never"]),
+        ("check --update", ["--update-baseline"]),
+        ("check qui", ["files"]),
+    ],
+)
+def test_bash_completes(typed, offered, folder, tmp_path):
+    program = tmp_path / "pullback"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pullback "$@"\n')
+    program.chmod(0o755)
+    words = ["pullback", *typed.split()]
+    script = f"""
+    compopt() {{ [ "$2" = default ] && echo files; }}  # bash has it only while it completes
+    eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
+    complete -p pullback >&2
+    COMP_WORDS=({" ".join(words)}) COMP_CWORD={len(words) - 1}
+    _pullback_completion pullback
+    echo "${{COMPREPLY[@]}}"
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    assert "-F _pullback_completion pullback" in done.stderr
+    assert done.stdout.split() == offered
 
 
 def test_rules_lists_and_explains(call):

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 _CLEAN, _FOUND, _COULD_NOT_RUN, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
 
-_EPILOG = """\b
-Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run.
-Shell completion: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"  (or zsh_source, fish_source)
+_FILE = click.Path()
+"""Of what begins with the name of a file, so that a shell can complete it."""
+
+_STATUS = "Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run."
+_EPILOG = f"""\b
+{_STATUS}
+Completion in bash: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
 """
 
 
@@ -89,12 +93,12 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Show the versions.",
 )
 def program() -> None:
-    """Audit custom autograd functions on PyTorch."""
+    """Check, make and write custom autograd functions of PyTorch."""
 
 
-@program.command(epilog=_EPILOG)
-@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
-@click.option("--inputs", metavar="FILE:FUNCTION", help="Function that gives example calls.")
+@program.command(epilog=_STATUS)
+@click.argument("targets", nargs=-1, required=True, type=_FILE, metavar="TARGET...")
+@click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
 @reporting
 def check(targets: tuple[str, ...], inputs: str | None, **options: Any) -> int:
     """Audit every custom autograd function of each TARGET.
@@ -112,10 +116,12 @@ def check(targets: tuple[str, ...], inputs: str | None, **options: Any) -> int:
     return reports.end(report)
 
 
-@program.command(context_settings={"allow_interspersed_args": False})
+@program.command(
+    context_settings={"allow_interspersed_args": False}, short_help="Run a program, and audit what it calls."
+)
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then go on.")
-@click.argument("name", metavar="PROGRAM")
+@click.argument("name", type=_FILE, metavar="PROGRAM")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @reporting
 def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | None, **options: Any) -> int:
@@ -130,8 +136,8 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
     return watched(name, list(arguments), is_module, steps, reports.audit, reports.end, lambda: _progress("auditing"))
 
 
-@program.command()
-@click.argument("target", metavar="TARGET:NAME")
+@program.command(short_help="Measure the errors of a function in ulp.")
+@click.argument("target", type=_FILE, metavar="TARGET:NAME")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Measure in this one; all four by default.")
 @click.option("--order", type=int, default=1, show_default=True, help="Of the derivatives, 0, 1 or 2.")
 @click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
@@ -171,8 +177,8 @@ def accuracy(
         click.echo(render_text(measured))
 
 
-@program.command()
-@click.argument("target", metavar="TARGET[:NAME]")
+@program.command(short_help="Search for accurate forms of ops.")
+@click.argument("target", type=_FILE, metavar="TARGET[:NAME]")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Of the inputs; float32 by default.")
 @click.option(
     "--wide",
@@ -201,8 +207,8 @@ def stabilise(
     render(renewal, _console())
 
 
-@program.command()
-@click.argument("target", metavar="TARGET:NAME")
+@program.command(short_help="Write a plain autograd.Function.")
+@click.argument("target", type=_FILE, metavar="TARGET:NAME")
 @click.option("--test", is_flag=True, help="A test file as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else it is printed.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -299,54 +298,6 @@ def test_help_and_version_do_not_load_torch():
     for arguments in (["--help"], ["check", "--help"], ["--version"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
-
-
-COMMANDS = ["", "check", "run", "accuracy", "stabilise", "write", "cache", "cache info", "cache clear", "rules"]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_fits_a_screen(command, call, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    status, out, _ = call(*command.split(), "--help")
-    assert status == 0
-    lines = out.splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
-    assert not re.search(r"^  .*\.\.\.$", out, re.MULTILINE), "a summary was cut"
-
-
-def test_help_names_every_command(call):
-    listed = re.findall(r"^  (\w+)  ", call("--help")[1].partition("Commands:")[2], re.MULTILINE)
-    assert set(listed) == {command.split()[0] for command in COMMANDS if command}
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("che", ["check"]),
-        ("check --fail-on n", ["never"]),
-        ("check --update", ["--update-baseline"]),
-        ("check qui", ["files"]),
-    ],
-)
-def test_bash_completes(typed, offered, folder, tmp_path):
-    program = tmp_path / "pullback"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pullback "$@"\n')
-    program.chmod(0o755)
-    words = ["pullback", *typed.split()]
-    script = f"""
-    compopt() {{ [ "$2" = default ] && echo files; }}  # bash has it only while it completes
-    eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
-    complete -p pullback >&2
-    COMP_WORDS=({" ".join(words)}) COMP_CWORD={len(words) - 1}
-    _pullback_completion pullback
-    echo "${{COMPREPLY[@]}}"
-    """
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
-    assert "-F _pullback_completion pullback" in done.stderr
-    assert done.stdout.split() == offered
 
 
 def test_rules_lists_and_explains(call):

@@ -5,11 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: help demo test format clean
+.PHONY: help demo test docs format clean
 
 help:
 	@echo "make demo    audit a few custom autograd functions (and write report.html), then make and train them"
 	@echo "make test    formatting, lint, types and tests: what CI runs"
+	@echo "make docs    these pages as a site, in site/: open site/index.html"
 	@echo "make format  format the code and mend what the linter can"
 	@echo "make clean   remove .venv, caches and build products"
 
@@ -22,6 +23,10 @@ test: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 format: $(STAMP)
 	$(BIN)/python -m ruff format .
@@ -42,5 +47,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "$(VENV) is ready."
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -197,6 +197,16 @@ def test_with_a_baseline_only_what_is_new_fails(call, tmp_path):
     assert call(*SINE, "--baseline", file)[0] == 1
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colours_are_for_those_who_want_them(no_color, call, monkeypatch):
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": no_color}.items():
+        monkeypatch.setenv(name, value)  # the first makes of standard output a terminal
+    out = call(*SINE)[1]
+    colours = re.findall(r"\x1b\[(?:\d+;)*([349][0-8])\b", out)
+    assert bool(colours) is not bool(no_color)
+    assert "PB101" in out
+
+
 @pytest.mark.parametrize(("fail_on", "status"), [("error", 1), ("warning", 1), ("info", 1), ("never", 0)])
 def test_fail_on(fail_on, status, call):
     assert call(*SINE, "--fail-on", fail_on)[0] == status
@@ -253,9 +263,12 @@ def test_ctrl_c_leaves_no_process(number, status, folder):
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = subprocess.Popen(command, cwd=folder, preexec_fn=heard, **pipes)
-    assert eventually(lambda: SLEEP in processes())
-    program.send_signal(number)
-    out, err = program.communicate(timeout=60)  # a loaded machine
+    try:
+        assert eventually(lambda: SLEEP in processes())
+        program.send_signal(number)
+        out, err = program.communicate(timeout=60)  # a loaded machine
+    finally:
+        program.terminate()
     assert (program.returncode, out, err.strip()) == (status, b"", b"")
     assert f"check {HANGING}" not in processes()
     assert eventually(lambda: SLEEP not in processes())
@@ -266,7 +279,7 @@ def processes():
 
 
 def eventually(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60  # a loaded machine
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return met
@@ -285,7 +298,6 @@ def test_help_and_version_do_not_load_torch():
     for arguments in (["--help"], ["check", "--help"], ["--version"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
-        assert len(result.stdout.splitlines()) <= 24
 
 
 def test_rules_lists_and_explains(call):

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 _CLEAN, _FOUND, _COULD_NOT_RUN, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
 
-_EPILOG = """\b
-Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run.
-Shell completion: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"  (or zsh_source, fish_source)
+_FILE = click.Path()
+"""Of what begins with the name of a file, so that a shell can complete it."""
+
+_STATUS = "Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run."
+_EPILOG = f"""\b
+{_STATUS}
+Completion in bash: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
 """
 
 
@@ -89,27 +93,21 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     help="Show the versions.",
 )
 def program() -> None:
-    """Audit custom autograd functions on PyTorch."""
+    """Check, make and write custom autograd functions of PyTorch."""
 
 
-@program.command(epilog=_EPILOG)
-@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
-@click.option("--inputs", metavar="FILE:FUNCTION", help="Function that gives example calls.")
-@click.option("--fix", is_flag=True, help="Replace wrong backwards by ones derived from their forwards.")
-@click.option("--diff", is_flag=True, help="Print what --fix would change, and write nothing.")
-@click.option("--unsafe-fixes", is_flag=True, help="Also fix what may be meant as it is, or cannot be proven.")
+@program.command(epilog=_STATUS, short_help="Audit custom autograd functions, and mend them.")
+@click.argument("targets", nargs=-1, required=True, type=_FILE, metavar="TARGET...")
+@click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
+@click.option("--fix", is_flag=True, help="Put derived backwards in place of wrong ones.")
+@click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
+@click.option("--unsafe-fixes", is_flag=True, help="Also fix what may be meant, or cannot be proven.")
 @reporting
 def check(
     targets: tuple[str, ...], inputs: str | None, fix: bool, diff: bool, unsafe_fixes: bool, **options: Any
 ) -> int:
-    """Audit every custom autograd function of each TARGET.
-
-    TARGET is a file, a module or a package, or one with the name of a function in it: ops.py, package.ops,
-    ops.py:Square. It is imported and run, as by a test runner.
-
-    With --fix, an autograd.Function whose backward is at fault gets one that is derived from its forward, once an
-    audit has found the new source right; the report is on the code after that. With --diff, the status is 1 if
-    there would be changes.
+    """Audit every custom autograd function of each TARGET: of a file, module or package, or one by name, as in
+    ops.py, package.ops, ops.py:Square. It is imported and run, as by a test runner.
     """
     from pullback.check.cases.given import loader
     from pullback.check.runner.importer import run_targets
@@ -136,10 +134,12 @@ def _mend(targets: tuple[str, ...], inputs: str | None, write: bool, unsafe: boo
     return reports.end(report) if write else int(changes)
 
 
-@program.command(context_settings={"allow_interspersed_args": False})
+@program.command(
+    context_settings={"allow_interspersed_args": False}, short_help="Run a program, and audit what it calls."
+)
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then go on.")
-@click.argument("name", metavar="PROGRAM")
+@click.argument("name", type=_FILE, metavar="PROGRAM")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @reporting
 def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | None, **options: Any) -> int:
@@ -154,8 +154,8 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
     return watched(name, list(arguments), is_module, steps, reports.audit, reports.end, lambda: _progress("auditing"))
 
 
-@program.command()
-@click.argument("target", metavar="TARGET:NAME")
+@program.command(short_help="Measure the errors of a function in ulp.")
+@click.argument("target", type=_FILE, metavar="TARGET:NAME")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Measure in this one; all four by default.")
 @click.option("--order", type=int, default=1, show_default=True, help="Of the derivatives, 0, 1 or 2.")
 @click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
@@ -195,8 +195,8 @@ def accuracy(
         click.echo(render_text(measured))
 
 
-@program.command()
-@click.argument("target", metavar="TARGET[:NAME]")
+@program.command(short_help="Search for accurate forms of ops.")
+@click.argument("target", type=_FILE, metavar="TARGET[:NAME]")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Of the inputs; float32 by default.")
 @click.option(
     "--wide",
@@ -225,8 +225,8 @@ def stabilise(
     render(renewal, _console())
 
 
-@program.command()
-@click.argument("target", metavar="TARGET:NAME")
+@program.command(short_help="Write a plain autograd.Function.")
+@click.argument("target", type=_FILE, metavar="TARGET:NAME")
 @click.option("--test", is_flag=True, help="A test file as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else it is printed.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")

@@ -39,7 +39,7 @@ _OPTIONS = (
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out what it has."),
     click.option("--update-baseline", is_flag=True, help="Write what is found to that file."),
-    click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, inputs drawn at random."),
+    click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, random inputs."),
 )
 
 

@@ -78,9 +78,9 @@ def regions_of(
         region.nodes.append(node)
         home[node] = region
     for node in graph.nodes:
-        region = home.get(node.all_input_nodes[0]) if is_sum(node) and node not in taken else None
-        if isinstance(region, Region) and not region.exact:  # what reads the sum waits for the region already
-            region.sums.append(node)
+        around = home.get(node.all_input_nodes[0]) if is_sum(node) and node not in taken else None
+        if isinstance(around, Region) and not exact:  # what reads the sum waits for the region already
+            around.sums.append(node)
     return [_finished(region) for region in found if len(region.nodes) + len(region.sums) >= FEWEST]
 
 

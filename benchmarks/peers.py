@@ -122,6 +122,7 @@ def _run(kernel: Kernel, given: Sequence[Tensor]) -> Callable[[], object]:
     layout, steps, scattered = kernel._layout(tuple(t.stride() for t in given))
     assert not scattered  # all of them lie as they did when the graph was recorded
     outputs = [torch.empty_strided(kernel.shape, stride, dtype=dtype).zero_() for stride, dtype in kernel.outputs]
+    outputs += [torch.zeros(size, dtype=dtype) for size, _, dtype in kernel.sums]
     pointers = [t.data_ptr() for t in (*given, *outputs)]
     keep, run = (given, outputs), kernel._run
 

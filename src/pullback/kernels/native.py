@@ -29,8 +29,9 @@ class Kernel:
 
     Attributes:
         source: in C++.
-        shape, stride: of the tensors; an input may have another.
-        outputs: stride and dtype of each.
+        shape, stride: of the tensors; an input may have another, and sums have.
+        outputs: stride and dtype of each but for sums.
+        sums: what they are like.
         is_direct: whether all tensors lie in memory alike, as recorded.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
@@ -38,12 +39,13 @@ class Kernel:
     def __init__(self, region: Region) -> None:
         self.source = source_of(region, build.header())
         inputs = [value_of(node) for node in region.inputs]
-        outputs = [value_of(node) for node in region.outputs]
-        self._run = build.function_of(self.source, len(inputs) + len(outputs) + 1)
+        outputs, sums = [value_of(node) for node in region.stored], [value_of(node) for node in region.sums]
+        self._run = build.function_of(self.source, len(inputs) + len(region.outputs) + 1)
         self.shape = tuple(region.shape)
-        self.stride = tuple(outputs[0].stride())
+        self.stride = tuple(value_of((region.stored or region.pointwise)[0]).stride())
         self._sizes = [tuple(x.shape) for x in inputs]
         self.outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
+        self.sums = [kind_of(y) for y in sums]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
         alike = all(tuple(x.stride()) == self.stride and x.shape == region.shape for x in inputs)
         alike = alike and all(stride == self.stride for stride, _ in self.outputs)
@@ -51,7 +53,8 @@ class Kernel:
         self.is_direct = bool(inputs) and alike
         if self.is_direct:
             last = (None, 1, math.prod(self.shape))
-            self.call = direct_call(self._run, list(map(kind_of, inputs)), list(map(kind_of, outputs)), last, self._any)
+            made = [*map(kind_of, outputs), *self.sums]
+            self.call = direct_call(self._run, list(map(kind_of, inputs)), made, last, self._any)
         self.call.kernel = self
 
     @property
@@ -75,9 +78,11 @@ class Kernel:
             inputs = tuple(dense(x, self.shape, self.stride) if i in scattered else x for i, x in enumerate(inputs))
         shape, stride = self.shape, self.stride
         outputs = [torch.empty_strided(shape, stride, dtype=dtype) for _, dtype in self.outputs]
-        pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]
+        sums = [torch.empty(size, dtype=dtype) for size, _, dtype in self.sums]
+        pointers = [t.data_ptr() for t in (*inputs, *outputs, *sums)]
         self._run(*pointers, steps, layout.rows, layout.columns)
-        return outputs[0] if len(outputs) == 1 else self._in_strides(outputs)
+        results = [*self._in_strides(outputs), *sums]
+        return results[0] if len(results) == 1 else results
 
     def _in_strides(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         return [

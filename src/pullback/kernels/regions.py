@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
+from pullback.kernels.sums import is_sum
 
 FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
@@ -26,16 +27,28 @@ class Region:
     Attributes:
         shape: of what each of them computes.
         exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
-        nodes: in the order of the graph.
+        nodes: in the order of the graph; sums come last.
+        sums: of these, those that are sums or means over everything.
         inputs: nodes outside that they read, but for constants.
-        outputs: of the nodes, those that are read outside.
+        outputs: of the nodes, those that are read outside; sums come last.
     """
 
     shape: torch.Size
     exact: bool = False
     nodes: list[fx.Node] = field(default_factory=list)
+    sums: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def pointwise(self) -> list[fx.Node]:
+        """The nodes but for sums."""
+        return self.nodes[: len(self.nodes) - len(self.sums)]
+
+    @property
+    def stored(self) -> list[fx.Node]:
+        """The outputs but for sums."""
+        return self.outputs[: len(self.outputs) - len(self.sums)]
 
 
 def regions_of(
@@ -64,7 +77,11 @@ def regions_of(
             found.append(region)
         region.nodes.append(node)
         home[node] = region
-    return [_finished(region) for region in found if len(region.nodes) >= FEWEST]
+    for node in graph.nodes:
+        around = home.get(node.all_input_nodes[0]) if is_sum(node) and node not in taken else None
+        if isinstance(around, Region) and not exact:  # what reads the sum waits for the region already
+            around.sums.append(node)
+    return [_finished(region) for region in found if len(region.nodes) + len(region.sums) >= FEWEST]
 
 
 def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:
@@ -86,6 +103,7 @@ def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> 
 
 
 def _finished(region: Region) -> Region:
+    region.nodes += region.sums
     inside = set(region.nodes)
     read = dict.fromkeys(a for node in region.nodes for a in node.all_input_nodes if a not in inside)
     region.inputs = [a for a in read if ops.constant_of(a) is None]

@@ -40,7 +40,7 @@ def single(module: fx.GraphModule) -> Single | None:
         return None
     (call,) = calls
     kernel: Any = call.target.kernel
-    if not isinstance(kernel, Kernel):  # of rows
+    if not isinstance(kernel, Kernel) or kernel.sums:  # of rows, or with results of another shape
         return None
     results: Any = module.graph.output_node().args[0]
     written = [call] if len(kernel.outputs) == 1 else [_part(call, i) for i in range(len(kernel.outputs))]

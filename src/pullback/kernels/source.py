@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pullback.kernels import ops
 from pullback.kernels.regions import Region, value_of
+from pullback.kernels.sums import names_of, over_sums
 from pullback.kernels.writer import Writer, vector_of
 
 
@@ -16,78 +17,89 @@ def source_of(region: Region, header: str) -> str:
     over columns, in elements), or null where each is as dense as the outputs, then rows and columns.
     """
     stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
-    results = [ops.STORED[value_of(node).dtype] for node in region.outputs]
+    results = [ops.STORED[value_of(node).dtype] for node in region.stored]
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
         '#include "ops.h"',
         '#include "loop.h"',
+        *(['#include "rows.h"', '#include "sums.h"'] if region.sums else []),
         "",
         *_span(region, stored, results),
         "",
-        *_rest(stored, results),
+        *_rest(stored, results, names_of(len(region.sums))),
         "",
-        *_run(stored, results),
+        *_run(region, stored, results),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _parameters(stored: Sequence[str], results: Sequence[str]) -> str:
+def _parameters(stored: Sequence[str], results: Sequence[str], partial: Sequence[str]) -> str:
     """Return those of what computes some columns of one row."""
     of_inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(stored)]
-    return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results))])
+    of_sums = [f"double* {t}" for t in partial]
+    return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results)), *of_sums])
 
 
 def _span(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
-    writer = Writer(region.nodes, region.outputs, names, region.exact, staged=True)
+    summed, partial = [node.all_input_nodes[0] for node in region.sums], names_of(len(region.sums))
+    writer = Writer(region.pointwise, [*region.stored, *summed], names, region.exact, staged=True)
     lines = [
         "template <bool DENSE>",
-        f"static void span({_parameters(stored, results)}) {{",
+        f"static void span({_parameters(stored, results, partial)}) {{",
+        *(f"  D sum_{t} = load({t});" for t in partial),
         *(f"  {line}" for line in writer.arrays()),
         "  for (int64_t i = 0; i < n; i += TILE * LANES) {",
         "    const int64_t end = n - i < TILE * LANES ? n : i + TILE * LANES;",
     ]
     for stage in range(writer.count):
         read = [(vector_of(node), region.inputs.index(node)) for node in writer.reads(stage)]
-        done = [(i, node) for i, node in enumerate(region.outputs) if writer.stage(node) == stage]
+        done = [(i, node) for i, node in enumerate(region.stored) if writer.stage(node) == stage]
+        added = [(t, node) for t, node in zip(partial, summed, strict=True) if writer.stage(node) == stage]
         lines += [
             "    for (int64_t at = i, k = 0; at < end; at += LANES, k++) {",
             *(f"      const {vector} x{i} = get<DENSE>(p{i}, at, s{i});" for vector, i in read),
             *(f"      {line}" for line in writer.lines(stage)),
             *(f"      store(q{i} + at, {writer.names[node]});" for i, node in done),
+            *(f"      sum_{t} = sum_{t} + wide({writer.names[node]});" for t, node in added),
             "    }",
         ]
-    return [*lines, "  }", "}"]
+    return [*lines, "  }", *(f"  store({t}, sum_{t});" for t in partial), "}"]
 
 
-def _rest(stored: Sequence[str], results: Sequence[str]) -> list[str]:
+def _rest(stored: Sequence[str], results: Sequence[str], partial: Sequence[str]) -> list[str]:
     """Return what computes the columns that do not fill a vector, as one that is padded."""
     padded = [f"const Padded<{t}> x{i}(p{i}, s{i}, n);" for i, t in enumerate(stored)]
     made = [f"Padded<{t}> y{i};" for i, t in enumerate(results)]
+    made += [f"double of_{t}[LANES] = {{}};" for t in partial]
     given = [*(f"x{i}.kept, 1" for i in range(len(stored))), *(f"y{i}.kept" for i in range(len(results)))]
+    given += [f"of_{t}" for t in partial]
     return [
-        f"static void rest({_parameters(stored, results)}) {{",
+        f"static void rest({_parameters(stored, results, partial)}) {{",
         *(f"  {line}" for line in (*padded, *made)),
         f"  span<true>(LANES, {', '.join(given)});",
         *(f"  y{i}.put(q{i}, n);" for i in range(len(results))),
+        *(f"  for (int64_t i = 0; i < n; i++) {t}[i] += of_{t}[i];" for t in partial),
         "}",
     ]
 
 
-def _run(stored: Sequence[str], results: Sequence[str]) -> list[str]:
+def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return what is exported: the loop over rows and blocks of columns, on several threads where it is long."""
+    partial = names_of(len(region.sums))
     parameters = [f"const {t}* p{i}" for i, t in enumerate(stored)]
     parameters += [f"{t}* q{i}" for i, t in enumerate(results)]
+    parameters += [f"{ops.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.sums)]
     n, m = range(len(stored)), range(len(results))
-    given = ", ".join([*(f"a{i}, s{i}" for i in n), *(f"b{i}" for i in m)])
-    rest = ", ".join([*(f"a{i} + whole * s{i}, s{i}" for i in n), *(f"b{i} + whole" for i in m)])
+    given = ", ".join([*(f"a{i}, s{i}" for i in n), *(f"b{i}" for i in m), *partial])
+    rest = ", ".join([*(f"a{i} + whole * s{i}, s{i}" for i in n), *(f"b{i} + whole" for i in m), *partial])
     return [
         f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t columns) {{',
         "  const int64_t blocks = (columns + BLOCK - 1) / BLOCK;",
         *(f"  const int64_t s{i} = steps ? steps[{2 * i + 1}] : 1;" for i in n),
-        "  auto work = [=](int64_t item) {",
+        f"  auto work = [=]({', '.join(['int64_t item', *(f'double* {t}' for t in partial)])}) {{",
         "    const int64_t r = item / blocks, c = item % blocks * BLOCK, at = r * columns + c;",
         "    const int64_t count = columns - c < BLOCK ? columns - c : BLOCK, whole = count / LANES * LANES;",
         *(f"    const {t}* a{i} = p{i} + (steps ? r * steps[{2 * i}] + c * s{i} : at);" for i, t in enumerate(stored)),
@@ -95,6 +107,9 @@ def _run(stored: Sequence[str], results: Sequence[str]) -> list[str]:
         f"    steps ? span<false>(whole, {given}) : span<true>(whole, {given});",
         f"    if (whole < count) rest(count - whole, {rest});",
         "  };",
-        "  over(rows * blocks, rows * columns, work);",
+        *(f"  {line}" for line in (over_sums(region.sums) if region.sums else _OVER)),
         "}",
     ]
+
+
+_OVER = ("over(rows * blocks, rows * columns, work);",)

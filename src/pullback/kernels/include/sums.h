@@ -1,0 +1,9 @@
+// Partial sums of a loop over blocks: as many whatever the number of threads, so that the result is the same.
+
+constexpr int64_t SHARES = 64;
+
+static inline D total(const double (&partial)[SHARES][LANES]) {
+  D sum = set(0., D{});
+  for (int64_t i = 0; i < SHARES; i++) sum = sum + load(partial[i]);
+  return lanes_sum(sum);
+}

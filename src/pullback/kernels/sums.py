@@ -1,0 +1,59 @@
+"""Sums and means over everything: the last thing that a region computes, in the loop that computes what they sum.
+
+Such a sum is a loss, or the gradient of a number that all elements share. Each block adds to one of a few partial sums
+in double precision, always the same ones, so that the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.kernels import ops
+
+aten = torch.ops.aten
+
+_SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Whether a node sums all elements of a tensor of a dtype that kernels compute, or is their mean."""
+    if node.target not in _SUMS or node.kwargs:
+        return False
+    args: Any = node.args
+    source, result = _torch.traced_value(args[0]), _torch.traced_value(node)
+    if not isinstance(source, Tensor) or not isinstance(result, Tensor):
+        return False
+    return (
+        result.numel() == 1 < source.numel()
+        and source.dtype == result.dtype
+        and source.dtype in ops.COMPUTED
+        and source.dtype != torch.bool
+    )
+
+
+def names_of(count: int) -> list[str]:
+    """Return the names of the partial sums."""
+    return [f"t{i}" for i in range(count)]
+
+
+def over_sums(sums: Sequence[fx.Node]) -> list[str]:
+    """Return the lines that do all `work`, each share of it with partial sums of its own, and add these up."""
+    lines = [f"double partial[{len(sums)}][SHARES][LANES] = {{}};", "const int64_t items = rows * blocks;"]
+    given = "".join(f", partial[{i}][share]" for i in range(len(sums)))
+    lines += [
+        "over(SHARES, rows * columns, [=, &partial](int64_t share) {",
+        "  const int64_t end = (share + 1) * items / SHARES;",
+        f"  for (int64_t item = share * items / SHARES; item < end; item++) work(item{given});",
+        "});",
+    ]
+    for i, node in enumerate(sums):
+        total = f"total(partial[{i}])"
+        if node.target in (aten.mean.default, aten.mean.dim):
+            total = f"{total} / set((double)(rows * columns), D{{}})"
+        lines.append(f"put(r{i}, as<{ops.COMPUTED[_torch.traced_value(node).dtype]}>({total}), 1);")
+    return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from pullback.errors import PullbackError
 from pullback.fix.arguments import Plain, with_arguments
 from pullback.fix.body import Backward, Wording
 from pullback.fix.model import CannotFixError, Derived
-from pullback.fix.ranks import agree, other_forms
+from pullback.fix.ranks import has_other_forms
 from pullback.fix.style import Style, rebound_in, style_of
 from pullback.write.example import in_single_precision
 from pullback.write.reading import definition_of, op_of
@@ -56,13 +55,10 @@ def _derived(subject: Subject, style: Style, args: Sequence[Any]) -> Derived:
     def plainly(args: Sequence[Any]) -> Derived:
         return make(args).derived()
 
-    special = not first.is_elementwise and _special(first)
-    forms = [] if first.is_elementwise else other_forms(plainly, subject.call, args)
-    lost = special or any(agree(subject.call, op_of(subject.target), other) for other in forms)
+    narrow = not first.is_elementwise and (_special(first) or has_other_forms(plainly, subject.call, args))
 
     def guarded(args: Sequence[Any]) -> Derived:
-        derived = make(args).derived(special or bool(forms))
-        return derived if lost else replace(derived, only="")
+        return make(args).derived(narrow)
 
     plain = [
         Plain(i, name, _free(name, style))

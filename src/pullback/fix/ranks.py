@@ -8,17 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.dtypes import has_derivative
 from pullback.fix.model import Derived
 
-_CLOSE = 1e-4
-"""In single precision; a backward for another number of dimensions is off by far more, or raises."""
 
-
-def other_forms(
-    derive: Callable[[Sequence[Any]], Derived], call: Callable[..., Any], args: Sequence[Any]
-) -> list[list[Any]]:
-    """Return calls with a dimension more or less that a forward takes, and for which the backward is another text.
+def has_other_forms(derive: Callable[[Sequence[Any]], Derived], call: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether a forward takes calls with a dimension more or less for which the backward is another text.
 
     Args:
         derive: makes the backward for a call.
@@ -26,25 +20,7 @@ def other_forms(
         args: of the example.
     """
     text = derive(args).body
-    return [other for other in _others(args) if _runs(call, other) and not _same(derive, other, text)]
-
-
-def agree(function: Callable[..., Any], formula: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether the gradients of a function are those of a formula, at a call."""
-    try:
-        pairs = list(zip(_gradients(function, args), _gradients(formula, args), strict=True))
-    except Exception:  # whatever a backward raises where it does not hold
-        return False
-    return all(torch.allclose(own, right, rtol=_CLOSE, atol=_CLOSE) for own, right in pairs)
-
-
-def _gradients(function: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
-    given = [a.detach().requires_grad_(has_derivative(a)) if isinstance(a, Tensor) else a for a in args]
-    result = function(*given)
-    outs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
-    leaves = [a for a in given if isinstance(a, Tensor) and a.requires_grad]
-    weights = [torch.linspace(0.5, 1.5, out.numel(), dtype=out.dtype).reshape(out.shape) for out in outs]
-    return list(torch.autograd.grad(outs, leaves, weights, materialize_grads=True))
+    return any(_runs(call, other) and not _same(derive, other, text) for other in _others(args))
 
 
 def _same(derive: Callable[[Sequence[Any]], Derived], args: Sequence[Any], text: tuple[str, ...]) -> bool:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pullback.graph.record import trace_ops
 from pullback.kernels import native
 from pullback.kernels.eager import lower
 
@@ -124,3 +125,12 @@ def test_integers_and_other_sums_are_left_to_pytorch():
     x, k = normal(4, 50), torch.arange(200).view(4, 50)
     assert left(lowered(lambda x, k: [(x * x).exp().sum(0), (k + k).sum()], x, k)[0])
     assert left(lowered(lambda x: [(x * x).sum(dtype=torch.float64)], x)[0])
+
+
+def test_sizes_that_depend_on_values_are_not_asked_for():
+    """As of what a mask picks."""
+    x = normal(50)
+    graph = trace_ops(lambda x: [x[x > 0].sum(), (x * x + x).sum()], x)
+    (module,) = native.lowered([graph], [False])
+    got = lower(module)(x)
+    torch.testing.assert_close(got, [x[x > 0].sum(), (x * x + x).sum()])

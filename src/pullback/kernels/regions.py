@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
-from pullback.kernels.sums import is_sum
+from pullback.kernels.sums import SUMS, is_sum
 
 FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
@@ -77,9 +77,9 @@ def regions_of(
             found.append(region)
         region.nodes.append(node)
         home[node] = region
-    for node in graph.nodes:
-        around = home.get(node.all_input_nodes[0]) if is_sum(node) and node not in taken else None
-        if isinstance(around, Region) and not exact:  # what reads the sum waits for the region already
+    for node in graph.nodes if not exact else ():
+        around = home.get(node.args[0]) if node.target in SUMS and node not in taken else None
+        if isinstance(around, Region) and is_sum(node):  # what reads the sum waits for the region already
             around.sums.append(node)
     return [_finished(region) for region in found if len(region.nodes) + len(region.sums) >= FEWEST]
 

@@ -17,19 +17,21 @@ from pullback.kernels import ops
 
 aten = torch.ops.aten
 
-_SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
+SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
 
 
 def is_sum(node: fx.Node) -> bool:
-    """Whether a node sums all elements of a tensor of a dtype that kernels compute, or is their mean."""
-    if node.target not in _SUMS or node.kwargs:
+    """Whether a node that sums what a region computes sums all of it, in a dtype that kernels compute, or is its mean.
+
+    The sizes of other nodes may be unknown, and may not be asked for.
+    """
+    if node.target not in SUMS or node.kwargs:
         return False
     args: Any = node.args
     source, result = _torch.traced_value(args[0]), _torch.traced_value(node)
-    if not isinstance(source, Tensor) or not isinstance(result, Tensor):
-        return False
     return (
-        result.numel() == 1 < source.numel()
+        isinstance(result, Tensor)
+        and result.numel() == 1 < source.numel()
         and source.dtype == result.dtype
         and source.dtype in ops.COMPUTED
         and source.dtype != torch.bool

@@ -89,6 +89,25 @@ def test_right_gradients_are_not_accused(shape):
     assert in_depth(Scale, normal(*shape), normal(*shape, seed=1), 2.0, budget=3) is None
 
 
+def test_a_constant_is_not_passed_as_a_variable_too():
+    """Of x·x the gradient is 2x, of which the backward gives x, as it should: the other x is no variable to it."""
+
+    class Filtered(Function):
+        @staticmethod
+        def forward(ctx, x, fixed):
+            ctx.save_for_backward(fixed)
+            return x * fixed
+
+        @staticmethod
+        def backward(ctx, g):
+            (fixed,) = ctx.saved_tensors
+            return g * fixed, None
+
+    example = case_of(Filtered, normal(3), normal(3, seed=1))
+    audit = Audit(subject_of(Filtered), Options(budget=4, deep=True), example, [], Silent())
+    assert smallest_drawn(audit, {1}) is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(cases_like(case_of(Scale, normal(3, 5), normal(3, 5, seed=1), 2.0)))
 def test_cases_are_inputs_of_the_same_function(case):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import time
@@ -16,6 +15,7 @@ from pullback.check.cases.repro import script
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.trial import Raised
+from pullback.check.variants import constant_inputs
 from pullback.errors import OptionError
 
 if TYPE_CHECKING:
@@ -60,9 +60,13 @@ def smallest_drawn(audit: Audit, settled: Collection[int]) -> FirstOrder | None:
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
     )
     set_hypothesis_home_dir(os.devnull)  # where no folder can be made; by default it leaves one where it runs
-    with contextlib.suppress(HypothesisException):  # none found; or out of time, which it takes for a flaky test
-        hypothesis.find(cases_like(audit.base), tried.is_wrong, settings=settings, random=Random(audit.options.seed))
-    set_hypothesis_home_dir(None)
+    cases = cases_like(audit.base, constant_inputs(audit))
+    try:
+        hypothesis.find(cases, tried.is_wrong, settings=settings, random=Random(audit.options.seed))
+    except HypothesisException:  # none found; or out of time, which it takes for a flaky test
+        pass
+    finally:
+        set_hypothesis_home_dir(None)
     return tried.found
 
 

@@ -26,7 +26,12 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         yield given, None
     for case in without_optional(audit):
         yield case, None
-    for cases in (values.other_values(base), passed_twice(audit), sizes.other_sizes(base), with_one_between(audit)):
+    for cases in (
+        values.other_values(base),
+        values.shared(base, constant_inputs(audit)),
+        sizes.other_sizes(base),
+        with_one_between(audit),
+    ):
         for case in cases:
             yield case, None
     for case in () if audit.draws else layouts.other_layouts(base):
@@ -49,16 +54,14 @@ def without_optional(audit: Facts) -> Iterator[Case]:
             yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
 
 
-def passed_twice(audit: Facts) -> Iterator[Case]:
-    """Yield the example with one tensor as two arguments, unless the backward gives one of the two no gradient.
+def constant_inputs(audit: Facts) -> set[int]:
+    """Return the positions of inputs to which the backward gives no gradient on the example.
 
-    Where that is a fault, it is told of the example; the other argument's gradient is then right without its part.
+    Where that is a fault, it is told of the example. No tensor is passed as one of these and as another argument: the
+    other's gradient would be right without its part.
     """
     gradients = audit.base_result.gradients if audit.base_result is not None else []
-    constant = {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
-    for case in values.shared(audit.base):
-        if not any(case.values[p] is case.values[q] for p in constant for q in case.wrt if p != q):
-            yield case
+    return {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
 
 
 def with_one_between(audit: Facts) -> Iterator[Case]:

@@ -278,3 +278,14 @@ def test_the_middle_of_equal_values_may_go_to_any_of_them():
     assert status(median, torch.zeros(5, dtype=torch.float64)) == ["ok"]
     assert status(median, torch.arange(5, dtype=torch.float64)) == ["ok"]
     assert status(double, torch.arange(5, dtype=torch.float64)) == ["wrong"]
+
+
+def test_a_forward_that_refuses_a_mixture_of_elements_is_compared_all_the_same():
+    def median(x):
+        if x.unique().numel() > 2:
+            raise ValueError("too many values")
+        return x.median(0).values
+
+    assert status(function(median, lambda g, x: g * torch.ones_like(x)), torch.zeros(5, dtype=torch.float64)) == [
+        "wrong"
+    ]

@@ -7,6 +7,7 @@ simplest first, to which hypothesis shrinks: small sizes, the example's own valu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -25,14 +26,17 @@ _MOST = 17
 
 
 @st.composite
-def cases_like(draw: st.DrawFn, base: Case) -> Case:
-    """Draw a case from a working example: sizes, values, then dtype and layouts, or one tensor passed twice."""
+def cases_like(draw: st.DrawFn, base: Case, apart: Collection[int] = ()) -> Case:
+    """Draw a case from a working example: sizes, values, then dtype and layouts, or one tensor passed twice.
+
+    No tensor at a position in `apart` is passed as another argument, too.
+    """
     case, labels = _sized(draw, base)
     for position in case.wrt:
         if not is_structured(case.values[position]):
             case, label = _valued(draw, case, position)
             labels += label
-    same = draw(st.sampled_from([None, *shared(case)]))
+    same = draw(st.sampled_from([None, *shared(case, apart)]))
     if same is not None:  # in another dtype or layout they would be two
         return replace(same, label=", ".join([*labels, same.label]))
     narrow = draw(st.sampled_from([None, *other_dtypes(case)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -91,10 +91,11 @@ def _spread(t: Tensor, offset: float) -> Tensor:
     return (even + offset * 24 / t.numel())[order].reshape(t.shape).to(t.dtype)
 
 
-def shared(case: Case) -> Iterator[Case]:
-    """Yield the case with one tensor passed as two arguments, for each pair of equal shape."""
-    for order, first in enumerate(case.wrt):
-        for second in case.wrt[order + 1 :]:
+def shared(case: Case, apart: Collection[int] = ()) -> Iterator[Case]:
+    """Yield the case with one tensor passed as two arguments, for each pair of one shape, but for those at `apart`."""
+    free = [p for p in case.wrt if p not in apart]
+    for order, first in enumerate(free):
+        for second in free[order + 1 :]:
             a, b = case.values[first], case.values[second]
             if a.shape == b.shape and a.dtype == b.dtype:
                 yield case.with_values({second: a}, f"{case.names[second]} the same tensor as {case.names[first]}")

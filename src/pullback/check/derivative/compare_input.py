@@ -240,7 +240,10 @@ def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], w
     scale = step_scale(x).flatten()
     for place, (i, _) in enumerate(results):
         mixture[i] = scale[i] * _UNEQUAL[place % len(_UNEQUAL)]
-    estimate = sampler.derivative(order, within(mixture.reshape(x.shape), x), disagrees=lambda _: True)
+    try:
+        estimate = sampler.derivative(order, within(mixture.reshape(x.shape), x), disagrees=lambda _: True)
+    except Raised:
+        return False
     low, high, bar = sampler.project(estimate)
     sizes = [abs(float(mixture[i])) for i, _ in results]
     parts = sum(float(mixture[i]) * (c.low + c.high) / 2 for i, c in results)

@@ -633,6 +633,22 @@ def without_saved_tensors_hooks() -> Iterator[None]:
         torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
+def has_saved_tensors_hooks() -> bool:
+    """Whether what autograd saves is handed to hooks of the caller, who may keep it.
+
+    Relies on `torch._C._autograd._top_saved_tensors_default_hooks`.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
+
+
+def keeps_graph() -> bool:
+    """Whether the graph of the backward pass that is running can be gone through again (`retain_graph`).
+
+    Relies on `torch._C._autograd._get_current_graph_task_keep_graph`, which says so outside of a backward pass.
+    """
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
+
+
 def kernel_of(op: Any) -> Any:
     """Return what an ATen op calls, without the Python wrapper around it.
 

@@ -31,6 +31,7 @@ class _Kernels(torch.autograd.Function):
             results = kernels.forward(*tensors)
         outputs, computed = results[: kernels.n_outputs], results[kernels.n_outputs :]
         ctx.kernels = kernels
+        ctx.is_spent = kernels.spending is not None and not _torch.has_saved_tensors_hooks()
         ctx.save_for_backward(*tensors, *computed)
         if kernels.dead:
             ctx.mark_non_differentiable(*(outputs[i] for i in kernels.dead))
@@ -38,17 +39,28 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, cotangents))
+        is_spent = ctx.is_spent and not _torch.keeps_graph()
+        return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, cotangents, is_spent))
 
 
-def gradients_of(kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the gradient of each input, in a backward pass; `kept` are the inputs and what was computed."""
+def gradients_of(
+    kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[Tensor], is_spent: bool = False
+) -> list[Tensor | None]:
+    """Return the gradient of each input, in a backward pass.
+
+    Args:
+        kernels: of the call.
+        kept: the inputs, and what was computed.
+        cotangents: of the outputs.
+        is_spent: whether what was computed may be written over.
+    """
     if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
         gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
     else:
         watched = is_watched((*kept, *cotangents))
         gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
-        backward = kernels.joint.backward.forward if watched else kernels.backward
+        ours = (kernels.spending if is_spent else None) or kernels.backward
+        backward = kernels.joint.backward.forward if watched else ours
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
     by_input: list[Tensor | None] = [None] * kernels.n_inputs
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):

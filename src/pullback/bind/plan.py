@@ -17,8 +17,10 @@ from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.joint import Joint, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
+from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
+from pullback.kernels.reuse import is_fresh, reusing
 from pullback.kernels.single import Single, single
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class Kernels:
             for, and whether our own read it, which take any.
         dead: positions of the outputs that have no derivative.
         result: what comes out, its tensors taken out.
+        spending: the backward where what was computed for it is needed no more, and may be written over; none where
+            that saves nothing.
         again: how the gradient is computed where autograd records it too, as an op of its own; none for PyTorch's
             kernels, where native ops do.
         singles: the kernels that forward and backward are, where they are one each.
@@ -58,6 +62,7 @@ class Kernels:
     layouts: tuple[tuple[int, tuple[int, ...], bool], ...]
     dead: tuple[int, ...]
     result: Tree
+    spending: Callable[..., Any] | None = None
     again: Run | None = None
     singles: tuple[Single, Single] | None = None
 
@@ -195,8 +200,28 @@ def _kernels(
         layouts=tuple((i, cotangent_stride(results[i]), own) for i, own in zip(joint.connected, ours, strict=True)),
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
         result=Tree.of_leaves(outputs, spec),
+        spending=_spending(joint, forward_graph, backward_graph),
         singles=(one, other) if one and other else None,
     )
+
+
+def _spending(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -> Callable[..., Any] | None:
+    """Return a backward that may write over what the forward has computed for it and for nobody else."""
+    results: Any = forward.graph.output_node().args[0]
+    computed = iter(results[joint.n_outputs :])
+    places = backward.graph.find_nodes(op="placeholder")
+    given = []
+    for place, i in zip(places, joint.saved, strict=False):
+        made = next(computed) if i is None else None
+        if made is not None and results.count(made) == 1 and is_fresh(made) and not _is_viewed(made):
+            given.append(place.name)
+    module = reusing(backward, given) if given else None
+    return None if module is None else eager.lower(module)
+
+
+def _is_viewed(node: fx.Node) -> bool:
+    """Whether a result may lie in the memory of a value."""
+    return any(user.op != "output" and _torch.is_view(user.target) for user in node.users)
 
 
 def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:

@@ -8,6 +8,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
 from pullback.kernels.notice import noticed
 from pullback.kernels.regions import Region, regions_of, value_of
 from pullback.kernels.row_kernel import RowKernel
+from pullback.kernels.reuse import reusing
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled
@@ -32,12 +34,14 @@ class Kernel:
         shape, stride: of the tensors; an input may have another, and sums have.
         outputs: stride and dtype of each but for sums.
         sums: what they are like.
+        over: see `source.Source`.
         is_direct: whether all tensors lie in memory alike, as recorded.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
 
     def __init__(self, region: Region) -> None:
-        self.source = source_of(region, build.header())
+        written = source_of(region, build.header())
+        self.source, self.over = written.text, written.over
         inputs = [value_of(node) for node in region.inputs]
         outputs, sums = [value_of(node) for node in region.stored], [value_of(node) for node in region.sums]
         self._run = build.function_of(self.source, len(inputs) + len(region.outputs) + 1)
@@ -68,7 +72,16 @@ class Kernel:
 
         return call
 
-    def _any(self, *inputs: Tensor) -> Any:
+    def writing_over(self, taken: Mapping[int, int]) -> Callable[..., Any]:
+        """Return a call that writes outputs to the memory of inputs, where these are as dense as them."""
+
+        def over(*inputs: Tensor) -> Any:
+            return self._any(*inputs, taken=taken)
+
+        over.kernel = self  # type: ignore[attr-defined]
+        return over
+
+    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:
         strides = tuple([x.stride() for x in inputs])
         known = self._layouts.get(strides)
         if known is None:
@@ -77,7 +90,12 @@ class Kernel:
         if scattered:
             inputs = tuple(dense(x, self.shape, self.stride) if i in scattered else x for i, x in enumerate(inputs))
         shape, stride = self.shape, self.stride
-        outputs = [torch.empty_strided(shape, stride, dtype=dtype) for _, dtype in self.outputs]
+        outputs = [
+            inputs[taken[i]]
+            if i in taken and inputs[taken[i]].stride() == stride
+            else torch.empty_strided(shape, stride, dtype=dtype)
+            for i, (_, dtype) in enumerate(self.outputs)
+        ]
         sums = [torch.empty(size, dtype=dtype) for size, _, dtype in self.sums]
         pointers = [t.data_ptr() for t in (*inputs, *outputs, *sums)]
         self._run(*pointers, steps, layout.rows, layout.columns)
@@ -133,10 +151,11 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
         else:
             made = [_made(region) for region in every]
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
-    return [
+    rebuilt = [
         _Rebuilt(module, of_one, kernels).module if of_one else module
         for module, of_one in zip(modules, regions, strict=True)
     ]
+    return [reusing(module) or module for module in rebuilt]
 
 
 def _made(region: Region | RowRegion) -> Kernel | RowKernel:
@@ -159,6 +178,7 @@ class _Rebuilt:
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 self._made[node] = self._graph.placeholder(node.name)
+                self._made[node].meta = dict(node.meta)
         for node in module.graph.nodes:
             if node.op != "output":
                 self._place(node)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ class RowKernel:
 
     Attributes:
         source: in C++.
+        over: see `source.Source`.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
 
     def __init__(self, region: RowRegion) -> None:
-        self.source = row_source_of(region, build.header())
+        written = row_source_of(region, build.header())
+        self.source, self.over = written.text, written.over
         self._run = build.function_of(self.source, len(region.inputs) + len(region.outputs) + 1)
         self._shape = tuple(region.shape)
         self._rows, self._columns = math.prod(self._shape[:-1]), self._shape[-1]
@@ -48,7 +51,16 @@ class RowKernel:
         call.kernel = self
         self.call = call
 
-    def _any(self, *inputs: Tensor) -> Any:
+    def writing_over(self, taken: Mapping[int, int]) -> Callable[..., Any]:
+        """Return a call that writes outputs to the memory of inputs, where these are as dense as them."""
+
+        def over(*inputs: Tensor) -> Any:
+            return self._any(*inputs, taken=taken)
+
+        over.kernel = self  # type: ignore[attr-defined]
+        return over
+
+    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:
         strides = tuple([x.stride() for x in inputs])
         known = self._layouts.get(strides)
         if known is None:
@@ -56,7 +68,12 @@ class RowKernel:
         steps, scattered = known
         if scattered:
             inputs = tuple(self._dense(x, i) if i in scattered else x for i, x in enumerate(inputs))
-        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        outputs = [
+            inputs[taken[i]]
+            if i in taken and inputs[taken[i]].is_contiguous()
+            else torch.empty(shape, dtype=dtype)
+            for i, (shape, dtype) in enumerate(self._outputs)
+        ]
         pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]
         self._run(*pointers, steps, self._rows, self._columns)
         return outputs[0] if len(outputs) == 1 else outputs

@@ -5,7 +5,7 @@ Sums are taken in double precision and rounded once. Values of a row are vectors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import fx
 from pullback.kernels import ops
 from pullback.kernels.regions import value_of
 from pullback.kernels.rows import RowRegion, is_reduction
+from pullback.kernels.source import Source
 from pullback.kernels.writer import Writer, vector_of
 
 aten = torch.ops.aten
@@ -45,13 +46,14 @@ _REDUCTIONS: Mapping[Any, _Reduction] = {
 }
 
 
-def row_source_of(region: RowRegion, header: str) -> str:
+def row_source_of(region: RowRegion, header: str) -> Source:
     """Return the C++ source of a region of rows, for a header of vectors; `run` is what it exports.
 
     `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and over
     columns, in elements; over columns 0 or 1), then rows and columns.
     """
-    return "\n".join(_Rows(region).source(header)) + "\n"
+    writer = _Rows(region)
+    return Source("\n".join(writer.source(header)) + "\n", frozenset(writer.over()))
 
 
 class _Rows:
@@ -67,6 +69,7 @@ class _Rows:
         self._stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
         self._results = [ops.STORED[value_of(node).dtype] for node in region.outputs]
         self._values: dict[fx.Node, str] = {node: f"x{i}" for i, node in enumerate(region.inputs)}
+        self._last_read: dict[fx.Node, int] = {}
 
     def source(self, header: str) -> list[str]:
         """Return the lines of the file."""
@@ -77,6 +80,14 @@ class _Rows:
         for level in range(max(self._levels.values()) + 1):
             lines += [f"  {line}" for line in (*self._of_rows(level), *self._pass(level))]
         return [*lines, "}", "", *self._run()]
+
+    def over(self) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of an output and an input that it may be written over, once the source is written."""
+        for i, output in enumerate(self._region.outputs):
+            for j, a in enumerate(self._region.inputs):
+                alike = self._region.is_whole(output) and self._region.is_whole(a)
+                if alike and self._stored[j] == self._results[i] and self._last_read[a] <= self._levels[output]:
+                    yield i, j
 
     def _of_rows(self, level: int) -> list[str]:
         """Return the lines for what is computed of values of rows once the passes before a level are done."""
@@ -107,6 +118,7 @@ class _Rows:
         nodes = self._needed(ends)
         around = [a for a in region.inputs if not region.is_of_rows(a)]
         read = [a for a in around if a in ends or any(a in region.reads(n) for n in nodes)]
+        self._last_read.update(dict.fromkeys(read, level))
         writer = Writer(nodes, [n for n in ends if n in nodes], self._seen(self._values), prefix=f"v{level}_")
         body = writer.lines()
         value: Mapping[fx.Node, str] = writer.names

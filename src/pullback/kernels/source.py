@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pullback.kernels import ops
 from pullback.kernels.regions import Region, value_of
@@ -10,7 +11,21 @@ from pullback.kernels.sums import names_of, over_sums
 from pullback.kernels.writer import Writer, vector_of
 
 
-def source_of(region: Region, header: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a kernel is made of.
+
+    Attributes:
+        text: in C++.
+        over: pairs of an output and an input whose memory it may be written to, if they lie alike: of one dtype, and
+            no element is read after the one that is written in its place.
+    """
+
+    text: str
+    over: frozenset[tuple[int, int]]
+
+
+def source_of(region: Region, header: str) -> Source:
     """Return the C++ source of a region, for a header of vectors; `run` is what it exports.
 
     `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and
@@ -18,6 +33,9 @@ def source_of(region: Region, header: str) -> str:
     """
     stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
     results = [ops.STORED[value_of(node).dtype] for node in region.stored]
+    names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
+    summed = [node.all_input_nodes[0] for node in region.sums]
+    writer = Writer(region.pointwise, [*region.stored, *summed], names, region.exact, staged=True)
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
@@ -25,13 +43,22 @@ def source_of(region: Region, header: str) -> str:
         '#include "loop.h"',
         *(['#include "rows.h"', '#include "sums.h"'] if region.sums else []),
         "",
-        *_span(region, stored, results),
+        *_span(region, writer, stored, results),
         "",
         *_rest(stored, results, names_of(len(region.sums))),
         "",
         *_run(region, stored, results),
     ]
-    return "\n".join(lines) + "\n"
+    return Source("\n".join(lines) + "\n", frozenset(_over(region, writer)))
+
+
+def _over(region: Region, writer: Writer) -> Iterator[tuple[int, int]]:
+    last = {a: stage for stage in range(writer.count) for a in writer.reads(stage)}
+    for i, output in enumerate(region.stored):
+        for j, a in enumerate(region.inputs):
+            x, y = value_of(a), value_of(output)
+            if (x.shape, x.dtype) == (y.shape, y.dtype) and last.get(a, 0) <= writer.stage(output):
+                yield i, j
 
 
 def _parameters(stored: Sequence[str], results: Sequence[str], partial: Sequence[str]) -> str:
@@ -41,11 +68,9 @@ def _parameters(stored: Sequence[str], results: Sequence[str], partial: Sequence
     return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results)), *of_sums])
 
 
-def _span(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
+def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
-    names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
     summed, partial = [node.all_input_nodes[0] for node in region.sums], names_of(len(region.sums))
-    writer = Writer(region.pointwise, [*region.stored, *summed], names, region.exact, staged=True)
     lines = [
         "template <bool DENSE>",
         f"static void span({_parameters(stored, results, partial)}) {{",

@@ -1,0 +1,62 @@
+"""Writes several ops of a graph where one stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.blank import blank_of
+from pullback.kernels.regions import is_ours, value_of
+from pullback.kernels.rows import is_reduction
+
+aten = torch.ops.aten
+
+
+class Spelling:
+    """Writes ops in front of a node that they stand for, on values like that of the op's operand."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self.graph, self.node = graph, node
+        self.args: list[Any] = list(node.args)
+
+    def call(self, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """Add an op on the operand that it takes first."""
+        return self._added(target, args, value_of(args[0]))
+
+    def of_rows(self, x: fx.Node, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """Add an op that gives one number for each row of x."""
+        value = value_of(x)
+        like = torch.empty((*value.shape[:-1], 1), dtype=value.dtype, device=_torch.META)
+        return self._added(target, args, blank_of(like))
+
+    def reduced(self, target: Callable[..., Any], x: fx.Node) -> fx.Node | None:
+        """Add a reduction over the last dimension, if kernels compute it."""
+        made = self.of_rows(x, target, x, [-1], True)
+        if not is_reduction(made):
+            self.graph.erase_node(made)
+            return None
+        return made
+
+    def _added(self, target: Callable[..., Any], args: tuple[Any, ...], value: Tensor) -> fx.Node:
+        with self.graph.inserting_before(self.node):
+            made = self.graph.call_function(target, args)
+        made.meta["val"] = value
+        return made
+
+    def decayed(self, x: fx.Node) -> fx.Node | None:
+        """Return exp(−|x|), if kernels compute it."""
+        size = self.call(aten.abs.default, x)
+        if not is_ours(size):
+            self.graph.erase_node(size)
+            return None
+        return self.call(aten.exp.default, self.call(aten.neg.default, size))
+
+    def replace(self, made: fx.Node, node: fx.Node | None = None) -> None:
+        """Have an op stand for the node, or for another one."""
+        old = node or self.node
+        made.meta = dict(old.meta)
+        old.replace_all_uses_with(made)

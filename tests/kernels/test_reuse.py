@@ -1,0 +1,179 @@
+"""Kernels that write over what nothing else reads, and what they must not write over."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pullback
+from pullback.kernels import reuse
+from pullback.kernels.eager import lower
+from pullback.kernels.native import lowered
+
+ROWS, COLUMNS = 300, 256
+
+
+@pytest.fixture(autouse=True)
+def _small_too(monkeypatch):
+    monkeypatch.setattr(reuse, "_LARGE", 0)
+
+
+def graph_of(function, *given):
+    return make_fx(lambda *xs: list(function(*xs)), tracing_mode="fake")(*given)
+
+
+def written_over(module):
+    return [node for node in module.graph.nodes if getattr(node.target, "__name__", "") == "over"]
+
+
+def matrices(*sizes):
+    return [torch.randn(*size) for size in sizes]
+
+
+def gate(x, w):
+    z = x @ w
+    return z * torch.sigmoid(z)
+
+
+def softmax(x, w):
+    z = (x @ w).view(-1, 2, w.shape[1])
+    e = torch.exp(z - z.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("function", [gate, softmax], ids=lambda f: f.__name__)
+def test_a_product_that_one_kernel_reads_is_written_over(native, function):
+    given = matrices((ROWS, 8), (8, COLUMNS))
+    module = lowered([graph_of(lambda *xs: [function(*xs)], *given)], [False])[0]
+    assert len(written_over(module)) == 1
+    assert torch.allclose(lower(module)(*given)[0], function(*given), atol=1e-6)
+
+
+def also_returned(x, w):
+    z = x @ w
+    return z, torch.exp(z) * 2
+
+
+def viewed_and_returned(x, w):
+    z = x @ w
+    return z[:3], torch.exp(z) * 2
+
+
+def read_twice(x, w):
+    z = x @ w
+    return z.sum(0), torch.exp(z) * 2, z @ w.t()
+
+
+def of_an_input(x, w):
+    return torch.exp(x) * 2, x @ w
+
+
+def of_a_row(x, w):
+    z = x @ w
+    return (torch.exp(z[0]) * 2).expand(5, -1), torch.exp(z[0]) * 3
+
+
+@pytest.mark.parametrize("function", [also_returned, viewed_and_returned, read_twice, of_an_input, of_a_row])
+def test_what_is_read_elsewhere_stays(native, function):
+    given = matrices((ROWS, 8), (8, COLUMNS))
+    kept = [x.clone() for x in given]
+    module = lowered([graph_of(function, *given)], [False])[0]
+    assert not written_over(module)
+    for ours, theirs in zip(lower(module)(*given), function(*given), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    assert all(map(torch.equal, given, kept))
+
+
+def test_an_input_that_a_later_pass_reads_is_not_written_over(native):
+    """A pass over a row stores `z + 1`, and the next one reads z again."""
+
+    def function(x, w):
+        z = x @ w
+        return z + 1, (z - z.amax(-1, keepdim=True)).exp()
+
+    given = matrices((ROWS, 8), (8, COLUMNS))
+    module = lowered([graph_of(function, *given)], [False])[0]
+    for ours, theirs in zip(lower(module)(*given), function(*given), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_an_input_that_a_later_loop_of_a_tile_reads_is_not_written_over(native):
+    """Chains are cut into loops; what the first stores, a later one must not have needed."""
+
+    def function(x, w):
+        z = x @ w
+        return torch.exp(z), torch.log1p(torch.exp(torch.sin(torch.exp(z)))) * z
+
+    given = [x / 4 for x in matrices((ROWS, 8), (8, COLUMNS))]
+    module = lowered([graph_of(function, *given)], [False])[0]
+    for ours, theirs in zip(lower(module)(*given), function(*given), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def linear_loss(x, w, k):
+    return F.cross_entropy(x @ w.t(), k)
+
+
+@pytest.fixture
+def call(native):
+    """An op whose forward computes a large value for its backward; its inputs and their gradients."""
+    op = pullback.function(stable=False, backend="native")(linear_loss)
+    x, w = (t.requires_grad_() for t in matrices((ROWS, 8), (COLUMNS, 8)))
+    k = torch.randint(COLUMNS, (ROWS,))
+    return op, (x, w, k), torch.autograd.grad(linear_loss(x, w, k), [x, w])
+
+
+def same(gradients, expected):
+    return all(torch.allclose(a, b, atol=1e-7) for a, b in zip(gradients, expected, strict=True))
+
+
+def computed_by(out):
+    return next(t for t in out.grad_fn.saved_tensors if t.shape == (ROWS, COLUMNS))
+
+
+def test_the_backward_writes_over_what_was_computed_for_it(call):
+    op, (x, w, k), expected = call
+    out = op(x, w, k)
+    computed, before = computed_by(out), computed_by(out).clone()
+    assert same(torch.autograd.grad(out, [x, w]), expected)
+    assert not torch.equal(computed, before)
+
+
+def test_a_graph_that_is_kept_is_not_written_over(call):
+    op, (x, w, k), expected = call
+    out = op(x, w, k)
+    computed, before = computed_by(out), computed_by(out).clone()
+    for keep in (True, True, False):
+        assert torch.equal(computed, before)
+        assert same(torch.autograd.grad(out, [x, w], retain_graph=keep), expected)
+
+
+def test_what_hooks_are_handed_is_not_written_over(call):
+    op, (x, w, k), expected = call
+    packed = []
+
+    def pack(t):
+        packed.append((t, t.detach().clone()))
+        return t
+
+    with saved_tensors_hooks(pack, lambda t: t):
+        out = op(x, w, k)
+    assert same(torch.autograd.grad(out, [x, w]), expected)
+    assert all(torch.equal(now, before) for now, before in packed)
+
+
+def test_an_output_that_is_saved_is_not_written_over(native):
+    op = pullback.function(stable=False, backend="native")(lambda x, w: F.log_softmax(x @ w, -1))
+    x, w = (t.requires_grad_() for t in matrices((ROWS, 8), (8, COLUMNS)))
+    y = op(x, w)
+    before = y.detach().clone()
+    y.sum().backward()
+    assert torch.equal(y, before)
+
+
+def test_steps_one_after_another_agree(call):
+    """Memory goes round: that of one step may be that of the next."""
+    op, (x, w, k), expected = call
+    for _ in range(4):
+        assert same(torch.autograd.grad(op(x, w, k), [x, w]), expected)

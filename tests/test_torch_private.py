@@ -405,6 +405,25 @@ def test_hooks_of_the_caller_can_be_left_out():
         assert len(packed) == 1
 
 
+def test_hooks_of_saved_tensors_are_seen():
+    assert not _torch.has_saved_tensors_hooks()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert _torch.has_saved_tensors_hooks()
+    assert not _torch.has_saved_tensors_hooks()
+
+
+def test_a_backward_pass_says_whether_its_graph_is_kept():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    y = x.sin().sum()
+    y.grad_fn.register_prehook(lambda g: seen.append(_torch.keeps_graph()))
+    y.backward(retain_graph=True)
+    torch.autograd.grad(y, x, create_graph=True)
+    y.backward()
+    assert seen == [True, True, False]
+    assert _torch.keeps_graph()
+
+
 def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     records = []

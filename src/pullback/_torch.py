@@ -638,7 +638,7 @@ def has_saved_tensors_hooks() -> bool:
 
     Relies on `torch._C._autograd._top_saved_tensors_default_hooks`.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def keeps_graph() -> bool:
@@ -646,7 +646,7 @@ def keeps_graph() -> bool:
 
     Relies on `torch._C._autograd._get_current_graph_task_keep_graph`, which says so outside of a backward pass.
     """
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def kernel_of(op: Any) -> Any:

@@ -19,8 +19,8 @@ from pullback.kernels.direct import direct_call, kind_of
 from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
 from pullback.kernels.notice import noticed
 from pullback.kernels.regions import Region, regions_of, value_of
-from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.reuse import reusing
+from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled

@@ -54,7 +54,7 @@ def reusing(module: fx.GraphModule, given: Collection[str] = ()) -> fx.GraphModu
     graph.output(graph.graph_copy(module.graph, made))
     changed = False
     for node in graph.nodes:
-        kernel = getattr(node.target, "kernel", None)
+        kernel: Any = getattr(node.target, "kernel", None)
         taken: dict[int, int] = {}
         for output, i in sorted(kernel.over) if kernel is not None else ():
             if output not in taken and i not in taken.values() and _may_go(node.args[i], node, given):

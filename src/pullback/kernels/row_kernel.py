@@ -69,9 +69,7 @@ class RowKernel:
         if scattered:
             inputs = tuple(self._dense(x, i) if i in scattered else x for i, x in enumerate(inputs))
         outputs = [
-            inputs[taken[i]]
-            if i in taken and inputs[taken[i]].is_contiguous()
-            else torch.empty(shape, dtype=dtype)
+            inputs[taken[i]] if i in taken and inputs[taken[i]].is_contiguous() else torch.empty(shape, dtype=dtype)
             for i, (shape, dtype) in enumerate(self._outputs)
         ]
         pointers = [x.data_ptr() for x in inputs] + [y.data_ptr() for y in outputs]

@@ -53,7 +53,7 @@ def _loss_backward(to: Spelling, loss: fx.Node, y: fx.Node) -> None:
 def _is_over_rows(node: fx.Node, x: fx.Node, dim: int) -> bool:
     """Whether an op goes over the last dimension, of values that it neither widens nor narrows."""
     value = value_of(x)
-    return value.dim() > 1 and dim % value.dim() == value.dim() - 1 and value.dtype == value_of(node).dtype
+    return bool(value.dim() > 1 and dim % value.dim() == value.dim() - 1 and value.dtype == value_of(node).dtype)
 
 
 def _cotangent_of_rows(g: Tensor, k: Tensor, weight: Tensor | None, ignored: int, total: Any) -> Tensor:

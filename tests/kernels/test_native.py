@@ -23,6 +23,8 @@ from pullback.kernels import backend, build, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
+from pullback.numerics.emit import emit
+from pullback.numerics.piecewise import read
 from tests.wrappers import Wrapper
 
 
@@ -573,3 +575,19 @@ def test_what_a_formula_reads_has_changed_before_its_second_derivative(native, m
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     with pytest.raises(pullback.DerivativeError, match="has changed between"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+PIECES = """x <= -2.0: exp(x) * x  [float64]
+x <= 1.0: poly(x, 1, 0, 0.5, 1e-9, 1e-10, 1.0, -0.5, 0.25)
+otherwise: x - exp(x)"""
+
+
+def test_a_form_in_pieces_is_one_kernel(native):
+    """Polynomials among them, and what is computed in float64: its results are float32 where they are chosen."""
+    form = emit(read(PIECES.splitlines(), ("x",)), ["x"], torch.float32, "form")
+    x = torch.linspace(-5, 5, 300)
+    module = lowered([graph_of(lambda x: [form(x)], x)], [False])[0]
+    (kernel,) = [node.target.kernel for node in module.graph.nodes if node.op == "call_function"]
+    assert is_kernel(kernel.call)
+    assert kernel.source.count("narrow(") == 1
+    assert torch.allclose(lower(module)(x)[0], form(x), rtol=1e-6)

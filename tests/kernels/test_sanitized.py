@@ -87,7 +87,7 @@ def sanitized(folder, dtype, change=lambda source: source):
     types = TYPES.format(STORED[dtype])
     outputs = [STORED.get(node.meta["val"].dtype, "bool") for node in region.outputs]
     types += "\n".join(f"using Y{i} = {name};" for i, name in enumerate(outputs))
-    return ran(folder, change(source_of(region, build.header())) + types + MAIN)
+    return ran(folder, change(source_of(region, build.header()).text) + types + MAIN)
 
 
 def sanitized_rows(folder, dtype, change=lambda source: source):
@@ -100,7 +100,7 @@ def sanitized_rows(folder, dtype, change=lambda source: source):
     x, b = torch.zeros(8, 16, dtype=dtype), torch.zeros(16, dtype=dtype)
     (region,) = row_regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
     assert [region.is_whole(node) for node in region.outputs] == [False, True, False]
-    return ran(folder, change(row_source_of(region, build.header())) + TYPES.format(STORED[dtype]) + ROWS)
+    return ran(folder, change(row_source_of(region, build.header()).text) + TYPES.format(STORED[dtype]) + ROWS)
 
 
 def ran(folder, source):

@@ -71,6 +71,8 @@ class _Writer:
         for piece in reversed(program.pieces):
             body = piece.body
             made = self.program(body) if isinstance(body, Program) else self._term(body, piece.wide)
+            if piece.wide and self._dtype == torch.float32 and not all(p.wide for p in program.pieces):
+                made = self._line(f"{made}.to(torch.float32)")  # lest the others are chosen in float64
             if not value or program.branch is None:
                 value = made
             else:
@@ -136,11 +138,13 @@ class _Writer:
         t = x if poly.centre == 0.0 and poly.rest == 0.0 else self._line(f"{x} - {poly.centre!r} - {poly.rest!r}")
         u = self._line(f"{t} * {t}") if poly.even else t
         first, *others = poly.coefficients
-        value = self._line(f"torch.full_like({t}, {poly.coefficients[-1]!r})")
-        for c in others[-2::-1]:
-            value = self._line(f"{value} * {u} + {c!r}")
-        if others:
-            value = self._line(f"{value} * {u} + {poly.tail!r} + {first!r}")
+        if not others:
+            value = self._line(f"torch.full_like({t}, {first!r})")
+        else:
+            value = f"{u} * {others[-1]!r}"
+            for c in others[-2::-1]:
+                value = f"{self._line(f'{value} + {c!r}')} * {u}"
+            value = self._line(f"{value} + {poly.tail!r} + {first!r}")
         for _ in range(abs(poly.power)):
             value = self._line(f"{value} {'*' if poly.power > 0 else '/'} {t}")
         return value

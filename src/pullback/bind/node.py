@@ -103,15 +103,33 @@ def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
         arguments,
         tuple((dtype, i not in kernels.dead) for i, dtype in enumerate(outputs)),
         kernels.result.is_lone,
-        (forward.kernel.address, forward.reads, forward.writes, forward.dtypes),
+        (forward.kernel.address, forward.reads, forward.writes, forward.dtypes, (_NONE,) * len(forward.writes)),
         (
             backward.kernel.address,
             tuple(operands[i] for i in backward.reads),
             tuple(kernels.joint.wanted[i] for i in backward.writes),
             backward.dtypes,
+            _written_over(backward, [operands[i] - kernels.n_inputs for i in backward.reads]),
         ),
         _gradients(kernels),
     )
+
+
+_NONE = -1
+
+
+def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...]:
+    """Return for each gradient the cotangent in whose memory it may be, each once, or -1.
+
+    Args:
+        backward: the kernel.
+        cotangents: for each tensor that it reads, which cotangent that is; negative for inputs.
+    """
+    taken: dict[int, int] = {}
+    for output, i in sorted(backward.kernel.over):
+        if cotangents[i] >= 0 and output not in taken and cotangents[i] not in taken.values():
+            taken[output] = cotangents[i]
+    return tuple(taken.get(k, _NONE) for k in range(len(backward.writes)))
 
 
 def _gradients(kernels: Kernels) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:

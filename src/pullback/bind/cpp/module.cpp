@@ -48,13 +48,14 @@ std::vector<at::ScalarType> dtypes_of(PyObject* tuple) {
   return found;
 }
 
-// (address, positions of what it reads, of what it writes, dtypes of these)
+// (address, positions of what it reads, of what it writes, dtypes of these, cotangents that they may be written over)
 Kernel kernel_of(PyObject* tuple) {
   Kernel kernel;
   kernel.run = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, 0));
   kernel.reads = longs(PyTuple_GET_ITEM(tuple, 1));
   kernel.writes = longs(PyTuple_GET_ITEM(tuple, 2));
   kernel.dtypes = dtypes_of(PyTuple_GET_ITEM(tuple, 3));
+  kernel.over = longs(PyTuple_GET_ITEM(tuple, 4));
   TORCH_CHECK(kernel.run && kernel.reads.size() + kernel.writes.size() <= kMostPointers, "a kernel of few tensors");
   return kernel;
 }

@@ -10,6 +10,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/SafePyObject.h>
 
 #include <array>
@@ -29,6 +30,7 @@ struct Kernel {
   void* run = nullptr;
   std::vector<int64_t> reads, writes;
   std::vector<at::ScalarType> dtypes;  // of what it writes
+  std::vector<int64_t> over;           // for each of these the cotangent that it may be written over, or -1
 
   void operator()(void* const* pointers, const int64_t* steps, int64_t n) const {
     static const auto callers = callers_of(std::make_index_sequence<kMostPointers + 1>{});
@@ -107,7 +109,8 @@ struct Plan {
 
   // The gradient of each input, none of those that need none: by the kernel, or in Python where autograd records, a mode
   // or a transform sees the ops, or a tensor is not as it was when the kernel was made.
-  variable_list gradients(const variable_list& xs, const variable_list& gs) const {
+  // A cotangent that nobody else holds becomes a gradient, in its memory.
+  variable_list gradients(const variable_list& xs, variable_list& gs) const {
     if (at::GradMode::is_enabled() || !is_plain_eager()) return by_python(xs, gs);
     void* pointers[kMostPointers];
     int64_t steps[2 * kMostPointers] = {};
@@ -122,7 +125,7 @@ struct Plan {
       steps[2 * k + 1] = dense;
       pointers[k++] = const_cast<void*>(t.const_data_ptr());
     }
-    variable_list gradients = made(backward, inputs.size(), pointers + k);
+    variable_list gradients = made(backward, inputs.size(), pointers + k, &gs);
     backward(pointers, strided ? steps : nullptr, numel);
     return gradients;
   }
@@ -172,11 +175,22 @@ struct Plan {
     return true;
   }
 
-  variable_list made(const Kernel& kernel, size_t n, void** pointers) const {
+  // Whether nothing else refers to a tensor or its memory, which is PyTorch's own: AccumulateGrad asks the first, too.
+  bool is_ours(const at::Tensor& g) const {
+    return g.use_count() == 1 && g.storage().use_count() == 1 && !g.requires_grad() &&
+        g.storage().data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+  }
+
+  variable_list made(const Kernel& kernel, size_t n, void** pointers, variable_list* gs = nullptr) const {
     variable_list tensors(n);
     for (size_t k = 0; k < kernel.writes.size(); ++k) {
       at::Tensor& t = tensors[kernel.writes[k]];
-      t = at::Tensor(at::detail::empty_strided_cpu(sizes, strides, kernel.dtypes[k]));
+      const int64_t i = gs ? kernel.over[k] : -1;
+      if (i >= 0 && lies((*gs)[i], kernel.dtypes[k]) && is_ours((*gs)[i])) {
+        t = std::move((*gs)[i]);
+      } else {
+        t = at::Tensor(at::detail::empty_strided_cpu(sizes, strides, kernel.dtypes[k]));
+      }
       pointers[k] = t.mutable_data_ptr();
     }
     return tensors;

@@ -27,6 +27,11 @@ def test_second_derivatives_are_measured(tmp_path):
     assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())
 
 
+def test_gradients_in_the_memory_of_cotangents_are_measured(tmp_path):
+    for record in quick("cotangent_memory.py", tmp_path):
+        assert record["seconds"].keys() == {"op", "held", "sigmoid", "compile"}
+
+
 def test_the_coefficients_of_the_kernels_are_those_that_are_fitted():
     run = [sys.executable, str(BENCHMARKS / "kernel_coefficients.py"), "--check"]
     assert subprocess.run(run, capture_output=True).returncode == 0

@@ -127,7 +127,7 @@ def _run(kernel: Kernel, given: Sequence[Tensor]) -> Callable[[], object]:
     keep, run = (given, outputs), kernel._run
 
     def call() -> object:
-        run(*pointers, steps, layout.rows, layout.columns)
+        run(*pointers, steps, layout.rows, layout.columns, *kernel.last)
         return keep
 
     return call

@@ -60,6 +60,29 @@ int main() {
   puts("done");
 }
 """
+SUMS = """
+#include <cstdio>
+#include <cstdlib>
+template <class T> static T* room(int64_t n) { return (T*)calloc(n ? n : 1, sizeof(T)); }
+
+int main() {
+  for (int64_t rows : {1, 2, 15, 17, 33, 70})
+    for (int64_t columns : {1, 3, 16, 33, 70, 4097})
+      for (int64_t period : {columns, 2 * columns})
+        for (bool dense : {false, true}) {
+          // the second input one number for each column; or all dense, in one row
+          if (rows * columns % period) continue;
+          const int64_t n = rows * columns, steps[] = {columns, 1, 0, 1};
+          X0* x = room<X0>(n);
+          X0* b = room<X0>(dense ? n : columns);
+          X0* y = room<X0>(n);
+          X0* s = room<X0>(ROOM);
+          RUN
+          free(x), free(b), free(y), free(s);
+        }
+  puts("done");
+}
+"""
 STORED = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat", torch.float16: "half"}
 TYPES = "using X0 = {}; using X1 = X0;\n"
 
@@ -103,6 +126,26 @@ def sanitized_rows(folder, dtype, change=lambda source: source):
     return ran(folder, change(row_source_of(region, build.header()).text) + TYPES.format(STORED[dtype]) + ROWS)
 
 
+def sanitized_column_sums(folder, dtype, over_rows, change=lambda source: source):
+    """Run a kernel with a sum over rows in the same way: one that has sums of rows too, or not."""
+
+    def formula(x, b):
+        y = x * b + x
+        return [y * y.sum(-1, keepdim=True) if over_rows else y, y.mean(0)]
+
+    x, b = torch.zeros(64, 16, dtype=dtype), torch.zeros(16, dtype=dtype)
+    graph = make_fx(formula, tracing_mode="fake")(x, b).graph
+    (region,) = row_regions_of(graph) if over_rows else regions_of(graph)
+    assert len(region.column_sums) == 1
+    source = (row_source_of(region, build.header()) if over_rows else source_of(region, build.header())).text
+    main = SUMS.replace("ROOM", "columns" if over_rows else "period")
+    row_call = "if (period == columns && !dense) run(x, b, y, s, steps, rows, columns);"
+    calls = "dense ? run(x, b, y, s, nullptr, 1, n, period) : run(x, b, y, s, steps, rows, columns, period);"
+    return ran(
+        folder, change(source) + TYPES.format(STORED[dtype]) + main.replace("RUN", row_call if over_rows else calls)
+    )
+
+
 def ran(folder, source):
     """Compile and run a program; return its exit status and what it says."""
     (folder / "kernel.cpp").write_text(source)
@@ -137,5 +180,26 @@ def test_one_that_does_is_noticed(native, tmp_path):
     code, _, complaints = sanitized(
         tmp_path, torch.float32, lambda s: s.replace("whole = count / LANES * LANES", "whole = count")
     )
+    assert code != 0
+    assert "heap-buffer-overflow" in complaints
+
+
+@pytest.mark.parametrize("over_rows", [False, True])
+@pytest.mark.parametrize("dtype", list(STORED), ids=str)
+def test_no_kernel_with_sums_over_rows_leaves_its_arrays(native, tmp_path, dtype, over_rows):
+    code, said, complaints = sanitized_column_sums(tmp_path, dtype, over_rows)
+    assert (code, said) == (0, "done\n"), complaints
+
+
+@pytest.mark.parametrize(
+    ("over_rows", "right", "wrong"),
+    [(False, "? period + count : period", "? period : period"), (True, "part(c0 + i, 1, n - i)", "load(c0 + i)")],
+)
+def test_one_with_sums_over_rows_that_does_is_noticed(native, tmp_path, over_rows, right, wrong):
+    def change(source):
+        assert right in source
+        return source.replace(right, wrong)
+
+    code, _, complaints = sanitized_column_sums(tmp_path, torch.float32, over_rows, change)
     assert code != 0
     assert "heap-buffer-overflow" in complaints

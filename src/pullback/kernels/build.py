@@ -64,8 +64,8 @@ def _machine() -> tuple[str, tuple[str, ...]]:
     return _OF_CAPABILITY[capability]
 
 
-def function_of(source: str, n_pointers: int) -> Callable[..., None]:
-    """Return the function `run` of a source, which takes pointers and two sizes.
+def function_of(source: str, n_pointers: int, n_sizes: int = 2) -> Callable[..., None]:
+    """Return the function `run` of a source, which takes pointers and sizes.
 
     Raises:
         RunnerError: if there is no compiler, it fails, or nothing can be written.
@@ -77,7 +77,7 @@ def function_of(source: str, n_pointers: int) -> Callable[..., None]:
         if key not in _loaded:
             _loaded[key] = _library(key, source)
         run = _loaded[key].run
-    run.argtypes = [ctypes.c_void_p] * n_pointers + [ctypes.c_int64] * 2
+    run.argtypes = [ctypes.c_void_p] * n_pointers + [ctypes.c_int64] * n_sizes
     run.restype = None
     return run  # type: ignore[no-any-return]
 

@@ -33,8 +33,9 @@ class Kernel:
         source: in C++.
         shape, stride: of the tensors; an input may have another, and sums have.
         outputs: stride and dtype of each but for sums.
-        sums: what they are like.
+        sums: what they are like, those over rows after the others.
         over: see `source.Source`.
+        last: what the compiled function takes after rows and columns: of how many columns sums over rows are.
         is_direct: whether all tensors lie in memory alike, as recorded.
         call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
@@ -43,8 +44,9 @@ class Kernel:
         written = source_of(region, build.header())
         self.source, self.over = written.text, written.over
         inputs = [value_of(node) for node in region.inputs]
-        outputs, sums = [value_of(node) for node in region.stored], [value_of(node) for node in region.sums]
-        self._run = build.function_of(self.source, len(inputs) + len(region.outputs) + 1)
+        outputs, sums = [value_of(node) for node in region.stored], [value_of(node) for node in region.every_sum]
+        self.last = tuple(value_of(node).numel() for node in region.column_sums[:1])
+        self._run = build.function_of(self.source, len(inputs) + len(region.outputs) + 1, 2 + len(self.last))
         self.shape = tuple(region.shape)
         self.stride = tuple(value_of((region.stored or region.pointwise)[0]).stride())
         self._sizes = [tuple(x.shape) for x in inputs]
@@ -56,7 +58,7 @@ class Kernel:
         self.call: Any = self._strided()
         self.is_direct = bool(inputs) and alike
         if self.is_direct:
-            last = (None, 1, math.prod(self.shape))
+            last = (None, 1, math.prod(self.shape), *self.last)
             made = [*map(kind_of, outputs), *self.sums]
             self.call = direct_call(self._run, list(map(kind_of, inputs)), made, last, self._any)
         self.call.kernel = self
@@ -96,9 +98,9 @@ class Kernel:
             else torch.empty_strided(shape, stride, dtype=dtype)
             for i, (_, dtype) in enumerate(self.outputs)
         ]
-        sums = [torch.empty(size, dtype=dtype) for size, _, dtype in self.sums]
+        sums = [torch.empty_strided(size, stride, dtype=dtype) for size, stride, dtype in self.sums]
         pointers = [t.data_ptr() for t in (*inputs, *outputs, *sums)]
-        self._run(*pointers, steps, layout.rows, layout.columns)
+        self._run(*pointers, steps, layout.rows, layout.columns, *self.last)
         results = [*self._in_strides(outputs), *sums]
         return results[0] if len(results) == 1 else results
 

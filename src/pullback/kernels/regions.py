@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
+from pullback.kernels.column_sums import columns_of
 from pullback.kernels.sums import SUMS, is_sum
 
 FEWEST = 2
@@ -29,6 +30,7 @@ class Region:
         exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
         nodes: in the order of the graph; sums come last.
         sums: of these, those that are sums or means over everything.
+        column_sums: those that are sums or means over rows, all of as many columns; they come after the others.
         inputs: nodes outside that they read, but for constants.
         outputs: of the nodes, those that are read outside; sums come last.
     """
@@ -37,18 +39,31 @@ class Region:
     exact: bool = False
     nodes: list[fx.Node] = field(default_factory=list)
     sums: list[fx.Node] = field(default_factory=list)
+    column_sums: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
 
     @property
+    def every_sum(self) -> list[fx.Node]:
+        """The sums of both kinds."""
+        return [*self.sums, *self.column_sums]
+
+    @property
     def pointwise(self) -> list[fx.Node]:
         """The nodes but for sums."""
-        return self.nodes[: len(self.nodes) - len(self.sums)]
+        return self.nodes[: len(self.nodes) - len(self.sums) - len(self.column_sums)]
 
     @property
     def stored(self) -> list[fx.Node]:
         """The outputs but for sums."""
-        return self.outputs[: len(self.outputs) - len(self.sums)]
+        return self.outputs[: len(self.outputs) - len(self.sums) - len(self.column_sums)]
+
+    def reads_whole(self, node: fx.Node) -> bool:
+        """Whether a node is in the region, or is read there element by element."""
+        if node in self.nodes:
+            return True
+        read = any(node in n.all_input_nodes for n in self.nodes) and ops.constant_of(node) is None
+        return read and bool(value_of(node).shape == self.shape)
 
 
 def regions_of(
@@ -78,10 +93,40 @@ def regions_of(
         region.nodes.append(node)
         home[node] = region
     for node in graph.nodes if not exact else ():
-        around = home.get(node.args[0]) if node.target in SUMS and node not in taken else None
-        if isinstance(around, Region) and is_sum(node):  # what reads the sum waits for the region already
-            around.sums.append(node)
-    return [_finished(region) for region in found if len(region.nodes) + len(region.sums) >= FEWEST]
+        if node.target in SUMS and node not in taken:
+            _take_sum(node, found, home)
+    return [_finished(region) for region in found if len(region.nodes) + len(region.every_sum) >= FEWEST]
+
+
+def _take_sum(node: fx.Node, found: Iterable[Region], home: dict[fx.Node, Any]) -> None:
+    """Add a sum to the region that computes what it sums, or to one that reads it."""
+    source: Any = node.args[0]
+    around = home.get(source)
+    for region in [around] if isinstance(around, Region) else found:
+        if not region.reads_whole(source) or needs(region.nodes, node, home):
+            continue
+        if is_sum(node):
+            region.sums.append(node)
+        elif _has_columns(node, region):
+            region.column_sums.append(node)
+        else:
+            continue
+        home[node] = region
+        return
+
+
+def _has_columns(node: fx.Node, region: Region) -> bool:
+    """Whether a node sums over rows of a region; sums of one region are of as many columns."""
+    if {value_of(n).stride() for n in region.nodes} != {value_of(node.all_input_nodes[0]).stride()}:
+        return False
+    columns = columns_of(node)
+    return columns > 0 and columns == columns_of((region.column_sums or [node])[0])
+
+
+def needs(nodes: Iterable[fx.Node], node: fx.Node, home: Mapping[fx.Node, Any]) -> bool:
+    """Whether some nodes of a region wait for one outside of it."""
+    read = {a for n in nodes for a in n.all_input_nodes}
+    return node in read or waits(read, node, {**home, node: node})
 
 
 def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:
@@ -103,7 +148,7 @@ def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> 
 
 
 def _finished(region: Region) -> Region:
-    region.nodes += region.sums
+    region.nodes += region.every_sum
     inside = set(region.nodes)
     read = dict.fromkeys(a for node in region.nodes for a in node.all_input_nodes if a not in inside)
     region.inputs = [a for a in read if ops.constant_of(a) is None]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pullback.kernels import ops
+from pullback.kernels import column_sums, ops
 from pullback.kernels.regions import value_of
 from pullback.kernels.rows import RowRegion, is_reduction
 from pullback.kernels.source import Source
@@ -61,13 +61,18 @@ class _Rows:
 
     def __init__(self, region: RowRegion) -> None:
         self._region = region
-        self._inside = set(region.nodes)
+        self._pointwise = region.nodes[: len(region.nodes) - len(region.column_sums)]
+        self._inside = set(self._pointwise)
         self._levels: dict[fx.Node, int] = {}
-        for node in region.nodes:
+        for node in self._pointwise:
             ahead = max((self._levels.get(a, 0) for a in region.reads(node)), default=0)
             self._levels[node] = ahead + is_reduction(node)
         self._stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
-        self._results = [ops.STORED[value_of(node).dtype] for node in region.outputs]
+        self._outputs = region.outputs[: len(region.outputs) - len(region.column_sums)]
+        self._results = [ops.STORED[value_of(node).dtype] for node in self._outputs]
+        self._added_to = column_sums.parameters_of(region.column_sums)
+        summed = [node.all_input_nodes[0] for node in region.column_sums]
+        self._summed = list(zip(self._added_to, summed, strict=True))
         self._values: dict[fx.Node, str] = {node: f"x{i}" for i, node in enumerate(region.inputs)}
         self._last_read: dict[fx.Node, int] = {}
 
@@ -75,15 +80,21 @@ class _Rows:
         """Return the lines of the file."""
         inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(self._stored)]
         outputs = [f"{t}* q{i}" for i, t in enumerate(self._results)]
+        outputs += [f"{t}* {name}" for name, t in self._added_to.items()]
         lines = ['#include "types.h"', f'#include "{header}"', '#include "ops.h"', '#include "loop.h"']
-        lines += ['#include "rows.h"', "", f"static inline void row(int64_t n, {', '.join([*inputs, *outputs])}) {{"]
+        lines += [
+            '#include "rows.h"',
+            *self._headers(),
+            "",
+            f"static inline void row(int64_t n, {', '.join([*inputs, *outputs])}) {{",
+        ]
         for level in range(max(self._levels.values()) + 1):
             lines += [f"  {line}" for line in (*self._of_rows(level), *self._pass(level))]
         return [*lines, "}", "", *self._run()]
 
     def over(self) -> Iterator[tuple[int, int]]:
         """Yield the pairs of an output and an input that it may be written over, once the source is written."""
-        for i, output in enumerate(self._region.outputs):
+        for i, output in enumerate(self._outputs):
             for j, a in enumerate(self._region.inputs):
                 alike = self._region.is_whole(output) and self._region.is_whole(a)
                 if alike and self._stored[j] == self._results[i] and self._last_read[a] <= self._levels[output]:
@@ -96,25 +107,26 @@ class _Rows:
         if not level:
             alone = [(i, node) for i, node in enumerate(region.inputs) if region.is_of_rows(node)]
             lines += [f"const {vector_of(node)} x{i} = splat(p{i});" for i, node in alone]
-        done = [node for node in region.nodes if self._levels[node] == level and not region.is_whole(node)]
+        done = [node for node in self._pointwise if self._levels[node] == level and not region.is_whole(node)]
         for node in done:
             if not is_reduction(node):
                 writer = Writer([node], [node], self._seen(self._values), prefix="r")
                 lines += writer.lines()
                 self._values[node] = writer.names[node]
-            if node in region.outputs:
-                lines.append(f"put(q{region.outputs.index(node)}, {self._values[node]}, 1);")
+            if node in self._outputs:
+                lines.append(f"put(q{self._outputs.index(node)}, {self._values[node]}, 1);")
         return lines
 
     def _pass(self, level: int) -> list[str]:
         """Return the loop over the columns of a level: what it reduces, and what it stores."""
         region = self._region
-        sums = [n for n in region.nodes if is_reduction(n) and self._levels[n] == level + 1]
-        stored = [n for n in region.outputs if region.is_whole(n) and self._levels[n] == level]
-        if not sums and not stored:
+        sums = [n for n in self._pointwise if is_reduction(n) and self._levels[n] == level + 1]
+        stored = [n for n in self._outputs if region.is_whole(n) and self._levels[n] == level]
+        by_column = [(name, a) for name, a in self._summed if self._levels.get(a, 0) == level]
+        if not sums and not stored and not by_column:
             return []
         sources: list[fx.Node] = [n.all_input_nodes[0] for n in sums]
-        ends = list(dict.fromkeys([*sources, *stored]))
+        ends = list(dict.fromkeys([*sources, *stored, *(a for _, a in by_column)]))
         nodes = self._needed(ends)
         around = [a for a in region.inputs if not region.is_of_rows(a)]
         read = [a for a in around if a in ends or any(a in region.reads(n) for n in nodes)]
@@ -141,8 +153,11 @@ class _Rows:
             acc = f"a{level}_{i}"
             lines.append(f"  {acc} = where(on, {one.step.format(acc, value[a])}, {acc});")
         for n in stored:
-            q = f"q{region.outputs.index(n)} + i"
+            q = f"q{self._outputs.index(n)} + i"
             lines.append(f"  whole ? store({q}, {value[n]}) : put({q}, {value[n]}, n - i);")
+        for c, a in by_column:
+            more = f"store({c} + i, load({c} + i) + {value[a]})"
+            lines.append(f"  whole ? {more} : put({c} + i, part({c} + i, 1, n - i) + {value[a]}, n - i);")
         lines.append("}")
         for i, (n, one, kind) in enumerate(zip(sums, how, kinds, strict=True)):
             result = one.result.replace("V", kind).format(f"a{level}_{i}")
@@ -162,15 +177,27 @@ class _Rows:
             if node not in needed and self._region.is_whole(node):
                 needed.add(node)
                 stack += [a for a in self._region.reads(node) if a in self._inside]
-        return [node for node in self._region.nodes if node in needed]
+        return [node for node in self._pointwise if node in needed]
+
+    def _headers(self) -> list[str]:
+        return ['#include "sums.h"', '#include "column_sums.h"'] if self._summed else []
 
     def _run(self) -> list[str]:
+        by_column, outputs = self._region.column_sums, self._region.outputs
         parameters = [f"const {t}* p{i}" for i, t in enumerate(self._stored)]
-        parameters += [f"{t}* q{i}" for i, t in enumerate(self._results)]
+        parameters += [f"{ops.STORED[value_of(node).dtype]}* q{i}" for i, node in enumerate(outputs)]
         given = [f"p{i} + r * steps[{2 * i}], steps[{2 * i + 1}]" for i in range(len(self._stored))]
-        given += [f"q{i} + r{' * n' * self._region.is_whole(node)}" for i, node in enumerate(self._region.outputs)]
-        return [
-            f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t n) {{',
-            f"  over(rows, rows * n, [=](int64_t r) {{ row(n, {', '.join(given)}); }});",
-            "}",
+        given += [f"q{i} + r{' * n' * self._region.is_whole(node)}" for i, node in enumerate(self._outputs)]
+        given += [f"of_{name}.recent.get()" for name in self._added_to]
+        call = f"row(n, {', '.join(given)});"
+        lines = [f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t n) {{']
+        if not by_column:
+            return [*lines, f"  over(rows, rows * n, [=](int64_t r) {{ {call} }});", "}"]
+        to = {node: f"q{outputs.index(node)}" for node in by_column}
+        of_shares = [
+            "const int64_t shares = shares_of(rows);",
+            *column_sums.declared(by_column, "n", "n"),
+            *column_sums.shared_out(by_column, "rows", "rows * n", "FEW", ["const int64_t r = item;", call]),
+            *column_sums.put(by_column, to, "rows"),
         ]
+        return [*lines, *(f"  {line}" for line in of_shares), "}"]

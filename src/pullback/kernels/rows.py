@@ -7,7 +7,7 @@ one another, while the row is in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor, fx
 
 from pullback.graph.joint import mutates
 from pullback.kernels import ops
-from pullback.kernels.regions import FEWEST, is_ours, value_of, waits
+from pullback.kernels.column_sums import COLUMN_SUMS, columns_of
+from pullback.kernels.regions import FEWEST, is_ours, needs, value_of, waits
 
 aten = torch.ops.aten
 
@@ -33,7 +34,8 @@ class RowRegion:
 
     Attributes:
         shape: of the values that are reduced.
-        nodes: in the order of the graph.
+        nodes: in the order of the graph; sums over rows come last.
+        column_sums: of these, those that are sums or means over rows.
         inputs: nodes outside that they read, but for constants.
         outputs: of the nodes, those that are read outside.
         alias: for each view of a value of a row that they read, that value.
@@ -43,6 +45,7 @@ class RowRegion:
 
     shape: torch.Size
     nodes: list[fx.Node] = field(default_factory=list)
+    column_sums: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     alias: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -124,7 +127,7 @@ def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -
         elif _fits(node, region, home) and not waits(region.reads(node), region, home):
             region.nodes.append(node)
             home[node] = region
-    _finish(region, set(region.nodes))
+    _finish(region, graph, home)
     return region
 
 
@@ -166,25 +169,43 @@ def _row_viewed(node: fx.Node, region: RowRegion, home: Mapping[fx.Node, RowRegi
     return origin if before != region.shape and shape in (region.kept, region.shape[:-1]) else None
 
 
-def _finish(region: RowRegion, inside: set[fx.Node]) -> None:
-    """Drop what no reduction has to do with, and find what goes in and out."""
-    linked = set(_linked(region, inside))
+def _finish(region: RowRegion, graph: fx.Graph, home: Mapping[fx.Node, RowRegion]) -> None:
+    """Drop what no sum has to do with, take in sums over rows, and find what goes in and out."""
+    known = {*region.nodes, *_read(region, region.nodes)}
+    summed = [n for n in graph.nodes if n.target in COLUMN_SUMS and n not in home and n.args[0] in known]
+    summed = [n for n in summed if region.is_whole(n.args[0]) and columns_of(n) == region.shape[-1]]
+    linked = set(_linked(region, filter(is_reduction, region.nodes)))
+    for node in summed:
+        if home.get(node.args[0]) is region and node.args[0] not in linked:
+            beside = set(_linked(region, [node.args[0]]))
+            if not _read(region, beside).keys().isdisjoint(_read(region, linked)):
+                linked |= beside
     region.nodes = [node for node in region.nodes if node in linked]
-    read = dict.fromkeys(a for node in region.nodes for a in region.reads(node) if a not in linked)
-    region.inputs = [a for a in read if ops.constant_of(a) is None]
+    region.inputs = list(_read(region, linked))
     region.flat.intersection_update(region.inputs)
-    region.outputs = [node for node in region.nodes if _is_read_outside(node, region, linked)]
+    for node in summed:
+        if node.args[0] in linked or (node.args[0] in region.inputs and not needs(region.nodes, node, home)):
+            region.column_sums.append(node)
+    region.nodes += region.column_sums
+    region.outputs = [node for node in region.nodes if _is_read_outside(node, region, {*region.nodes})]
 
 
-def _linked(region: RowRegion, inside: set[fx.Node]) -> Iterator[fx.Node]:
-    """Yield what is connected with a reduction."""
+def _read(region: RowRegion, nodes: Collection[fx.Node]) -> dict[fx.Node, None]:
+    """Return what some nodes of a region read that is none of them, but for constants, in order."""
+    read = (a for node in region.nodes if node in nodes for a in region.reads(node))
+    return {a: None for a in read if a not in nodes and ops.constant_of(a) is None}
+
+
+def _linked(region: RowRegion, start: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """Yield what is connected with some nodes."""
+    inside = set(region.nodes)
     beside: dict[fx.Node, list[fx.Node]] = {node: [] for node in region.nodes}
     for node in region.nodes:
         for a in region.reads(node):
             if a in inside:
                 beside[node].append(a)
                 beside[a].append(node)
-    stack = [node for node in region.nodes if is_reduction(node)]
+    stack = list(start)
     seen = set(stack)
     while stack:
         node = stack.pop()

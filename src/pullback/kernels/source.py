@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pullback.kernels import ops
+from pullback.kernels.column_sums import parameters_of
 from pullback.kernels.regions import Region, value_of
 from pullback.kernels.sums import names_of, over_sums
 from pullback.kernels.writer import Writer, vector_of
@@ -29,23 +30,26 @@ def source_of(region: Region, header: str) -> Source:
     """Return the C++ source of a region, for a header of vectors; `run` is what it exports.
 
     `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and
-    over columns, in elements), or null where each is as dense as the outputs, then rows and columns.
+    over columns, in elements), or null where each is as dense as the outputs, then rows and columns; and of how many
+    columns sums over rows are, if there are such.
     """
     stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
     results = [ops.STORED[value_of(node).dtype] for node in region.stored]
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
-    summed = [node.all_input_nodes[0] for node in region.sums]
-    writer = Writer(region.pointwise, [*region.stored, *summed], names, region.exact, staged=True)
+    summed = [node.all_input_nodes[0] for node in region.every_sum]
+    ends = [*region.stored, *(node for node in summed if node not in names)]
+    writer = Writer(region.pointwise, ends, names, region.exact, staged=True)
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
         '#include "ops.h"',
         '#include "loop.h"',
-        *(['#include "rows.h"', '#include "sums.h"'] if region.sums else []),
+        *(['#include "rows.h"', '#include "sums.h"'] if region.every_sum else []),
+        *(['#include "column_sums.h"'] if region.column_sums else []),
         "",
         *_span(region, writer, stored, results),
         "",
-        *_rest(stored, results, names_of(len(region.sums))),
+        *_rest(stored, results, _added_to(region)),
         "",
         *_run(region, stored, results),
     ]
@@ -61,19 +65,25 @@ def _over(region: Region, writer: Writer) -> Iterator[tuple[int, int]]:
                 yield i, j
 
 
-def _parameters(stored: Sequence[str], results: Sequence[str], partial: Sequence[str]) -> str:
+def _added_to(region: Region) -> dict[str, str]:
+    """Return the names of what sums are added to, and the types of what they point to."""
+    return dict.fromkeys(names_of(len(region.sums)), "double") | parameters_of(region.column_sums)
+
+
+def _parameters(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, str]) -> str:
     """Return those of what computes some columns of one row."""
     of_inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(stored)]
-    of_sums = [f"double* {t}" for t in partial]
+    of_sums = [f"{t}* {name}" for name, t in added_to.items()]
     return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results)), *of_sums])
 
 
 def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
-    summed, partial = [node.all_input_nodes[0] for node in region.sums], names_of(len(region.sums))
+    partial, added_to = names_of(len(region.sums)), _added_to(region)
+    summed = [(name, node.all_input_nodes[0]) for name, node in zip(added_to, region.every_sum, strict=True)]
     lines = [
         "template <bool DENSE>",
-        f"static void span({_parameters(stored, results, partial)}) {{",
+        f"static void span({_parameters(stored, results, added_to)}) {{",
         *(f"  D sum_{t} = load({t});" for t in partial),
         *(f"  {line}" for line in writer.arrays()),
         "  for (int64_t i = 0; i < n; i += TILE * LANES) {",
@@ -82,57 +92,64 @@ def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequen
     for stage in range(writer.count):
         read = [(vector_of(node), region.inputs.index(node)) for node in writer.reads(stage)]
         done = [(i, node) for i, node in enumerate(region.stored) if writer.stage(node) == stage]
-        added = [(t, node) for t, node in zip(partial, summed, strict=True) if writer.stage(node) == stage]
+        added = [(name, writer.names[node]) for name, node in summed if writer.stage(node) == stage]
         lines += [
             "    for (int64_t at = i, k = 0; at < end; at += LANES, k++) {",
             *(f"      const {vector} x{i} = get<DENSE>(p{i}, at, s{i});" for vector, i in read),
             *(f"      {line}" for line in writer.lines(stage)),
             *(f"      store(q{i} + at, {writer.names[node]});" for i, node in done),
-            *(f"      sum_{t} = sum_{t} + wide({writer.names[node]});" for t, node in added),
+            *(f"      sum_{t} = sum_{t} + wide({value});" for t, value in added if t in partial),
+            *(f"      store({c} + at, load({c} + at) + {value});" for c, value in added if c not in partial),
             "    }",
         ]
     return [*lines, "  }", *(f"  store({t}, sum_{t});" for t in partial), "}"]
 
 
-def _rest(stored: Sequence[str], results: Sequence[str], partial: Sequence[str]) -> list[str]:
+def _rest(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, str]) -> list[str]:
     """Return what computes the columns that do not fill a vector, as one that is padded."""
     padded = [f"const Padded<{t}> x{i}(p{i}, s{i}, n);" for i, t in enumerate(stored)]
     made = [f"Padded<{t}> y{i};" for i, t in enumerate(results)]
-    made += [f"double of_{t}[LANES] = {{}};" for t in partial]
+    made += [f"{t} of_{name}[LANES] = {{}};" for name, t in added_to.items()]
     given = [*(f"x{i}.kept, 1" for i in range(len(stored))), *(f"y{i}.kept" for i in range(len(results)))]
-    given += [f"of_{t}" for t in partial]
+    given += [f"of_{name}" for name in added_to]
     return [
-        f"static void rest({_parameters(stored, results, partial)}) {{",
+        f"static void rest({_parameters(stored, results, added_to)}) {{",
         *(f"  {line}" for line in (*padded, *made)),
         f"  span<true>(LANES, {', '.join(given)});",
         *(f"  y{i}.put(q{i}, n);" for i in range(len(results))),
-        *(f"  for (int64_t i = 0; i < n; i++) {t}[i] += of_{t}[i];" for t in partial),
+        *(f"  for (int64_t i = 0; i < n; i++) {name}[i] += of_{name}[i];" for name in added_to),
         "}",
     ]
 
 
 def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return what is exported: the loop over rows and blocks of columns, on several threads where it is long."""
-    partial = names_of(len(region.sums))
+    added_to = _added_to(region)
     parameters = [f"const {t}* p{i}" for i, t in enumerate(stored)]
     parameters += [f"{t}* q{i}" for i, t in enumerate(results)]
-    parameters += [f"{ops.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.sums)]
+    parameters += [f"{ops.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.every_sum)]
+    parameters += ["const int64_t* steps, int64_t rows, int64_t columns"]
+    parameters += ["int64_t period"] if region.column_sums else []
     n, m = range(len(stored)), range(len(results))
-    given = ", ".join([*(f"a{i}, s{i}" for i in n), *(f"b{i}" for i in m), *partial])
-    rest = ", ".join([*(f"a{i} + whole * s{i}, s{i}" for i in n), *(f"b{i} + whole" for i in m), *partial])
+    given = ", ".join([*(f"a{i}, s{i}" for i in n), *(f"b{i}" for i in m), *added_to])
+    rest = [*(f"a{i} + whole * s{i}, s{i}" for i in n), *(f"b{i} + whole" for i in m)]
+    rest += [
+        name if node in region.sums else f"{name} + whole"
+        for name, node in zip(added_to, region.every_sum, strict=True)
+    ]
     return [
-        f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t columns) {{',
+        f'extern "C" void run({", ".join(parameters)}) {{',
         "  const int64_t blocks = (columns + BLOCK - 1) / BLOCK;",
         *(f"  const int64_t s{i} = steps ? steps[{2 * i + 1}] : 1;" for i in n),
-        f"  auto work = [=]({', '.join(['int64_t item', *(f'double* {t}' for t in partial)])}) {{",
+        f"  auto work = [=]({', '.join(['int64_t item', *(f'{t}* {name}' for name, t in added_to.items())])}) {{",
         "    const int64_t r = item / blocks, c = item % blocks * BLOCK, at = r * columns + c;",
         "    const int64_t count = columns - c < BLOCK ? columns - c : BLOCK, whole = count / LANES * LANES;",
         *(f"    const {t}* a{i} = p{i} + (steps ? r * steps[{2 * i}] + c * s{i} : at);" for i, t in enumerate(stored)),
         *(f"    {t}* b{i} = q{i} + at;" for i, t in enumerate(results)),
         f"    steps ? span<false>(whole, {given}) : span<true>(whole, {given});",
-        f"    if (whole < count) rest(count - whole, {rest});",
+        f"    if (whole < count) rest(count - whole, {', '.join(rest)});",
         "  };",
-        *(f"  {line}" for line in (over_sums(region.sums) if region.sums else _OVER)),
+        *(f"  {line}" for line in (over_sums(region.sums, region.column_sums) if region.every_sum else _OVER)),
         "}",
     ]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.kernels import ops
+from pullback.kernels import column_sums, ops
 
 aten = torch.ops.aten
 
@@ -43,19 +43,34 @@ def names_of(count: int) -> list[str]:
     return [f"t{i}" for i in range(count)]
 
 
-def over_sums(sums: Sequence[fx.Node]) -> list[str]:
-    """Return the lines that do all `work`, each share of it with partial sums of its own, and add these up."""
-    lines = [f"double partial[{len(sums)}][SHARES][LANES] = {{}};", "const int64_t items = rows * blocks;"]
-    given = "".join(f", partial[{i}][share]" for i in range(len(sums)))
-    lines += [
-        "over(SHARES, rows * columns, [=, &partial](int64_t share) {",
-        "  const int64_t end = (share + 1) * items / SHARES;",
-        f"  for (int64_t item = share * items / SHARES; item < end; item++) work(item{given});",
-        "});",
-    ]
+def over_sums(sums: Sequence[fx.Node], by_column: Sequence[fx.Node]) -> list[str]:
+    """Return the lines that do all `work`, each share of it with sums of its own, and add these up.
+
+    Args:
+        sums: over everything.
+        by_column: over rows.
+    """
+    columns = [f"of_{name}.recent.get() + at % period" for name in column_sums.parameters_of(by_column)]
+    given = ", ".join([*(f"partial[{i}][share]" for i in range(len(sums))), *columns])
+    work = ["const int64_t at = item / blocks * columns + item % blocks * BLOCK;"] if by_column else []
+    lines = ["const int64_t items = rows * blocks;"]
+    lines += [f"double partial[{len(sums)}][SHARES][LANES] = {{}};"] if sums else []
+    lines += _COLUMNS if by_column else ["const int64_t shares = SHARES;"]
+    lines += column_sums.declared(by_column, "period", "width")
+    lines += column_sums.shared_out(by_column, "items", "rows * columns", "few", [*work, f"work(item, {given});"])
     for i, node in enumerate(sums):
         total = f"total(partial[{i}])"
         if node.target in (aten.mean.default, aten.mean.dim):
             total = f"{total} / set((double)(rows * columns), D{{}})"
         lines.append(f"put(r{i}, as<{ops.COMPUTED[_torch.traced_value(node).dtype]}>({total}), 1);")
-    return lines
+    to = {node: f"r{len(sums) + i}" for i, node in enumerate(by_column)}
+    return [*lines, *column_sums.put(by_column, to, "rows * columns / period")]
+
+
+_COLUMNS = [
+    "const int64_t count = columns < BLOCK ? columns : BLOCK;",
+    "const int64_t shares = shares_of(rows * columns / (period < count ? count : period));",
+    "const int64_t width = columns % count || period % count ? period + count : period;",
+    "const int64_t few = period <= count ? FEW : FEW * (period / count);",
+]
+"""An item is of up to `count` numbers, of which the first may be of any column."""

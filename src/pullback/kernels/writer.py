@@ -66,8 +66,9 @@ class Writer:
         return [a for a in self._inputs if a in self._read[stage]]
 
     def stage(self, node: fx.Node) -> int:
-        """Return which loop computes a node."""
-        return self._stages[self._equal.get(node, node)]
+        """Return which loop computes a node, or is the first that reads it."""
+        known = self._stages.get(self._equal.get(node, node))
+        return next(i for i, read in enumerate(self._read) if node in read) if known is None else known
 
     def lines(self, stage: int = 0) -> list[str]:
         """Return the lines of one loop."""

@@ -1,0 +1,110 @@
+"""Sums and means over rows, one for each column: taken in the loop that computes or reads what they sum.
+
+Such a sum is the gradient of a weight that all rows share. Shares of the rows have sums of their own, always the same
+ones, which are added up at the end, so that the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.kernels import ops
+
+aten = torch.ops.aten
+
+_FEWEST_ROWS = 64
+"""Of fewer, sums that shares have for themselves would be as large as what they sum, or threads would share nothing."""
+_MEANS = (aten.mean.dim,)
+COLUMN_SUMS = (aten.sum.dim_IntList, *_MEANS)
+"""Ops that may be sums over rows."""
+_NUMBER = {"F": "float", "D": "double"}
+
+
+def columns_of(node: fx.Node) -> int:
+    """Return how many columns a node keeps that sums over rows, or is their mean, as kernels do; 0 if it is no such.
+
+    Rows are the outermost dimensions in memory. What it sums is dense, and of a size that is known.
+    """
+    args: Any = node.args
+    if node.target not in COLUMN_SUMS or node.kwargs or not 2 <= len(args) <= 3 or not args[1]:
+        return 0
+    source, result = _torch.traced_value(args[0]), _torch.traced_value(node)
+    if source.dtype != result.dtype or source.dtype not in ops.COMPUTED or source.dtype == torch.bool:
+        return 0
+    summed, keeps = {d % source.dim() for d in args[1]}, len(args) > 2 and args[2]
+    stride = source.stride()
+    order = [d for d in sorted(range(source.dim()), key=lambda d: (-stride[d], d)) if source.shape[d] != 1]
+    kept = [d for d in order if d not in summed]
+    if order[len(order) - len(kept) :] != kept or not kept:
+        return 0
+    at = {d: d if keeps else d - sum(s < d for s in summed) for d in kept}
+    if any(result.stride(at[d]) != stride[d] for d in kept):
+        return 0
+    columns = math.prod(source.shape[d] for d in kept)
+    return columns if source.numel() >= _FEWEST_ROWS * columns else 0
+
+
+def parameters_of(sums: Sequence[fx.Node]) -> dict[str, str]:
+    """Return the names under which a share adds to its sums, and the types of what they point to."""
+    return {f"c{i}": _NUMBER[_vector_of(node)] for i, node in enumerate(sums)}
+
+
+def declared(sums: Sequence[fx.Node], period: str, width: str) -> list[str]:
+    """Return the lines that declare the sums of all shares.
+
+    Args:
+        sums: their nodes.
+        period: how many columns there are.
+        width: to how many numbers a share adds.
+    """
+    types = parameters_of(sums)
+    return [f"const ColumnSums<{number}> all_{name}(shares, {period}, {width});" for name, number in types.items()]
+
+
+def shared_out(sums: Sequence[fx.Node], items: str, elements: str, few: str, work: Sequence[str]) -> list[str]:
+    """Return the lines that do the work of all items, each share of it with sums of its own.
+
+    Args:
+        sums: over rows.
+        items: how many there are.
+        elements: how many these have in all.
+        few: after how many the last ones are added up.
+        work: the lines for one `item`, of a `share`.
+    """
+    names = parameters_of(sums)
+    enough = f"(item - begin) % {few} == {few} - 1 && item + 1 < end"
+    return [
+        f"over(shares, {elements}, [&](int64_t share) {{",
+        f"  const int64_t begin = share * {items} / shares, end = (share + 1) * {items} / shares;",
+        *(f"  const auto of_{name} = all_{name}.of(share);" for name in names),
+        "  for (int64_t item = begin; item < end; item++) {",
+        *(f"    {line}" for line in work),
+        *([f"    if ({enough}) {_each(names, 'add_up')};"] if sums else []),
+        "  }",
+        *([f"  {_each(names, 'finish')};"] if sums else []),
+        "});",
+    ]
+
+
+def _each(names: Iterable[str], method: str) -> str:
+    return ", ".join(f"of_{name}.{method}()" for name in names)
+
+
+def put(sums: Sequence[fx.Node], to: Mapping[fx.Node, str], rows: str) -> list[str]:
+    """Return the lines that add up the sums of all shares."""
+    lines = []
+    for name, node in zip(parameters_of(sums), sums, strict=True):
+        divisor = f"(double)({rows})" if node.target in _MEANS else "1."
+        lines.append(f"all_{name}.put<{_vector_of(node)}>({to[node]}, {divisor});")
+    return lines
+
+
+def _vector_of(node: fx.Node) -> str:
+    value: Tensor = _torch.traced_value(node)
+    return ops.COMPUTED[value.dtype]

@@ -191,6 +191,7 @@ class _Rows:
         given += [f"of_{name}.recent.get()" for name in self._added_to]
         call = f"row(n, {', '.join(given)});"
         lines = [f'extern "C" void run({", ".join(parameters)}, const int64_t* steps, int64_t rows, int64_t n) {{']
+        lines += [f"  huge(q{i}, rows * n);" for i, node in enumerate(self._outputs) if self._region.is_whole(node)]
         if not by_column:
             return [*lines, f"  over(rows, rows * n, [=](int64_t r) {{ {call} }});", "}"]
         to = {node: f"q{outputs.index(node)}" for node in by_column}

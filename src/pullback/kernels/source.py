@@ -139,6 +139,7 @@ def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[
     ]
     return [
         f'extern "C" void run({", ".join(parameters)}) {{',
+        *(f"  huge(q{i}, rows * columns);" for i in m),
         "  const int64_t blocks = (columns + BLOCK - 1) / BLOCK;",
         *(f"  const int64_t s{i} = steps ? steps[{2 * i + 1}] : 1;" for i in n),
         f"  auto work = [=]({', '.join(['int64_t item', *(f'{t}* {name}' for name, t in added_to.items())])}) {{",

@@ -31,7 +31,17 @@ template <class T, class V> static inline void put(T* p, V x, int64_t n) {
   kept.put(p, n);
 }
 
-constexpr int64_t TILE = 16, BLOCK = 4096, PARALLEL = 32768;  // TILE in vectors
+constexpr int64_t TILE = 16, BLOCK = 4096, PARALLEL = 32768, LARGE = 1 << 25;  // TILE in vectors, LARGE in bytes
+
+// Asks for large pages for a large result, as NumPy does: new memory is mapped in pieces of 4 KiB otherwise, which takes
+// longer than to write it. From LARGE on glibc's allocator has nothing but new memory.
+template <class T> static inline void huge(T* p, int64_t n) {
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t PAGE = 1 << 21;
+  const uintptr_t begin = ((uintptr_t)p + PAGE - 1) / PAGE * PAGE, end = (uintptr_t)(p + n) / PAGE * PAGE;
+  if (n * (int64_t)sizeof(T) >= LARGE && begin < end) madvise((void*)begin, end - begin, MADV_HUGEPAGE);
+#endif
+}
 
 // Does `count` pieces of work that have `elements` in all, on PyTorch's threads if there are many.
 template <class Work> static inline void over(int64_t count, int64_t elements, Work work) {

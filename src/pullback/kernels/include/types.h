@@ -3,6 +3,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 struct half {
   uint16_t bits;

@@ -2,7 +2,16 @@
 
 import pytest
 
-from pullback.fix.choose import reasons, still_wrong, unsafe_after, unsafe_before
+from pullback.check.contexts.refusals import SPLIT
+from pullback.fix.choose import (
+    lacks_setup_context,
+    old_style,
+    reasons,
+    still_wrong,
+    unsafe_after,
+    unsafe_before,
+    wrong_in_style,
+)
 from pullback.report.model import Finding
 
 
@@ -58,3 +67,22 @@ def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
     assert "has PB304 too" in still_wrong([warned], [warned])
     unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
     assert "could not be audited: not audited: it raised" in still_wrong([wrong], [unaudited])
+
+
+def test_the_old_style_is_what_three_rules_say_and_what_pytorch_asks_for():
+    refused = Finding("Op", "PB405", "func-grad-differs", "info", "unsupported", "not supported", hint=SPLIT)
+    static, called = finding("PB801", "warning"), finding("PB803")
+    assert old_style([refused, static, called, finding("PB101"), finding("PB405")]) == ("PB405", "PB801", "PB803")
+    assert lacks_setup_context([static, refused])
+    assert not lacks_setup_context([static, called, finding("PB405", "info", "unsupported")])
+    assert reasons([refused, static, called], unsafe=True) == ()
+
+
+def test_the_new_style_brings_no_error_and_no_new_warning():
+    warned = finding("PB408", "warning", "unsupported", "it raised")
+    assert wrong_in_style([], [], ["PB408"]) == wrong_in_style([warned], [warned], ["PB408"]) == ""
+    assert wrong_in_style([], [warned], []) == ""  # it was not asked for before
+    assert wrong_in_style([], [warned], ["PB408"]) == "in the new style it has PB408: it raised"
+    assert "has PB101: the gradient" in wrong_in_style([finding("PB101")], [finding("PB101")], [])
+    unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
+    assert "could not be audited: not audited: it raised" in wrong_in_style([], [unaudited], [])

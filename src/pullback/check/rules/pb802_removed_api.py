@@ -13,8 +13,9 @@ is from the time when that was the way to write a backward.
 
 ## Limits
 That the line raises is certain, if it is reached: a branch for old versions of PyTorch (`if version < …`, `try`) is
-left out only where it stands in a `try`. `pullback check --fix` gives `saved_variables` its new name, and changes
-nothing else of these: what `Variable(…)` cuts, it may cut on purpose. A name of another module that is also called `torch` is taken for PyTorch.
+left out only where it stands in a `try`. A name of another module that is also called `torch` is taken for PyTorch.
+`pullback check --fix` gives `saved_variables` its new name and changes nothing else of these: what `Variable(…)` cuts,
+it may cut on purpose.
 
 ## Bad
 ```python

@@ -29,6 +29,7 @@ def finding(rule, severity="error", verdict="wrong", message="the gradient of x 
         (finding("PB410", "warning"), ()),
         (finding("PB101", "warning", "inconclusive"), ()),
         (finding("PB205", "info"), ()),
+        (finding("PB402", "info"), ()),
     ],
 )
 def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
@@ -41,6 +42,8 @@ def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
     assert reasons([meant], unsafe=True) == ("PB101",)
     assert unsafe_before([meant]).startswith("PB101: ")
     assert not unsafe_before([finding("PB101")])
+    assert unsafe_before([finding("PB101", "info", "inconclusive")]) == "the audit was inconclusive (PB101)"
+    assert not unsafe_before([finding("PB303", "info", "inconclusive")])
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,7 @@ def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
         (finding("PB403", "info", "unsupported"), "cannot be differentiated"),
         (finding("PB006", "info", "inconclusive", "the budget was spent before PB704 could run"), ""),
         (finding("PB302", "info", "inconclusive"), ""),
+        (finding("PB404", "warning"), ""),
     ],
 )
 def test_what_is_not_proven_is_unsafe(found, reason):
@@ -65,6 +69,8 @@ def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
     assert "still has PB101" in still_wrong([wrong], [wrong])
     assert "would have PB119" in still_wrong([wrong], [finding("PB119")])
     assert "has PB304 too" in still_wrong([warned], [warned])
+    assert still_wrong([warned], [finding("PB402", "warning")]) == ""
+    assert still_wrong([], [finding("PB119", message="it raised:\n  in two lines")]).endswith("PB119: it raised:")
     unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
     assert "could not be audited: not audited: it raised" in still_wrong([wrong], [unaudited])
 

@@ -108,6 +108,21 @@ def test_an_attribute_that_the_forward_reads_is_what_was_assigned_to_it():
     assert (forward, setup) == ("return x.sum(dim)", "_, dim = inputs\nctx.dim = dim")
 
 
+def test_a_size_that_the_forward_reads_off_its_context_is_in_both():
+    forward, setup, _ = split("d = x.dim()\nctx.d = d\nreturn x * ctx.d")
+    assert (forward, setup) == ("d = x.dim()\nreturn x * d", "(x,) = inputs\nd = x.dim()\nctx.d = d")
+
+
+def test_a_name_that_is_given_where_things_are_kept_is_there_for_the_next():
+    body = "if x.dim():\n    n = 2\n    ctx.n = n\nctx.m = n\nreturn x"
+    assert split(body)[:2] == ("return x", "(x,) = inputs\n" + body.removesuffix("\nreturn x"))
+
+
+def test_a_forward_that_takes_everything_in_one_has_no_context_to_take_away():
+    with pytest.raises(CannotFixError, match="names no context"):
+        split("return args[1]", "*args")
+
+
 def test_an_early_return_after_all_is_kept_and_several_returns():
     body = "ctx.save_for_backward(x)\nif k:\n    return x\nreturn x * 2"
     assert split(body, "ctx, x, k", gives="g, None")[1] == "x, _ = inputs\nctx.save_for_backward(x)"
@@ -141,6 +156,13 @@ REFUSED = {
     "a computed attribute": ("ctx.k = x.sum()\nreturn x * ctx.k", "reads ctx.k"),
     "an attribute set twice": ("ctx.k = x\ny = ctx.k * 2\nctx.k = y\nreturn y", "reads ctx.k and assigns it again"),
     "an alias with another value": ("ctx.k = x\nx = x * 2\nreturn x * ctx.k", "gives x another value"),
+    "an attribute set twice before": ("ctx.k = x\nctx.k = x\nreturn x * ctx.k", "reads ctx.k"),
+    "two lines": ("s = x.dim()\ns = s + 1\nctx.s = s\nreturn x", "nor computed by one line"),
+    "a size kept as it is named": ("ctx.n = n = x.dim()\nreturn x * n", "it keeps n, which is neither"),
+    "a return inside of the last": (
+        "y = x * 2\nctx.save_for_backward(y)\nif x.dim():\n    return y",
+        "it keeps y, which",
+    ),
     "a changed attribute": ("ctx.k = 1\nctx.k += 1\nreturn x", "changes ctx.k"),
     "needs_input_grad": ("return x * 2 if ctx.needs_input_grad[0] else x", "reads ctx.needs_input_grad"),
     "an unknown method": ("ctx.mark_shared_storage((x, x))\nreturn x", "reads ctx.mark_shared_storage"),

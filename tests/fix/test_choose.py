@@ -2,7 +2,16 @@
 
 import pytest
 
-from pullback.fix.choose import reasons, still_wrong, unsafe_after, unsafe_before
+from pullback.check.contexts.refusals import SPLIT
+from pullback.fix.choose import (
+    lacks_setup_context,
+    old_style,
+    reasons,
+    still_wrong,
+    unsafe_after,
+    unsafe_before,
+    wrong_in_style,
+)
 from pullback.report.model import Finding
 
 
@@ -20,6 +29,7 @@ def finding(rule, severity="error", verdict="wrong", message="the gradient of x 
         (finding("PB410", "warning"), ()),
         (finding("PB101", "warning", "inconclusive"), ()),
         (finding("PB205", "info"), ()),
+        (finding("PB402", "info"), ()),
     ],
 )
 def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
@@ -32,6 +42,8 @@ def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
     assert reasons([meant], unsafe=True) == ("PB101",)
     assert unsafe_before([meant]).startswith("PB101: ")
     assert not unsafe_before([finding("PB101")])
+    assert unsafe_before([finding("PB101", "info", "inconclusive")]) == "the audit was inconclusive (PB101)"
+    assert not unsafe_before([finding("PB303", "info", "inconclusive")])
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,7 @@ def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
         (finding("PB403", "info", "unsupported"), "cannot be differentiated"),
         (finding("PB006", "info", "inconclusive", "the budget was spent before PB704 could run"), ""),
         (finding("PB302", "info", "inconclusive"), ""),
+        (finding("PB404", "warning"), ""),
     ],
 )
 def test_what_is_not_proven_is_unsafe(found, reason):
@@ -56,5 +69,26 @@ def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
     assert "still has PB101" in still_wrong([wrong], [wrong])
     assert "would have PB119" in still_wrong([wrong], [finding("PB119")])
     assert "has PB304 too" in still_wrong([warned], [warned])
+    assert still_wrong([warned], [finding("PB402", "warning")]) == ""
+    assert still_wrong([], [finding("PB119", message="it raised:\n  in two lines")]).endswith("PB119: it raised:")
     unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
     assert "could not be audited: not audited: it raised" in still_wrong([wrong], [unaudited])
+
+
+def test_the_old_style_is_what_three_rules_say_and_what_pytorch_asks_for():
+    refused = Finding("Op", "PB405", "func-grad-differs", "info", "unsupported", "not supported", hint=SPLIT)
+    static, called = finding("PB801", "warning"), finding("PB803")
+    assert old_style([refused, static, called, finding("PB101"), finding("PB405")]) == ("PB405", "PB801", "PB803")
+    assert lacks_setup_context([static, refused])
+    assert not lacks_setup_context([static, called, finding("PB405", "info", "unsupported")])
+    assert reasons([refused, static, called], unsafe=True) == ()
+
+
+def test_the_new_style_brings_no_error_and_no_new_warning():
+    warned = finding("PB408", "warning", "unsupported", "it raised")
+    assert wrong_in_style([], [], ["PB408"]) == wrong_in_style([warned], [warned], ["PB408"]) == ""
+    assert wrong_in_style([], [warned], []) == ""  # it was not asked for before
+    assert wrong_in_style([], [warned], ["PB408"]) == "in the new style it has PB408: it raised"
+    assert "has PB101: the gradient" in wrong_in_style([finding("PB101")], [finding("PB101")], [])
+    unaudited = finding("PB001", "warning", "unaudited", "not audited: it raised")
+    assert "could not be audited: not audited: it raised" in wrong_in_style([], [unaudited], [])

@@ -22,4 +22,13 @@ def test_the_encoding_is_that_of_the_file():
 def test_colours_change_no_letter():
     diff = unified("ops.py", b"a\nb\n", b"a\nc\n")
     assert click.unstyle(coloured(diff)) == diff
-    assert click.style("+c\n", fg="green") in coloured(diff)
+    head, body = (
+        [click.style(f"{sign} {side}/ops.py\n", bold=True) for sign, side in (("---", "a"), ("+++", "b"))],
+        [
+            click.style("@@ -1,2 +1,2 @@\n", fg="cyan"),
+            " a\n",
+            click.style("-b\n", fg="red"),
+            click.style("+c\n", fg="green"),
+        ],
+    )
+    assert coloured(diff) == "".join([*head, *body])

@@ -1,16 +1,19 @@
-"""Which findings a new backward may mend, what makes one unsafe, and whether it did mend them."""
+"""Which findings a fix may mend, what makes one unsafe, and whether it did mend them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from pullback.check.contexts.refusals import SPLIT
 from pullback.check.rules import rule_named
 from pullback.report.model import Finding
 
 _FIRST, _SECOND = ("PB101",), ("PB401", "PB402", "PB404")
 _PROOF = (*_FIRST, *_SECOND)
 """Rules that compare a gradient, and its derivative, with numeric ones."""
-_SPENT, _NO_SECOND, _UNAUDITED = "PB006", "PB403", "PB001"
+_STYLE = ("PB801", "PB802", "PB803")
+"""Rules about what was the way to write a Function once."""
+_SPENT, _NO_SECOND, _UNAUDITED, _INSTANCE = "PB006", "PB403", "PB001", "PB803"
 
 
 def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
@@ -20,8 +23,19 @@ def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
         findings: of one function.
         unsafe: whether a backward that is not a derivative on purpose is one.
     """
-    found = [f for f in findings if f.severity == "error" or _of_backward(f) or (unsafe and f.verdict == "intended")]
+    judged = [f for f in findings if f.rule != _INSTANCE]
+    found = [f for f in judged if f.severity == "error" or _of_backward(f) or (unsafe and f.verdict == "intended")]
     return tuple(sorted({f.rule for f in found}))
+
+
+def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the rules whose findings say that a function is written in the old style."""
+    return tuple(sorted({f.rule for f in findings if f.rule in _STYLE or f.hint == SPLIT}))
+
+
+def lacks_setup_context(findings: Sequence[Finding]) -> bool:
+    """Whether a forward takes the context, as PyTorch says where it refuses that."""
+    return any(f.hint == SPLIT for f in findings)
 
 
 def _of_backward(finding: Finding) -> bool:
@@ -73,6 +87,22 @@ def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:
     warned = {f.rule for f in before if _of_backward(f)}
     left = next((f for f in after if _of_backward(f) and f.rule in warned), None)
     return f"a backward derived from its forward has {left.rule} too: {_clause(left.message)}" if left else ""
+
+
+def wrong_in_style(before: Sequence[Finding], after: Sequence[Finding], asked: Collection[str]) -> str:
+    """Return why a function that computes the same should not have the new style; empty if it may.
+
+    Args:
+        before: what was found of it.
+        after: what is found of it in the new style, by every rule.
+        asked: ids of the rules by which `before` was found.
+    """
+    if why := why_unaudited(after):
+        return f"in the new style it could not be audited: {_clause(why)}"
+    known = {(f.rule, f.severity) for f in before}
+    new = (f for f in after if f.severity == "error" or (f.severity == "warning" and f.rule in asked))
+    worse = next((f for f in new if f.severity == "error" or (f.rule, f.severity) not in known), None)
+    return f"in the new style it has {worse.rule}: {_clause(worse.message)}" if worse is not None else ""
 
 
 def _clause(message: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import libcst as cst
 from libcst import matchers as m
 
+from pullback.fix.classes import parsed, with_classes
 from pullback.fix.edit_class import with_backward
-from pullback.fix.model import CannotFixError, Derived
+from pullback.fix.model import Derived
 
 _FUNCTIONAL = "torch.nn.functional"
 _EMPTY = cst.Module([])
@@ -27,17 +27,10 @@ def edited(source: bytes, changes: Mapping[str, Derived]) -> bytes:
     Raises:
         CannotFixError: if a class is not written so that this can be done.
     """
-    try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise CannotFixError(f"its file cannot be parsed: {error.message}") from None
+    module = parsed(source)
     if not _has_functional(module):
         changes = {name: _spelled_out(derived) for name, derived in changes.items()}
-    editor = _Editor(changes)
-    module = module.visit(editor)
-    for name in changes:
-        if editor.found[name] != 1:
-            raise CannotFixError(f"its file defines {name} {editor.found[name]} times")
+    module = with_classes(module, changes, with_backward)
     text = "\n".join(line for derived in changes.values() for line in derived.body)
     if re.search(r"\btorch\.", text) and not _has_torch(module):
         module = _with_import(module)
@@ -81,38 +74,3 @@ def _with_import(module: cst.Module) -> cst.Module:
 
 def _spelled_out(derived: Derived) -> Derived:
     return replace(derived, body=tuple(re.sub(r"\bF\.", f"{_FUNCTIONAL}.", line) for line in derived.body))
-
-
-class _Editor(cst.CSTTransformer):
-    """Replaces backwards, and counts the classes of each name."""
-
-    def __init__(self, changes: Mapping[str, Derived]) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-        self._changes = changes
-        self._around: list[str] = []
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:  # noqa: N802 - libcst's name
-        """Enter a class."""
-        self._around.append(node.name.value)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802 - libcst's name
-        """Enter a function."""
-        self._around += [node.name.value, "<locals>"]
-
-    def leave_FunctionDef(  # noqa: N802 - libcst's name
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        """Leave a function."""
-        del self._around[-2:]
-        return updated_node
-
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:  # noqa: N802 - libcst's name
-        """Give a class its new backward."""
-        name = ".".join(self._around)
-        self._around.pop()
-        derived = self._changes.get(name)
-        if derived is None:
-            return updated_node
-        self.found[name] += 1
-        return with_backward(updated_node, derived)

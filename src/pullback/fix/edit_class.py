@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 from libcst import matchers as m
 
+from pullback.fix.classes import block_of, definition_of
 from pullback.fix.model import Derived
 from pullback.fix.saving import At, Method, keeping
 from pullback.fix.style import rebound_in
@@ -19,7 +19,7 @@ _SAVING = m.Expr(m.Call(m.Attribute(m.Name(), m.Name("save_for_backward"))))
 _EMPTY = cst.Module([])
 
 
-def with_backward(node: cst.ClassDef, derived: Derived) -> cst.ClassDef:
+def with_backward(derived: Derived, node: cst.ClassDef) -> cst.ClassDef:
     """Return a class with a new backward.
 
     Raises:
@@ -38,7 +38,7 @@ def with_backward(node: cst.ClassDef, derived: Derived) -> cst.ClassDef:
 
 def _new_backward(node: cst.FunctionDef, derived: Derived) -> cst.FunctionDef:
     """Return a backward with other lines; decorators, signature, docstring and last comments stay if they can."""
-    body = _block(node)
+    body = block_of(node)
     statements = [*cst.parse_module("\n".join(derived.body) + "\n").body]
     if node.get_docstring() is not None:
         statements.insert(0, body.body[0])  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def _new_backward(node: cst.FunctionDef, derived: Derived) -> cst.FunctionDef:
 def _keeper(node: cst.FunctionDef, derived: Derived, read: set[str], is_forward: bool, count: int) -> cst.FunctionDef:
     """Return the method that keeps what the backward reads."""
     names = _parameters(node)
-    body = _block(node)
+    body = block_of(node)
     at: At = "there"
     if is_forward:
         expressions: dict[tuple[str, int], str] = {(one.of, one.position): one.name for one in derived.kept}
@@ -77,11 +77,8 @@ def _where(forward: cst.FunctionDef, derived: Derived) -> At:
     """Return where a forward is to save: inputs before they are given other values, outputs once they are there."""
     if any(one.of == "output" for one in derived.kept):
         return "return"
-    parsed = ast.parse(textwrap.dedent(_EMPTY.code_for_node(forward.with_changes(leading_lines=[]))))
-    [function] = parsed.body
-    assert isinstance(function, ast.FunctionDef)  # it is the text of one
-    changed = rebound_in(function) & {one.name for one in derived.kept}
-    saves = any(m.matches(statement, m.SimpleStatementLine([_SAVING])) for statement in _block(forward).body)
+    changed = rebound_in(definition_of(forward)) & {one.name for one in derived.kept}
+    saves = any(m.matches(statement, m.SimpleStatementLine([_SAVING])) for statement in block_of(forward).body)
     return "there" if saves and not changed else "start"
 
 
@@ -106,17 +103,11 @@ def _read_attributes(methods: Mapping[str, cst.FunctionDef]) -> set[str]:
     for name, node in methods.items():
         if name == "backward":
             continue
-        parsed = ast.parse(textwrap.dedent(_EMPTY.code_for_node(node.with_changes(leading_lines=[]))))
-        loads = [n for n in ast.walk(parsed) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)]
+        loads = [
+            n for n in ast.walk(definition_of(node)) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)
+        ]
         found |= {n.attr for n in loads if isinstance(n.value, ast.Name)}
     return found
-
-
-def _block(node: cst.FunctionDef) -> cst.IndentedBlock:
-    if isinstance(node.body, cst.IndentedBlock):
-        return node.body
-    line = cst.SimpleStatementLine(node.body.body)  # type: ignore[arg-type]
-    return cst.IndentedBlock([line])
 
 
 def _parameters(node: cst.FunctionDef) -> Sequence[str]:

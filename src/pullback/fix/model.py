@@ -1,8 +1,8 @@
-"""What passes between the parts: a new backward as data, and what was decided for each function."""
+"""What passes between the parts: what is to change, as data, and what was decided for each function."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 
@@ -57,6 +57,19 @@ def derived_from_dict(data: dict[str, Any]) -> Derived:
 
 
 @dataclass(frozen=True, slots=True)
+class Restyle:
+    """How a Function is to be put into the new style.
+
+    Attributes:
+        plain: names of arguments of the forward that are no tensors.
+        is_split: whether its forward is to be without its context, which `setup_context` gets.
+    """
+
+    plain: tuple[str, ...] = ()
+    is_split: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """Which function of a target: its name in the report, its file and line there."""
 
@@ -67,21 +80,37 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A function with something to mend, and the backward that may do so.
+    """A function with something to mend, and what may do so.
 
     Attributes:
         key: which.
         qualname: of it in its file.
-        derived: the new backward.
-        rules: ids of what is to be mended.
+        derived: the new backward; `None` if the old one stays.
+        restyle: how it gets the new style; `None` if its style stays.
+        rules: ids of what a new backward is to mend.
         unsafe: why it may change what the author meant; empty if nothing says so.
+        remains: why something of the old style stays; empty if nothing does, or was to go.
     """
 
     key: Key
     qualname: str
-    derived: Derived
+    derived: Derived | None
+    restyle: Restyle | None
     rules: tuple[str, ...]
     unsafe: str = ""
+    remains: str = ""
+
+    def less(self, why: str) -> Candidate | None:
+        """Return it with less of the new style, which cannot be had; `None` if nothing would be left to change.
+
+        Args:
+            why: it cannot be had.
+        """
+        if self.restyle is None:
+            return None
+        if self.restyle.is_split:
+            return replace(self, restyle=replace(self.restyle, is_split=False), remains=why)
+        return replace(self, restyle=None) if self.derived is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +121,7 @@ class Told:
         key: which.
         rules: ids of what was mended; empty if it stays as it is.
         note: why it stays, or why its fix is unsafe; empty otherwise.
+        remains: why something of the old style stays in what was mended; empty otherwise.
         needs_flag: whether it stays for want of `--unsafe-fixes`.
     """
 
@@ -99,3 +129,4 @@ class Told:
     rules: tuple[str, ...]
     note: str = ""
     needs_flag: bool = False
+    remains: str = ""

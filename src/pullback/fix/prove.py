@@ -10,10 +10,13 @@ from pullback.check.rules import selected
 from pullback.check.runner.importer import audit_targets, list_subjects
 from pullback.check.runner.outcome import Outcome
 from pullback.check.subject import Given, Options
-from pullback.fix.choose import still_wrong, unsafe_after
+from pullback.fix.behaviour import differences
+from pullback.fix.choose import old_style, still_wrong, unsafe_after, wrong_in_style
 from pullback.fix.edit import edited
+from pullback.fix.elsewhere import objection
 from pullback.fix.files import SourceFile
-from pullback.fix.model import Candidate, CannotFixError, Told
+from pullback.fix.model import Candidate, CannotFixError, Key, Told
+from pullback.fix.restyle import restyled
 from pullback.fix.shadow import shadow
 
 
@@ -49,30 +52,74 @@ class Proof:
         self._asked = {rule.id for rule in selected(options)}
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        """Put the candidates into the source, and take out those that do not hold until all do."""
-        left = [one for one in candidates if self._can_be_edited(one)]
+        """Put the candidates into the source, and change or take out those that do not hold until all do."""
+        left = [one for candidate in candidates if (one := self._editable(candidate)) is not None]
         positions = self._positions() if left else {}
         while left:
-            content = edited(self._file.content, {one.qualname: one.derived for one in left})
+            content = self._edited(left)
             after = self._audit(content, positions)
-            unsafe = {one.key: one.unsafe or unsafe_after(after[one.key.line].findings) for one in left}
-            failed = {one.key: told for one in left if (told := self._failure(one, after, unsafe[one.key]))}
+            differs = self._differences(content, left, positions)
+            judged = {one.key: self._judged(one, after.get(one.key.line), differs.get(one.key, "")) for one in left}
+            failed = {one.key for one in left if not judged[one.key].rules}
             if not failed and (reason := self._harm(left, after)):
-                failed = {one.key: Told(one.key, (), reason) for one in left}
+                self.told += [Told(one.key, (), reason) for one in left]
+                return
             if not failed:
                 self.content, self.after = content, after
-                self.told += [Told(one.key, one.rules, unsafe[one.key]) for one in left]
+                self.told += judged.values()
                 return
-            self.told += failed.values()
-            left = [one for one in left if one.key not in failed]
+            left = [better for one in left if (better := self._lesser(one, judged[one.key])) is not None]
 
-    def _can_be_edited(self, one: Candidate) -> bool:
-        try:
-            edited(self._file.content, {one.qualname: one.derived})
-        except CannotFixError as error:
-            self.told.append(Told(one.key, (), str(error)))
-            return False
-        return True
+    def _lesser(self, one: Candidate, told: Told) -> Candidate | None:
+        """Return a candidate that holds, or with less of what does not; `None`, which is told, if nothing is left."""
+        if told.rules:
+            return one
+        lesser = None if told.needs_flag else one.less(told.note)
+        if lesser is not None:
+            return self._editable(lesser)
+        self.told.append(replace(told, note=one.remains) if one.derived is None and one.remains else told)
+        return None
+
+    def _editable(self, one: Candidate) -> Candidate | None:
+        """Return a candidate that can be put into the source; `None`, which is told, if there is none."""
+        tried: Candidate | None = one
+        while tried is not None:
+            one = tried
+            try:
+                if self._edited([one]) != self._file.content:
+                    return one
+                why = "nothing in it can be put otherwise"
+            except CannotFixError as error:
+                why = str(error)
+            tried = one.less(why)
+        self.told.append(Told(one.key, (), one.remains or why))
+        return None
+
+    def _edited(self, candidates: Sequence[Candidate]) -> bytes:
+        """Return the source with candidates in it.
+
+        Raises:
+            CannotFixError: if one of them cannot be put into it.
+        """
+        content = edited(self._file.content, {one.qualname: one.derived for one in candidates if one.derived})
+        for one in candidates:
+            if one.restyle and one.restyle.is_split and (why := objection(self._file.path, one.qualname)):
+                raise CannotFixError(why)
+        return restyled(content, {one.qualname: one.restyle for one in candidates if one.restyle})
+
+    def _differences(
+        self, content: bytes, candidates: Sequence[Candidate], positions: Mapping[int, int]
+    ) -> dict[Key, str]:
+        """Return how candidates that get another style would differ: in values, or in gradients that should stay."""
+        styled = [one for one in candidates if one.restyle is not None and one.key.line in positions]
+        if not styled:
+            return {}
+        places = [positions[one.key.line] for one in styled]
+        with shadow({self._file.path: self._file.content}) as files:  # the place decides on their order
+            target = str(files[self._file.path])
+            found = differences(target, places, content, self._options, self._load)
+        pairs = zip(styled, found, strict=True)
+        return {one.key: d.value or (d.gradient if one.derived is None else "") for one, d in pairs}
 
     def _positions(self) -> dict[int, int]:
         """Return the positions of the functions in scope among all of the file, by line; a change moves none."""
@@ -90,13 +137,21 @@ class Proof:
         old, new = str(package_of(path)[0]), str(place)[: -len(str(path.relative_to(package_of(path)[0])))].rstrip("/")
         return {line: _moved(one, self._before[line], new, old) for line, one in zip(lines, found, strict=True)}
 
-    def _failure(self, one: Candidate, after: Mapping[int, Outcome], unsafe: str) -> Told | None:
-        if one.key.line not in after:
+    def _judged(self, one: Candidate, after: Outcome | None, differs: str) -> Told:
+        """Return what is mended of a candidate; no rules if it does not hold."""
+        if after is None:
             return Told(one.key, (), "it is not found again in the new source")
-        reason = still_wrong(self._before[one.key.line].findings, after[one.key.line].findings)
-        if reason:
-            return Told(one.key, (), reason)
-        return Told(one.key, (), unsafe, needs_flag=True) if unsafe and not self._unsafe else None
+        before = self._before[one.key.line].findings
+        if one.derived is not None and (why := still_wrong(before, after.findings)):
+            return Told(one.key, (), why)
+        if one.restyle is not None and (why := wrong_in_style(before, after.findings, self._asked) or differs):
+            return Told(one.key, (), why)
+        unsafe = (one.unsafe or unsafe_after(after.findings)) if one.derived is not None else ""
+        if unsafe and not self._unsafe:
+            return Told(one.key, (), unsafe, needs_flag=True)
+        mended = set(old_style(before)) - set(old_style(after.findings)) if one.restyle is not None else set()
+        rules = tuple(sorted({*one.rules, *mended}))
+        return Told(one.key, rules, unsafe or ("" if rules else "the new style would not mend it"), remains=one.remains)
 
     def _harm(self, candidates: Collection[Candidate], after: Mapping[int, Outcome]) -> str:
         """Return an error that another function of the file would get; empty if none would."""

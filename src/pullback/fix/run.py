@@ -1,4 +1,4 @@
-"""From targets to files with new backwards: audit, derive, put in, audit again, write."""
+"""From targets to files that are mended: audit, derive, put in, audit again, write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pullback.check.rules import selected
 from pullback.check.runner.importer import audit_targets
 from pullback.check.runner.outcome import Outcome, report_of
 from pullback.check.subject import Given, Options
-from pullback.fix.choose import reasons, unsafe_before, why_unaudited
+from pullback.fix.choose import lacks_setup_context, old_style, reasons, unsafe_before, why_unaudited
 from pullback.fix.diff import unified
 from pullback.fix.files import SourceFile, is_installed
-from pullback.fix.model import Candidate, CannotFixError, Key, Told
+from pullback.fix.model import Candidate, CannotFixError, Key, Restyle, Told
 from pullback.fix.prove import Proof
-from pullback.fix.task import Found, derive_all
+from pullback.fix.task import Found, find_all
 from pullback.report.baseline import Key as KnownKey
 from pullback.report.baseline import without
 from pullback.report.model import Finding, Report, status_of
@@ -53,6 +53,23 @@ class Mended:
     diff: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be mended of a function.
+
+    Attributes:
+        rules: ids of those that a new backward is to mend; empty if the old one stays.
+        unsafe: why a new backward may change what was meant.
+        is_old: whether something of the old style was found.
+        is_split: whether that is a forward that takes the context.
+    """
+
+    rules: tuple[str, ...]
+    unsafe: str
+    is_old: bool
+    is_split: bool
+
+
 def mend(
     targets: Sequence[str],
     options: Options,
@@ -60,7 +77,7 @@ def mend(
     how: How,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Mended:
-    """Audit targets, and give what can be mended a backward that is derived from its forward.
+    """Audit targets, and give what can be mended a backward that is derived from its forward, and the new style.
 
     Raises:
         PullbackError: as `audit_targets`.
@@ -95,10 +112,10 @@ class _Mending:
         self._after: dict[Key, Outcome] = {}
 
     def look(self, target: str, outcomes: Sequence[Outcome]) -> None:
-        """Take the audit of a target, and derive new backwards for what needs them."""
+        """Take the audit of a target, and find what may mend its functions."""
         self.outcomes += outcomes
         new = set(without(report_of(outcomes), self._how.known).findings)
-        wanted: dict[Key, tuple[tuple[str, ...], str]] = {}
+        wanted: dict[Key, _Wanted] = {}
         for outcome in outcomes:
             findings = [f for f in outcome.findings if f in new]
             if (judged := self._judge(_key(outcome), findings)) is not None:
@@ -106,11 +123,12 @@ class _Mending:
         if not wanted:
             return
         installed = parse_target(target).path is None
-        for key, found in derive_all(target, list(wanted), self._options, self._load).items():
-            self._take(key, found, *wanted[key], by_module=installed)
+        backward = [key for key, one in wanted.items() if one.rules]
+        for key, found in find_all(target, list(wanted), backward, self._options, self._load).items():
+            self._take(key, found, wanted[key], by_module=installed)
 
-    def _judge(self, key: Key, findings: Sequence[Finding]) -> tuple[tuple[str, ...], str] | None:
-        """Return what is to be mended of a function and why that is unsafe; `None` if it is left alone."""
+    def _judge(self, key: Key, findings: Sequence[Finding]) -> _Wanted | None:
+        """Return what is to be mended of a function; `None` if it is left alone."""
         if why := why_unaudited(findings):
             self.told.append(Told(key, (), why))
             return None
@@ -118,21 +136,26 @@ class _Mending:
         if rules and unsafe and not self._how.unsafe:
             self.told.append(Told(key, (), unsafe, needs_flag=True))
             return None
-        return (rules, unsafe) if rules else None
+        is_old = bool(old_style(findings))
+        return _Wanted(rules, unsafe, is_old, lacks_setup_context(findings)) if rules or is_old else None
 
-    def _take(self, key: Key, found: Found, rules: tuple[str, ...], unsafe: str, by_module: bool) -> None:
-        if isinstance(found.derived, str):
-            self.told.append(Told(key, (), found.derived))
+    def _take(self, key: Key, found: Found, wanted: _Wanted, by_module: bool) -> None:
+        if found.why:
+            self.told.append(Told(key, (), found.why))
             return
         path = Path(found.file)
         if by_module and is_installed(path):
             self.told.append(Told(key, (), f"it is installed, in {path}; to have that changed, name the file"))
             return
-        unsafe = unsafe or (f"the new backward holds for {found.derived.only} alone" if found.derived.only else "")
-        self._candidates[path].setdefault(found.qualname, Candidate(key, found.qualname, found.derived, rules, unsafe))
+        only = found.derived.only if found.derived is not None else ""
+        unsafe = wanted.unsafe if wanted.rules else ""
+        unsafe = unsafe or (f"the new backward holds for {only} alone" if only else "")
+        restyle = Restyle(found.plain, found.is_old and wanted.is_split) if wanted.is_old else None
+        candidate = Candidate(key, found.qualname, found.derived, restyle, wanted.rules, unsafe)
+        self._candidates[path].setdefault(found.qualname, candidate)
 
     def change(self) -> None:
-        """Prove what was derived, file by file, and write it if that is asked for."""
+        """Prove the changes, file by file, and write them if that is asked for."""
         for path, candidates in self._candidates.items():
             try:
                 self._change(path, list(candidates.values()))

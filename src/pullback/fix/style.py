@@ -35,7 +35,9 @@ def style_of(subject: Subject) -> Style:
     Raises:
         CannotFixError: if its source is not there, or is not that of one class with a forward and a backward.
     """
-    source = _own_source(subject)
+    source = own_source(subject)
+    if "jvp" in source.methods and _reads_saved(source.methods["jvp"]):
+        raise CannotFixError("its jvp reads what is saved for the backward, which would change")
     forward, backward = source.methods["forward"], source.methods["backward"]
     is_old = not source.defines("setup_context")
     parameters = _plain_parameters(forward)
@@ -52,7 +54,12 @@ def style_of(subject: Subject) -> Style:
     )
 
 
-def _own_source(subject: Subject) -> FunctionSource:
+def own_source(subject: Subject) -> FunctionSource:
+    """Return the source of a Function.
+
+    Raises:
+        CannotFixError: if it is not there, or is not that of one class with a forward and a backward.
+    """
     source = subject.source
     if source is None or not isinstance(source.node, ast.ClassDef):
         raise CannotFixError("its source is in no file")
@@ -64,8 +71,6 @@ def _own_source(subject: Subject) -> FunctionSource:
             raise CannotFixError(f"its {name} is assigned, not defined in it")
         if name not in own:
             raise CannotFixError(f"its {name} is not defined in it but in a class that it derives from")
-    if "jvp" in own and _reads_saved(source.methods["jvp"]):
-        raise CannotFixError("its jvp reads what is saved for the backward, which would change")
     return source
 
 

@@ -18,7 +18,8 @@ def lines(told: Sequence[Told], written: bool) -> Iterator[str]:
         where = f"{one.key.name} ({one.key.file}:{one.key.line})"
         if one.rules:
             unsafe = f"; unsafe: {one.note}" if one.note else ""
-            yield f"{'fixed' if written else 'would fix'} {where}: {', '.join(one.rules)}{unsafe}"
+            left = f"; not in the new style: {one.remains}" if one.remains else ""
+            yield f"{'fixed' if written else 'would fix'} {where}: {', '.join(one.rules)}{unsafe}{left}"
         else:
             flag = "--unsafe-fixes would: " if one.needs_flag else ""
             yield f"not fixed {where}: {flag}{one.note}"

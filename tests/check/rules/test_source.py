@@ -1,6 +1,7 @@
 """Rules about what the source says of a Function and its forward; one that runs is measured instead."""
 
 import pytest
+import torch
 
 from pullback.check import audit
 from pullback.check.subject import Options
@@ -59,12 +60,31 @@ def test_801_tells_a_classmethod_from_a_plain_one(tmp_path):
         ("return torch.symeig(g)[0]", ["error"]),
         ("return torch.rfft(g, 1)", ["error"]),
         ("return Variable(g.data)", ["warning"]),
+        ("return g * ctx.saved_variables[0]", ["warning"]),
         ("return torch.fft.rfft(g)", []),
         ("return torch.linalg.solve(g, g)", []),
     ],
 )
 def test_802_knows_what_is_gone(tmp_path, line, severities):
     assert [severity for severity, _ in found("PB802", op(backward=line), tmp_path)] == severities
+
+
+def test_802_says_of_saved_variables_what_pytorch_does():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_variables
+            return 2 * g * x
+
+    x = torch.ones(2, requires_grad=True)
+    with pytest.warns(DeprecationWarning, match="'saved_variables' is deprecated; use 'saved_tensors'"):
+        (g,) = torch.autograd.grad(Double.apply(x).sum(), x)
+    assert torch.equal(g, torch.full((2,), 2.0))
 
 
 def test_802_leaves_out_what_is_tried(tmp_path):

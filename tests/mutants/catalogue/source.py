@@ -28,7 +28,7 @@ MUTANTS = (
         new="ctx.saved_variables",
         mode=70,
         expects=("PB802",),
-        note="The attribute is gone: the first backward raises.",
+        note="Deprecated: where warnings are errors, the first backward raises.",
     ),
     Mutant(
         id="x-sin/variable-in-the-backward",

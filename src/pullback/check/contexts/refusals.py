@@ -10,6 +10,8 @@ from pullback.check.subject import Kind
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
 
+SPLIT = "torch.func needs forward(ctx, …) split into forward(…) and setup_context(ctx, inputs, output)"
+"""What to do about a Function in the old style."""
 _LENGTH = 200
 _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"
 
@@ -43,10 +45,7 @@ class _Known:
 
 
 _KNOWN = (
-    _Known(
-        _NO_SETUP_CONTEXT,
-        "torch.func needs forward(ctx, …) split into forward(…) and setup_context(ctx, inputs, output)",
-    ),
+    _Known(_NO_SETUP_CONTEXT, SPLIT),
     _Known(
         "does not have vmap support",
         "set generate_vmap_rule = True if forward and backward are made of PyTorch operations, "

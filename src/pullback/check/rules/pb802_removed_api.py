@@ -1,17 +1,21 @@
 """removed-api (PB802): the source uses what PyTorch has removed, or keeps for old code only.
 
 ## What it finds
-In the methods of a Function: `ctx.saved_variables`; functions of PyTorch that are gone or only raise (`torch.eig`,
-`torch.symeig`, `torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as a warning,
-`Variable(…)`, which has done nothing since PyTorch 0.4 but mark old code.
+In the methods of a Function: functions of PyTorch that are gone or only raise (`torch.eig`, `torch.symeig`,
+`torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as warnings,
+`ctx.saved_variables`, the old name of `ctx.saved_tensors`, and `Variable(…)`, which has done nothing since PyTorch 0.4
+but mark old code.
 
 ## Why it hurts
-The line raises as soon as it is reached, which for a backward is late. `Variable(x.data)` cuts the graph: it is from
-the time when that was the way to write a backward.
+A line that calls what is gone raises as soon as it is reached, which for a backward is late. `ctx.saved_variables`
+still works, with a `DeprecationWarning`, which raises where warnings are errors. `Variable(x.data)` cuts the graph: it
+is from the time when that was the way to write a backward.
 
 ## Limits
 That the line raises is certain, if it is reached: a branch for old versions of PyTorch (`if version < …`, `try`) is
 left out only where it stands in a `try`. A name of another module that is also called `torch` is taken for PyTorch.
+`pullback check --fix` gives `saved_variables` its new name and changes nothing else of these: what `Variable(…)` cuts,
+it may cut on purpose.
 
 ## Bad
 ```python
@@ -71,7 +75,8 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
 
 def _match(node: ast.AST) -> SourceMatch | None:
     if isinstance(node, ast.Attribute) and node.attr == "saved_variables":
-        return SourceMatch(node.lineno, "ctx.saved_variables is gone", "read ctx.saved_tensors")
+        what = "ctx.saved_variables is the old name of ctx.saved_tensors, and deprecated"
+        return SourceMatch(node.lineno, what, "read ctx.saved_tensors", "warning")
     called = dotted(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and called in _GONE:
         return SourceMatch(node.lineno, f"{called}(…) is gone from PyTorch", f"use {_GONE[called]}")

@@ -9,7 +9,8 @@ and what its `__init__` keeps never reaches `forward`.
 
 ## Limits
 An error where the instance is called at once, which raises on every run that gets there; a warning otherwise. Calls
-from other modules are not seen. Silent where the module gives the name to anything else as well.
+from other modules are not seen. Silent where the module gives the name to anything else as well. `pullback check --fix`
+turns `Name()(x)` into `Name.apply(x)`; what an `__init__` takes it leaves to you.
 
 ## Bad
 ```python

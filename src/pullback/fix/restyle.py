@@ -1,0 +1,48 @@
+"""A file with some of its classes in the new style; everything else stays byte for byte."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+
+import libcst as cst
+from libcst import matchers as m
+
+from pullback.check.find.calls import instantiations
+from pullback.fix.classes import parsed, with_classes
+from pullback.fix.model import Restyle
+from pullback.fix.restyle_class import restyled_class
+
+
+def restyled(source: bytes, changes: Mapping[str, Restyle]) -> bytes:
+    """Return the source of a file with classes in the new style, and applied where it called instances of them.
+
+    Args:
+        source: of the file, in whatever encoding it declares.
+        changes: how, by the qualified names of the classes.
+
+    Raises:
+        CannotFixError: if a class is not written so that this can be done.
+    """
+    if not changes:
+        return source
+    module = with_classes(parsed(source), changes, restyled_class)
+    return module.visit(_Applied(instantiations(ast.parse(source), changes))).bytes
+
+
+class _Applied(cst.CSTTransformer):
+    """Turns `Name()(x)` into `Name.apply(x)`."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802 - libcst's name
+        """Call `apply` where an instance is made of nothing, and called with nothing by keyword."""
+        positional = m.ZeroOrMore(m.Arg(keyword=None))
+        if not m.matches(updated_node, m.Call(m.Call(m.Name(), args=[]), args=[positional])):
+            return updated_node
+        made = cst.ensure_type(cst.ensure_type(updated_node.func, cst.Call).func, cst.Name)
+        if made.value not in self._names:
+            return updated_node
+        return updated_node.with_changes(func=cst.Attribute(made, cst.Name("apply")))

@@ -1,0 +1,197 @@
+"""Which statements of a forward go to `setup_context`, which stay, and which cannot be told apart."""
+
+import textwrap
+
+import pytest
+
+from pullback.fix.model import CannotFixError, Restyle
+from pullback.fix.restyle import restyled
+
+from .styles import op
+
+
+def split(body, takes="ctx, x", plain=(), **more):
+    """The bodies of the new forward and of the setup_context, and the line of the latter's head."""
+    new = restyled(op(body, takes, **more).encode(), {"Op": Restyle(tuple(plain))}).decode()
+    forward, _, rest = new.partition("    @staticmethod\n    def setup_context")
+    head, _, setup = rest.partition(":\n")
+    first, _, forward = forward.partition("    def forward")[2].partition(":\n")
+    assert first == f"({takes.partition(',')[2].strip()})"
+    setup = setup.partition("\n\n    @staticmethod\n    def backward")[0]
+    return textwrap.dedent(forward).strip(), textwrap.dedent(setup).strip(), head
+
+
+@pytest.mark.parametrize(
+    ("takes", "body", "setup"),
+    [
+        ("ctx, x", "ctx.save_for_backward(x)\nreturn x", "(x,) = inputs\nctx.save_for_backward(x)"),
+        ("ctx, x, y", "ctx.save_for_backward(y)\nreturn x", "_, y = inputs\nctx.save_for_backward(y)"),
+        ("ctx, x, y", "ctx.save_for_backward(x)\nreturn x", "x, _ = inputs\nctx.save_for_backward(x)"),
+        ("ctx, x, y, z", "ctx.save_for_backward(x)\nreturn x", "x, *_ = inputs\nctx.save_for_backward(x)"),
+        ("ctx, *xs", "ctx.save_for_backward(*xs)\nreturn xs[0]", "xs = inputs\nctx.save_for_backward(*xs)"),
+        ("ctx, x, *xs", "ctx.n = len(xs)\nreturn x", "xs = inputs[1:]\nctx.n = len(xs)"),
+        (
+            "ctx, x, *xs",
+            "ctx.save_for_backward(x, *xs)\nreturn x",
+            "x, *_ = inputs\nxs = inputs[1:]\nctx.save_for_backward(x, *xs)",
+        ),
+        ("ctx, x, *, k=1", "ctx.save_for_backward(x)\nreturn x * k", "(x,) = inputs\nctx.save_for_backward(x)"),
+        ("ctx, x", "return -x", "pass"),
+        ("ctx, x", "ctx.mark_non_differentiable()\nreturn x", "ctx.mark_non_differentiable()"),
+    ],
+)
+def test_what_is_kept_of_the_inputs(takes, body, setup):
+    forward, new, head = split(body, takes)
+    assert (new, head) == (setup, "(ctx, inputs, output)")
+    assert forward == body.rpartition("\n")[2]
+
+
+def test_the_context_keeps_its_name_and_no_name_is_taken():
+    source = op("self.save_for_backward(inputs)\nreturn inputs + output", "self, inputs")
+    new = restyled(source.encode(), {"Op": Restyle()}).decode()
+    assert "def forward(inputs):" in new
+    assert "def setup_context(self, inputs_, output_):\n        (inputs,) = inputs_\n" in new
+    assert "def forward(x):" in restyled(op("return x", "ctx, /, x").encode(), {"Op": Restyle()}).decode()
+    assert "def forward(x, /, y):" in restyled(op("return x", "ctx, x, /, y").encode(), {"Op": Restyle()}).decode()
+
+
+def test_outputs_that_are_returned_by_name_are_had():
+    body = "y = x.exp()\nctx.save_for_backward(y)\nreturn y"
+    assert split(body) == ("y = x.exp()\nreturn y", "ctx.save_for_backward(y)", "(ctx, inputs, y)")
+    body = "y = x.exp()\nm = y > 1\nctx.mark_non_differentiable(m)\nctx.save_for_backward(x, m)\nreturn y, m"
+    assert split(body)[1:] == (
+        "(x,) = inputs\n_, m = output\nctx.mark_non_differentiable(m)\nctx.save_for_backward(x, m)",
+        "(ctx, inputs, output)",
+    )
+    body = "x += 1\nctx.mark_dirty(x)\nreturn x"
+    assert split(body) == ("x += 1\nreturn x", "ctx.mark_dirty(x)", "(ctx, inputs, x)")
+
+
+def test_what_only_the_backward_needs_goes_along():
+    body = "mask = x > 0  # where\nctx.save_for_backward(mask)\nreturn x.clamp(min=0)"
+    assert split(body)[:2] == (
+        "return x.clamp(min=0)",
+        "(x,) = inputs\nmask = x > 0  # where\nctx.save_for_backward(mask)",
+    )
+    assert split("ctx.save_for_backward(torch.sign(x))\nreturn x.abs()")[1].endswith("(torch.sign(x))")
+
+
+def test_sizes_and_numbers_are_worked_out_in_both():
+    body = "# rows\nn, m = x.shape  # of it\nscale = k / n\nctx.scale = scale\nctx.m = m\nreturn x.sum() * scale"
+    forward, setup, _ = split(body, "ctx, x, k", ["k"], gives="g, None")
+    assert forward == "# rows\nn, m = x.shape  # of it\nscale = k / n\nreturn x.sum() * scale"
+    assert setup == "x, k = inputs\nn, m = x.shape\nscale = k / n\nctx.scale = scale\nctx.m = m"
+    with pytest.raises(CannotFixError, match="it keeps scale, which is neither an input nor an output"):
+        split(body, "ctx, x, k", gives="g, None")  # k may be a tensor
+
+
+def test_what_is_kept_on_a_condition_goes_as_a_whole():
+    body = "if ctx.needs_input_grad[0]:\n    ctx.save_for_backward(x)\nelse:\n    pass\nreturn x * y"
+    assert split(body, "ctx, x, y")[1] == (
+        "x, _ = inputs\nif ctx.needs_input_grad[0]:\n    ctx.save_for_backward(x)\nelse:\n    pass"
+    )
+
+
+def test_statements_that_share_a_line_are_told_apart():
+    assert split("ctx.k = 2; y = x * 2; ctx.save_for_backward(y)  # all\nreturn y")[:2] == (
+        "y = x * 2  # all\nreturn y",
+        "ctx.k = 2; ctx.save_for_backward(y)",
+    )
+    one_line = "class Op(Function):\n    def forward(ctx, x): ctx.k = 2; return x\n    def backward(ctx, g): return g\n"
+    new = restyled(one_line.encode(), {"Op": Restyle()}).decode()
+    assert "    def forward(x):\n        return x\n" in new
+    assert "    def setup_context(ctx, inputs, output):\n        ctx.k = 2\n" in new
+
+
+def test_an_attribute_that_the_forward_reads_is_what_was_assigned_to_it():
+    forward, setup, _ = split("ctx.dim = dim\nreturn x.sum(ctx.dim)", "ctx, x, dim", gives="g, None")
+    assert (forward, setup) == ("return x.sum(dim)", "_, dim = inputs\nctx.dim = dim")
+
+
+def test_a_size_that_the_forward_reads_off_its_context_is_in_both():
+    forward, setup, _ = split("d = x.dim()\nctx.d = d\nreturn x * ctx.d")
+    assert (forward, setup) == ("d = x.dim()\nreturn x * d", "(x,) = inputs\nd = x.dim()\nctx.d = d")
+
+
+def test_a_name_that_is_given_where_things_are_kept_is_there_for_the_next():
+    body = "if x.dim():\n    n = 2\n    ctx.n = n\nctx.m = n\nreturn x"
+    assert split(body)[:2] == ("return x", "(x,) = inputs\n" + body.removesuffix("\nreturn x"))
+
+
+def test_a_forward_that_takes_everything_in_one_has_no_context_to_take_away():
+    with pytest.raises(CannotFixError, match="names no context"):
+        split("return args[1]", "*args")
+
+
+def test_an_early_return_after_all_is_kept_and_several_returns():
+    body = "ctx.save_for_backward(x)\nif k:\n    return x\nreturn x * 2"
+    assert split(body, "ctx, x, k", gives="g, None")[1] == "x, _ = inputs\nctx.save_for_backward(x)"
+
+
+def test_other_functions_inside_of_a_forward_return_for_themselves():
+    body = "def twice(t):\n    return t * 2\nctx.save_for_backward(x)\nreturn twice(x)"
+    assert split(body)[0] == "def twice(t):\n    return t * 2\nreturn twice(x)"
+
+
+REFUSED = {
+    "an intermediate": ("s = x.sin()\nctx.save_for_backward(s)\nreturn s * s", "it keeps s, which is neither"),
+    "an intermediate on ctx": ("ctx.s = s = x.sin()\nreturn s * s", "it keeps s, which is neither an input nor"),
+    "a name from a condition": ("if k:\n    s = 2\n    ctx.s = s\nreturn x * s", "it keeps s, which is neither"),
+    "a name with another value": ("s = 1\nif k:\n    s = 2\n    ctx.s = s\nreturn x", "gives s a value where it keeps"),
+    "an input with another value": ("x = x.contiguous()\nctx.save_for_backward(x)\nreturn x * 2", "after giving it"),
+    "an input before and after": ("ctx.n = x.shape\nx = x * 2\nctx.save_for_backward(x)\nreturn x", "before and after"),
+    "an output that changes later": ("y = x * 2\nctx.save_for_backward(y)\ny = y + 1\nreturn y", "nor computed by one"),
+    "a loop": ("for i in range(2):\n    y = x * i\nctx.save_for_backward(y)\nreturn x", "nor computed by one line"),
+    "an early return": (
+        "if x.dim():\n    return x\nctx.save_for_backward(x)\nreturn x * 2",
+        "depends on where it returns",
+    ),
+    "a return in between": ("if x.dim():\n    ctx.save_for_backward(x)\n    return x\nreturn x", "among other work"),
+    "with": ("with torch.no_grad():\n    ctx.save_for_backward(x)\nreturn x * 2", "among other work"),
+    "a helper": ("keep(ctx, x)\nreturn x * 2", "uses ctx as a whole"),
+    "setattr": ("setattr(ctx, 'x', x)\nreturn x * 2", "uses ctx as a whole"),
+    "another name": ("c = ctx\nc.save_for_backward(x)\nreturn x * 2", "uses ctx as a whole"),
+    "an unknown attribute": ("return x * ctx.k", "reads ctx.k"),
+    "set after use": ("y = x * ctx.k\nctx.k = 2\nreturn y", "reads ctx.k"),
+    "a computed attribute": ("ctx.k = x.sum()\nreturn x * ctx.k", "reads ctx.k"),
+    "an attribute set twice": ("ctx.k = x\ny = ctx.k * 2\nctx.k = y\nreturn y", "reads ctx.k and assigns it again"),
+    "an alias with another value": ("ctx.k = x\nx = x * 2\nreturn x * ctx.k", "gives x another value"),
+    "an attribute set twice before": ("ctx.k = x\nctx.k = x\nreturn x * ctx.k", "reads ctx.k"),
+    "two lines": ("s = x.dim()\ns = s + 1\nctx.s = s\nreturn x", "nor computed by one line"),
+    "a size kept as it is named": ("ctx.n = n = x.dim()\nreturn x * n", "it keeps n, which is neither"),
+    "a return inside of the last": (
+        "y = x * 2\nctx.save_for_backward(y)\nif x.dim():\n    return y",
+        "it keeps y, which",
+    ),
+    "a changed attribute": ("ctx.k = 1\nctx.k += 1\nreturn x", "changes ctx.k"),
+    "needs_input_grad": ("return x * 2 if ctx.needs_input_grad[0] else x", "reads ctx.needs_input_grad"),
+    "an unknown method": ("ctx.mark_shared_storage((x, x))\nreturn x", "reads ctx.mark_shared_storage"),
+    "random numbers": ("ctx.save_for_backward(torch.rand_like(x))\nreturn x * 2", "may not be computed later"),
+    "an unknown function": ("ctx.save_for_backward(kernel(x))\nreturn x * 2", "may not be computed later"),
+    "a method of an object": ("ctx.save_for_backward(cache.get(x))\nreturn x * 2", "may not be computed later"),
+    "work in place": ("m = x > 0\nctx.save_for_backward(m)\nx.relu_()\nreturn x", "works in place afterwards"),
+    "super": ("ctx.save_for_backward(x)\nreturn super().forward(ctx, x)", "uses super"),
+    "locals": ("ctx.save_for_backward(x)\nreturn x * locals()['x']", "uses locals"),
+    "a keyword": ("ctx.k = k\nreturn x", "it keeps k, a keyword"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_apart_stays(name):
+    body, why = REFUSED[name]
+    with pytest.raises(CannotFixError, match=why):
+        split(body, "ctx, x, *, k=1" if name == "a keyword" else "ctx, x")
+
+
+def test_decorators_that_may_need_the_context_keep_the_forward_as_it_is():
+    for decorator in ("@staticmethod\n    @custom_fwd", "@staticmethod\n    @torch.amp.custom_fwd(device_type='cuda')"):
+        with pytest.raises(CannotFixError, match="decorated with custom_fwd"):
+            split("return x", decorator=decorator)
+    assert split("return x", decorator="@staticmethod\n    @torch.no_grad()")[0] == "return x"
+
+
+def test_defaults_need_a_gradient_for_each_argument():
+    for gives in ("g", "(g, None)[:1]", "gradients", "(*gs, None)"):
+        with pytest.raises(CannotFixError, match="default arguments"):
+            split("return x", "ctx, x, k=2", gives=gives)
+    assert split("return x", "ctx, x, k=2", gives="g, None")[1] == "pass"

@@ -99,7 +99,7 @@ def program() -> None:
 @program.command(epilog=_STATUS, short_help="Audit custom autograd functions, and mend them.")
 @click.argument("targets", nargs=-1, required=True, type=_FILE, metavar="TARGET...")
 @click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
-@click.option("--fix", is_flag=True, help="Put derived backwards in place of wrong ones.")
+@click.option("--fix", is_flag=True, help="Derive wrong backwards anew; new style for old.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
 @click.option("--unsafe-fixes", is_flag=True, help="Also fix what may be meant, or cannot be proven.")
 @reporting

@@ -608,3 +608,22 @@ def test_symbolic_traces_hold_for_all_sizes_and_say_for_which_not():
     assert _torch.size_symbols(first.meta["val"]) == _torch.size_symbols(second.meta["val"])
     halved = _torch.trace_symbolic(lambda x: [x.view(2, -1)], [torch.ones(6)], {})
     assert any(str(guard).startswith("Eq(Mod(") for guard in _torch.shape_guards(halved))
+
+
+def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
+    x, y = torch.ones(5, 7), torch.ones(7)
+    traced, is_general = _torch.trace_for_sizes(lambda x, y: [x * y, x.mean(-1)], [x, y], {5})
+    assert is_general
+    placeholder, _ = traced.graph.find_nodes(op="placeholder")
+    (number, symbol), fixed = map(_torch.example_of, _torch.traced_value(placeholder).shape)
+    assert number == 5
+    assert fixed == (7, None)
+    assert _torch.evaluated(2 * symbol + 1, {symbol: 11}) == 23
+    for decides in (
+        lambda x, y: [x * 2 if x.shape[0] > 4 else x],
+        lambda x, y: [x.reshape(-1, 5)],
+        lambda x, y: [x * len(x)],
+        lambda x, y: [x[3:]],
+        lambda x, y: list(x),
+    ):
+        assert not _torch.trace_for_sizes(decides, [x, y], {5, 7})[1]

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -458,6 +458,54 @@ def size_hints(tensor: torch.Tensor) -> list[int]:
     Relies on `torch.SymInt.node.hint`.
     """
     return [s if isinstance(s, int) else int(s.node.hint) for s in tensor.shape]
+
+
+def trace_for_sizes(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], varying: Collection[int]
+) -> tuple[fx.GraphModule, bool]:
+    """Record the ATen ops of a call on fake tensors; each size among `varying` is one symbol, which is not 0 nor 1.
+
+    Returns:
+        The graph, and whether nothing that was done depends on what the symbols are.
+
+    Relies on `torch.fx.experimental.proxy_tensor.make_fx`, `FakeTensorMode.from_tensor`, `ConstantSource`, and of
+    `torch.fx.experimental.symbolic_shapes` on `StatelessSymbolicContext`, `DimDynamic` and `ShapeEnv`, with its
+    `guards`, `replacements`, `deferred_runtime_asserts` and `var_to_range`.
+    """
+    from torch._dynamo.source import ConstantSource  # late: they take a second
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    fakes = []
+    for i, tensor in enumerate(tensors):
+        how = [DimDynamic.DUCK if n in varying else DimDynamic.STATIC for n in tensor.shape]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=how)
+        fakes.append(mode.from_tensor(tensor, source=ConstantSource(f"x{i}"), symbolic_context=context))
+    before = dict(environment.var_to_range)
+    with tracing():
+        traced: fx.GraphModule = make_fx(function, _allow_non_fake_inputs=True)(*fakes)
+    noted = (environment.guards, environment.replacements, environment.deferred_runtime_asserts)
+    return traced, not any(noted) and environment.var_to_range == before
+
+
+def example_of(number: Any) -> tuple[int, Any]:
+    """Return what a size was in the example that was traced, and its sympy expression if it has symbols.
+
+    Relies on `torch.SymInt.node`, its `hint` and its `expr`.
+    """
+    if not isinstance(number, torch.SymInt):
+        return int(number), None
+    expression: Any = number.node.expr
+    return int(number.node.hint), expression if expression.free_symbols else None
+
+
+def evaluated(expression: Any, symbols: Mapping[Any, int]) -> int:
+    """Return the number that an expression in sizes comes to.
+
+    Relies on these being sympy's.
+    """
+    return int(expression.subs(symbols))
 
 
 def decompositions() -> dict[str, list[tuple[Any, Callable[..., Any]]]]:

@@ -9,7 +9,7 @@ import pullback
 from pullback.bind import plans
 from pullback.bind.call import Call
 from pullback.bind.plan import Functions
-from pullback.bind.plans import MAX_PLANS, Plans
+from pullback.bind.plans import MAX_PLANS, MAX_TRACES, Plans
 
 SCALE = 2.0
 
@@ -44,13 +44,42 @@ def test_plans_are_dropped_when_a_global_has_changed(made, monkeypatch):
     assert list(made.plans) == [call(2).key]
 
 
-def test_beyond_a_number_of_kinds_the_formula_runs_as_it_stands(made):
-    for n in range(MAX_PLANS):
-        assert made.of(call(n + 1), True).kernels is not None
-    plan = made.of(call(MAX_PLANS + 1), True)
+def numbered(x, n):
+    return x * n
+
+
+@pytest.fixture
+def of_numbers():
+    """Plans of an op whose calls are of another kind for each number."""
+    plans = Plans("numbered", lambda call: Functions(numbered, numbered, numbered), (numbered, None))
+    x = torch.ones(2, requires_grad=True)
+    return plans, lambda n: plans.of(Call((x, n), {}, grad=True), True)
+
+
+def test_beyond_a_number_of_plans_the_oldest_goes(of_numbers):
+    made, of = of_numbers
+    first = of(0)
+    for n in range(1, MAX_PLANS):
+        of(n)
+    assert of(0) is first
+    assert of(MAX_PLANS).kernels is not None
+    assert len(made.plans) == MAX_PLANS
+    again = of(0)
+    assert again is not first
+    assert again.kernels is not None
+
+
+def test_beyond_a_number_of_traces_the_formula_runs_as_it_stands_and_says_so_once(of_numbers):
+    made, of = of_numbers
+    for n in range(MAX_TRACES - 1):
+        assert of(n).kernels is not None
+    with pytest.warns(UserWarning, match="numbered has been called in many ways"):
+        last = of(MAX_TRACES - 1)
+    plan = of(MAX_TRACES)
     assert plan.kernels is None
-    assert "more than 64 ways" in plan.why_inline
-    assert made.of(call(1), True).kernels is not None
+    assert "more than 128 ways" in plan.why_inline
+    assert of(MAX_TRACES - 1) is last
+    assert len(made.plans) == MAX_PLANS
 
 
 def test_concurrent_first_calls_trace_once(monkeypatch):

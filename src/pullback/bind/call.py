@@ -65,7 +65,7 @@ class Call:
     __slots__ = ("_positions", "_spec", "key", "leaves", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grad: bool) -> None:
-        self._spec = None
+        self._spec: Any = None
         self.leaves: Sequence[Any] = args
         if kwargs or any(isinstance(a, list | tuple | dict) for a in args):
             self.leaves, self._spec = _torch.tree_leaves((args, dict(kwargs)))
@@ -74,6 +74,12 @@ class Call:
         self.key = key_of(self.leaves, grad)
         if self.key is not None and self._spec is not None:
             self.key = (self._spec, self.key)
+
+    @property
+    def structure(self) -> Hashable:
+        """That of the containers among the arguments; `None` where there are none."""
+        structure: Hashable = self._spec
+        return structure
 
     @property
     def obstacle(self) -> str:

@@ -15,8 +15,9 @@ from pullback.bind.call import ATOMS, Call
 from pullback.bind.tree import Tree
 from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
-from pullback.graph.joint import Joint, cotangent_stride, joint_of
+from pullback.graph.joint import Joint, Trace, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
+from pullback.graph.record import trace_ops
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower
 from pullback.kernels.native import is_kernel
@@ -68,6 +69,18 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True)
+class Value:
+    """What computes the value of a call where nothing is differentiated: a graph, ready to run, and what comes out."""
+
+    run: Callable[..., Any]
+    result: Tree
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+        """Compute it."""
+        return self.result.filled(tuple(self.run(*tensors)))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given.
 
@@ -81,7 +94,7 @@ class Plan:
 
     kernels: Kernels | None
     why_inline: str = ""
-    value: Callable[[Sequence[Tensor]], Any] | None = None
+    value: Value | None = None
     n_tensors: int = -1
     chunks: Chunks | None = None
 
@@ -108,7 +121,15 @@ class Functions:
     save: Save | None = None
 
 
-def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
+def make_plan(
+    call: Call,
+    name: str,
+    functions: Functions,
+    reads: Reads,
+    grad: bool,
+    backend: Backend,
+    trace: Trace = trace_ops,
+) -> Plan:
     """Trace a call and decide how calls like it are carried out; `reads` is what the formulas read.
 
     Raises:
@@ -116,10 +137,12 @@ def make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: b
     """
     # anomaly detection asks for values; what is made in inference mode does not count its versions
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
-        return _make_plan(call, name, functions, reads, grad, backend)
+        return _make_plan(call, name, functions, reads, grad, backend, trace)
 
 
-def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend) -> Plan:
+def _make_plan(
+    call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, trace: Trace
+) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
     structure: list[Any] = []
@@ -139,7 +162,7 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
         return Plan(None, obstacle or _NOT_ASKED)
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute)
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace)
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
@@ -156,13 +179,10 @@ def _make_plan(call: Call, name: str, functions: Functions, reads: Reads, grad: 
 _NOT_ASKED = "no gradient is asked for"
 
 
-def _value(
-    joint: Joint, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
-) -> Callable[[Sequence[Tensor]], Any]:
+def _value(joint: Joint, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend) -> Value:
     """Return what computes the value where nothing is differentiated."""
     ((_, run),) = lower([joint.forward], exact[:1], backend)
-    result = Tree.of_leaves(outputs, spec)
-    return lambda tensors: result.filled(tuple(run(*tensors)))
+    return Value(run, Tree.of_leaves(outputs, spec))
 
 
 def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:

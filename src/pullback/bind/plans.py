@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,22 @@ from pullback.bind.again import Run, gradient_of, picked
 from pullback.bind.call import Call, key_of
 from pullback.bind.chunk_plan import chunk_plan
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
+from pullback.bind.sizes import Sizes
+from pullback.graph.joint import Trace
 from pullback.graph.reads import Reads, reads_of
+from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
 
 MAX_PLANS = 64
-"""Kinds of call that get graphs of their own; others run the formula as it stands."""
+"""Plans that are kept: beyond, the oldest goes. If it was in use it is made again, once for so many that are new."""
+
+MAX_TRACES = 128
+"""Plans that are traced before an op is taken for one whose calls are all of different kinds."""
+
+_TOO_MANY = (
+    "{} has been called in many ways, each of which had to be traced (other numbers, or sizes that its formula reads): "
+    "further ones run as the formula stands, without kernels. Pass numbers that change as tensors."
+)
 
 
 class Plans:
@@ -53,7 +65,9 @@ class Plans:
         self._made_for: Hashable = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
-        self._waiting = False
+        self._waiting = self._hits = 0
+        self._sizes = Sizes()
+        self._traced = 0
         self.plans: dict[Any, Plan] = {}
         self.table: Any = None
         self.example: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
@@ -70,8 +84,10 @@ class Plans:
             return None
         if not reads.unchanged():
             return None
-        if self._waiting and node.EXTENSION.is_there():
-            self._tabulate()
+        if self._waiting:
+            self._hits += 1
+            if self._hits >= self._waiting and node.EXTENSION.is_there():
+                self._tabulate()
         return plan
 
     def _tabulate(self) -> None:
@@ -79,7 +95,7 @@ class Plans:
             if self._reads is not None and self._waiting:
                 table = node.table_of(self._name, self._reads, self.plans)
                 if self._made_for == made_for(self.backend):  # the table notes what is set while it is made
-                    self.table, self._waiting = table, False
+                    self.table, self._waiting = table, 0
 
     def forget(self) -> None:
         """Drop all plans: what the op computes has changed."""
@@ -96,28 +112,44 @@ class Plans:
             backend = self.backend
             if self._reads is None or made_for(backend) != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
+                self._sizes, self._traced = Sizes(), 0
                 self.table = None
                 self._made_for, self._reads = made_for(backend), reads_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
-            if plan is None and len(self.plans) >= MAX_PLANS:
-                if self._chunk is None:
-                    return Plan(None, f"it has been called in more than {MAX_PLANS} ways")
-                self.plans.pop(next(iter(self.plans)))  # by the formula, the call might not fit into memory
             if plan is None:
-                functions = self._functions(call)
-                if self._chunk is not None:
-                    plan = chunk_plan(call, self._name, functions, self._reads, grad, backend, self._chunk)
-                else:
-                    plan = make_plan(call, self._name, functions, self._reads, grad, backend)
-                kernels = plan.kernels
-                if self._again and kernels is not None and is_compiled(backend) and not all(kernels.joint.unused):
-                    again = _again(self._name, kernels, functions, backend)
-                    plan = replace(plan, kernels=replace(kernels, again=again))
+                plan = self._new(call, grad, self._reads, backend)
+                if plan is None:
+                    return Plan(None, f"it has been called in more than {MAX_TRACES} ways")
+                if len(self.plans) >= MAX_PLANS:
+                    self.plans.pop(next(iter(self.plans)))
                 self.plans[key] = plan
-                self._waiting |= call.key is not None and node.is_served(plan.kernels) and node.ask()
+                if call.key is not None and node.is_served(plan.kernels) and node.ask():
+                    self._waiting, self._hits = 1 + len(self.plans) // 8, 0  # a table is made of all of them
                 self.example = self.example or call.example()
             return plan
+
+    def _new(self, call: Call, grad: bool, reads: Reads, backend: Backend) -> Plan | None:
+        """Make a plan; none if too many have been traced."""
+        functions = self._functions(call)
+        if self._chunk is not None:  # by the formula, the call might not fit into memory
+            return chunk_plan(call, self._name, functions, reads, grad, backend, self._chunk)
+
+        def make(trace: Trace) -> Plan:
+            plan = make_plan(call, self._name, functions, reads, grad, backend, trace)
+            kernels = plan.kernels
+            if self._again and kernels is not None and is_compiled(backend) and not all(kernels.joint.unused):
+                again = _again(self._name, kernels, functions, backend)
+                plan = replace(plan, kernels=replace(kernels, again=again))
+            return plan
+
+        plan = None if backend == "inductor" else self._sizes.plan(call, grad, make)
+        if plan is None and self._traced < MAX_TRACES:
+            self._traced += 1
+            if self._traced == MAX_TRACES:
+                warnings.warn(_TOO_MANY.format(self._name), stacklevel=2)
+            plan = make(trace_ops)
+        return plan
 
 
 def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Run:

@@ -38,11 +38,13 @@ class Blank(Tensor):
         elem: what is on the meta device for it.
         home: the run that it belongs to, if it takes part in one.
         node: what stands for it in the graph that is being recorded, if one is.
+        extents: its size and strides, in a graph for all sizes (`pullback.graph.symbolic`).
     """
 
     elem: Tensor
     home: Blanks | None = None
     node: fx.Node | None = None
+    extents: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     __torch_function__ = _torch.NO_TORCH_FUNCTION  # type: ignore[assignment]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Blank:

@@ -7,7 +7,7 @@ backward; what crosses the cut is saved, or what it can cheaply be computed from
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,13 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.extents import kind_of
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
 from pullback.graph.record import names_traced, trace_ops
 from pullback.graph.saving import chosen
+
+Trace = Callable[..., fx.GraphModule]
 
 _NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -57,6 +60,7 @@ def joint_of(
     outputs: Sequence[Any],
     wanted: Sequence[int],
     recompute: bool = False,
+    trace: Trace = trace_ops,
 ) -> Joint:
     """Trace a formula and its vjp.
 
@@ -67,6 +71,7 @@ def joint_of(
         outputs: fake results of `derivative`, which say what the cotangents are like.
         wanted: positions of the inputs to differentiate.
         recompute: whether the backward computes cheap values again, where that saves memory.
+        trace: records the ops of a call.
     """
     results = [out for out in outputs if isinstance(out, Tensor)]
     connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
@@ -92,7 +97,7 @@ def joint_of(
         return [values, _torch.pulled(roots, leaves, given[n:])]
 
     given = [*(x.detach() for x in tensors), *cotangents]
-    graph = trace_ops(both, *given)
+    graph = trace(both, *given)
     _fill_zeros(graph, {x.device for x in given})
     return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute)
 
@@ -113,7 +118,7 @@ def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
         value = _torch.traced_value(node) if node.op == "call_function" else getattr(traced, str(node.target))
         options: dict[str, Any] = {"dtype": value.dtype, "device": next(iter(devices))}
         with traced.graph.inserting_before(node):
-            made = traced.graph.call_function(zeros, (list(value.shape),), options)
+            made = traced.graph.call_function(zeros, (list(kind_of(value)[0]),), options)
         made.meta["val"] = like.new_zeros(value.shape, dtype=value.dtype)
         node.replace_all_uses_with(made)
         traced.graph.erase_node(node)

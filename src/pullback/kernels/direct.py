@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor
 
-Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Size, strides and dtype of a tensor."""
+from pullback.graph.extents import Kind
 
 
 def direct_call(
@@ -45,11 +45,12 @@ def direct_call(
     lines.append(f"    run({pointers}*last)")
     lines.append(f"    return {ys[0] if len(ys) == 1 else '[' + ', '.join(ys) + ']'}")
     scope["torch"] = torch
-    exec(compile("\n".join(lines), "<call of a kernel>", "exec"), scope)
+    exec(_code("\n".join(lines)), scope)
     made: Callable[..., Any] = scope["call"]
     return made
 
 
-def kind_of(tensor: Tensor) -> Kind:
-    """Return what a tensor is like."""
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+@functools.cache
+def _code(text: str) -> CodeType:
+    """Return what is the same for all sizes."""
+    return compile(text, "<call of a kernel>", "exec")

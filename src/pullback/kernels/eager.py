@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -54,6 +55,12 @@ def lower(module: fx.GraphModule) -> Callable[..., list[Any]]:
     exec(compile("\n".join(writer.lines), f"<graph of {len(module.graph.nodes)} nodes>", "exec"), scope)
     run: Callable[..., list[Any]] = scope["run"]
     return run
+
+
+def remade(run: Callable[..., Any], remake: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function that `lower` wrote with something else in place of each value that it refers to."""
+    scope = {name: value if name == "__builtins__" else remake(value) for name, value in run.__globals__.items()}
+    return FunctionType(run.__code__, scope)
 
 
 class _Writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
 import operator
@@ -14,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pullback.graph.extents import Kind, Numbers, at, kind_of
 from pullback.kernels import build
-from pullback.kernels.direct import direct_call, kind_of
+from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
 from pullback.kernels.notice import noticed
 from pullback.kernels.regions import Region, regions_of, value_of
@@ -43,24 +45,30 @@ class Kernel:
     def __init__(self, region: Region) -> None:
         written = source_of(region, build.header())
         self.source, self.over = written.text, written.over
-        inputs = [value_of(node) for node in region.inputs]
-        outputs, sums = [value_of(node) for node in region.stored], [value_of(node) for node in region.every_sum]
-        self.last = tuple(value_of(node).numel() for node in region.column_sums[:1])
-        self._run = build.function_of(self.source, len(inputs) + len(region.outputs) + 1, 2 + len(self.last))
-        self.shape = tuple(region.shape)
-        self.stride = tuple(value_of((region.stored or region.pointwise)[0]).stride())
-        self._sizes = [tuple(x.shape) for x in inputs]
-        self.outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
-        self.sums = [kind_of(y) for y in sums]
+        columns = region.column_sums[:1]
+        self._run = build.function_of(self.source, len(region.inputs) + len(region.outputs) + 1, 2 + len(columns))
+        nodes = ([*region.stored, *region.pointwise][:1], region.inputs, region.stored, region.every_sum, columns)
+        self._kinds = tuple([kind_of(value_of(node)) for node in of_one] for of_one in nodes)
+        self._prepare(self._kinds)
+
+    def at(self, numbers: Numbers) -> Kernel:
+        """Return the same, made for the sizes that extents among its own are in a call."""
+        made = copy.copy(self)
+        made._prepare(at(self._kinds, numbers))
+        return made
+
+    def _prepare(self, kinds: tuple[list[Kind], ...]) -> None:
+        ((self.shape, self.stride, _),), inputs, outputs, self.sums, columns = kinds
+        self.last = tuple(math.prod(size) for size, _, _ in columns)
+        self._sizes = [size for size, _, _ in inputs]
+        self.outputs = [(stride, dtype) for _, stride, dtype in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
-        alike = all(tuple(x.stride()) == self.stride and x.shape == region.shape for x in inputs)
-        alike = alike and all(stride == self.stride for stride, _ in self.outputs)
+        alike = all((size, stride) == (self.shape, self.stride) for size, stride, _ in inputs)
+        self.is_direct = bool(inputs) and alike and all(stride == self.stride for stride, _ in self.outputs)
         self.call: Any = self._strided()
-        self.is_direct = bool(inputs) and alike
         if self.is_direct:
             last = (None, 1, math.prod(self.shape), *self.last)
-            made = [*map(kind_of, outputs), *self.sums]
-            self.call = direct_call(self._run, list(map(kind_of, inputs)), made, last, self._any)
+            self.call = direct_call(self._run, inputs, [*outputs, *self.sums], last, self._any)
         self.call.kernel = self
 
     @property

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pullback.graph.extents import Extent
+
 aten = torch.ops.aten
 
 COMPUTED = {torch.float32: "F", torch.float64: "D", torch.bfloat16: "F", torch.float16: "F", torch.bool: "M"}
@@ -285,7 +287,7 @@ def constant_of(node: fx.Node) -> Any:
         return ZEROS_AND_ONES[node.target]
     if node.target in CONSTANTS:
         value = node.args[CONSTANTS[node.target]]
-        return value if isinstance(value, int | float) else None
+        return value if isinstance(value, int | float) and type(value) is not Extent else None
     return None
 
 

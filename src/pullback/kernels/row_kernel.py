@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.graph.extents import Kind, Numbers, at, kind_of
 from pullback.kernels import build
-from pullback.kernels.direct import direct_call, kind_of
+from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Strides, expanded
 from pullback.kernels.regions import value_of
 from pullback.kernels.row_source import row_source_of
-from pullback.kernels.rows import RowRegion
+from pullback.kernels.rows import RowRegion, is_reduction
 
 
 class RowKernel:
@@ -32,15 +34,24 @@ class RowKernel:
         written = row_source_of(region, build.header())
         self.source, self.over = written.text, written.over
         self._run = build.function_of(self.source, len(region.inputs) + len(region.outputs) + 1)
-        self._shape = tuple(region.shape)
-        self._rows, self._columns = math.prod(self._shape[:-1]), self._shape[-1]
-        self._sizes = [
-            (*value_of(node).shape, 1) if node in region.flat else tuple(value_of(node).shape) for node in region.inputs
-        ]
         self._flat = [node in region.flat for node in region.inputs]
-        self._outputs = [(tuple(value_of(node).shape), value_of(node).dtype) for node in region.outputs]
+        reduced = [node.all_input_nodes[0] for node in region.nodes if is_reduction(node)]
+        nodes = (reduced[:1], region.inputs, region.outputs)
+        self._kinds = tuple([kind_of(value_of(node)) for node in of_one] for of_one in nodes)
+        self._prepare(self._kinds)
+
+    def at(self, numbers: Numbers) -> RowKernel:
+        """Return the same, made for the sizes that extents among its own are in a call."""
+        made = copy.copy(self)
+        made._prepare(at(self._kinds, numbers))
+        return made
+
+    def _prepare(self, kinds: tuple[list[Kind], ...]) -> None:
+        ((self._shape, _, _),), inputs, outputs = kinds
+        self._rows, self._columns = math.prod(self._shape[:-1]), self._shape[-1]
+        self._sizes = [(*size, 1) if flat else size for (size, _, _), flat in zip(inputs, self._flat, strict=True)]
+        self._outputs = [(size, dtype) for size, _, dtype in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Any, frozenset[int]]] = {}
-        inputs, outputs = ([kind_of(value_of(node)) for node in nodes] for nodes in (region.inputs, region.outputs))
         steps, scattered = self._layout(tuple(stride for _, stride, _ in inputs))
         last = (steps, self._rows, self._columns)
 

@@ -21,7 +21,7 @@ from pullback.kernels.regions import FEWEST, is_ours, needs, value_of, waits
 
 aten = torch.ops.aten
 
-_FEWEST_COLUMNS, _FEWEST_ROWS = 16, 8
+FEWEST_COLUMNS, FEWEST_ROWS = 16, 8
 """Of shorter rows most of a vector would be empty; of fewer, threads have nothing to share."""
 _REDUCTIONS = frozenset([aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default])
 _VIEWS = frozenset([aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim])
@@ -86,8 +86,8 @@ def is_reduction(node: fx.Node) -> bool:
         and [d % source.dim() for d in dims or ()] == [source.dim() - 1]
         and source.dtype == result.dtype
         and source.is_contiguous()
-        and source.shape[-1] >= _FEWEST_COLUMNS
-        and source.numel() >= _FEWEST_ROWS * source.shape[-1]
+        and source.shape[-1] >= FEWEST_COLUMNS
+        and source.numel() >= FEWEST_ROWS * source.shape[-1]
     )
 
 

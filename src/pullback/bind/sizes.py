@@ -1,0 +1,168 @@
+"""One plan for calls that differ in sizes alone: traced once for all sizes, and fitted to those of each call.
+
+Calls are of one kind if their tensors have the same dtypes and devices, are dense with dimensions in the same order, or
+repeated along some, have sizes of 1, and equal sizes, in the same places, and rows enough for kernels over rows, or
+not; and if all else is equal. Once a kind has been traced for several sizes, it is traced with symbols in place of
+those that differed (`pullback.graph.symbolic`). If that proves its graph to hold for all of them, its kernels serve the
+sizes that come after; if not, each is traced anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.bind.call import Call
+from pullback.bind.plan import Kernels, Plan
+from pullback.graph.extents import Numbers, at, kind_of, module_at
+from pullback.graph.joint import Trace, cotangent_stride
+from pullback.graph.symbolic import Symbolic
+from pullback.kernels import eager
+from pullback.kernels.native import is_kernel
+from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
+
+_SEVERAL = 8
+"""Sizes of one kind that are traced each by itself: a trace with symbols takes as long as some of these."""
+_MOST_KINDS = 128
+
+Make = Callable[[Trace], Plan]
+"""Makes the plan of a call by a way to record its ops."""
+
+
+class Sizes:
+    """The plans of an op that hold for many sizes."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def plan(self, call: Call, grad: bool, make: Make) -> Plan | None:
+        """Return how a call is carried out, if there is or can be made what holds for calls that differ in sizes."""
+        key, sizes = kind_and_sizes(call, grad)
+        if key is None or (key not in self._kinds and len(self._kinds) >= _MOST_KINDS):
+            return None
+        return self._kinds.setdefault(key, _Kind(sizes)).plan(call, sizes, make)
+
+
+class _Kind:
+    """Calls that differ in sizes alone.
+
+    Args:
+        first: the sizes of the first of them.
+    """
+
+    def __init__(self, first: Sequence[int]) -> None:
+        self._first = first
+        self._varying: set[int] = set()
+        self._tried: set[int] = set()
+        self._traced = 0
+        self._general: _General | None = None
+
+    def plan(self, call: Call, sizes: Sequence[int], make: Make) -> Plan | None:
+        """Return the plan for some sizes, where there is or can be made what holds for these and others."""
+        plan = None if self._general is None else self._general.at(call.tensors)
+        if plan is not None:
+            return plan
+        self._traced += 1
+        self._varying.update(i for i, (n, m) in enumerate(zip(sizes, self._first, strict=True)) if n != m)
+        if self._traced < _SEVERAL or self._varying == self._tried:
+            return None
+        self._traced, self._tried = 0, set(self._varying)
+        symbolic = Symbolic(len(call.tensors), {sizes[i] for i in self._varying})
+        plan = make(symbolic.trace)
+        if plan.kernels is None and plan.value is None:
+            return None
+        self._general = _General(plan, symbolic)
+        return self._general.at(call.tensors)
+
+
+class _General:
+    """A plan that holds for many sizes, and what it was traced by."""
+
+    def __init__(self, plan: Plan, symbolic: Symbolic) -> None:
+        self._plan, self._symbolic = plan, symbolic
+
+    def at(self, tensors: Sequence[Tensor]) -> Plan | None:
+        """Return the plan for the sizes of some tensors; `None` if it does not hold for them."""
+        numbers = self._symbolic.numbers(tensors)
+        return None if numbers is None else _plan_at(self._plan, numbers)
+
+
+def kind_and_sizes(call: Call, grad: bool) -> tuple[Hashable | None, tuple[int, ...]]:
+    """Return what is equal for calls that differ in sizes alone, and the sizes; `None` where that cannot be said."""
+    if call.key is None:
+        return None, ()
+    sizes = tuple(n for x in call.tensors for n in x.shape)
+    orders = [order_of(x.shape, x.stride()) for x in call.tensors]
+    if None in orders or 0 in sizes:
+        return None, sizes
+    each = iter(orders)
+    parts = [
+        (next(each), x.dtype, x.device, grad and x.requires_grad, has_many_rows(x.shape))
+        if isinstance(x, Tensor)
+        else (type(x), x.hex() if type(x) is float else x)
+        for x in call.leaves
+    ]
+    equal = tuple(1 if n == 1 else -sizes.index(n) for n in sizes)
+    return (call.structure, tuple(parts), equal), sizes
+
+
+def has_many_rows(shape: Sequence[int]) -> bool:
+    """Whether kernels would go through rows of a tensor of this shape."""
+    return bool(shape) and shape[-1] >= FEWEST_COLUMNS and math.prod(shape[:-1]) >= FEWEST_ROWS
+
+
+def order_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the dimensions of a dense tensor from the outermost to the innermost; `None` if it is not dense.
+
+    Dimensions along which one number is repeated are left out.
+    """
+    own = [d for d, (s, n) in enumerate(zip(stride, shape, strict=True)) if s or n == 1]
+    order = sorted(own, key=lambda d: (-stride[d], d))
+    step = 1
+    for d in reversed(order):
+        if stride[d] != step:
+            return None
+        step *= shape[d]
+    return tuple(order)
+
+
+def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
+    """Return a plan with each extent as what it is in a call; kernels that are compiled are taken as they are."""
+    made: dict[int, Any] = {}
+
+    def remade(value: Any) -> Any:
+        if not is_kernel(value):
+            return at(value, numbers)
+        kernel = value.kernel
+        if id(kernel) not in made:
+            made[id(kernel)] = kernel.at(numbers)
+        return made[id(kernel)].call
+
+    if plan.value is not None:
+        return replace(plan, value=replace(plan.value, run=eager.remade(plan.value.run, remade)))
+    kernels = plan.kernels
+    assert kernels is not None
+    strides = _cotangent_strides(kernels, numbers)
+    fitted = replace(
+        kernels,
+        joint=replace(kernels.joint, backward=module_at(kernels.joint.backward, numbers)),
+        forward=eager.remade(kernels.forward, remade),
+        backward=eager.remade(kernels.backward, remade),
+        layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),
+    )
+    if kernels.singles is not None:
+        one, other = (replace(s, kernel=made[id(s.kernel)]) for s in kernels.singles)
+        fitted = replace(fitted, singles=(one, other))
+    return replace(plan, kernels=fitted)
+
+
+def _cotangent_strides(kernels: Kernels, numbers: Numbers) -> list[tuple[int, ...]]:
+    results: Any = kernels.joint.forward.graph.output_node().args[0]
+    kinds = [at(kind_of(_torch.traced_value(node)), numbers) for node in results[: kernels.n_outputs]]
+    return [cotangent_stride(torch.empty_strided(*kind[:2], device=_torch.META)) for kind in kinds]

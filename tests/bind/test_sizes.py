@@ -43,6 +43,8 @@ SIZED = {
     "row after row": lambda x: sum(row.exp() for row in x),
     "unbound": lambda x: x.unbind(0)[-1].exp() * 2,
     "in chunks": lambda x: x.chunk(2, 0)[0].exp() * 2,
+    "the last of three chunks": lambda x: x.exp() * x.chunk(3, 0)[-1].mean(),
+    "all but some": lambda x: x.exp() * x[:, 6:].sum(-1, keepdim=True),
     "flat": lambda x: x.exp().flatten() * 2,
     "a size with it": lambda x: (x.exp() * 2, x.shape[0], str(x.shape)),
     "by its stride": lambda x: x.exp() * x.stride(0),
@@ -191,6 +193,31 @@ def test_second_and_third_derivatives_are_of_many_sizes(monkeypatch):
             found.append(out)
         torch.testing.assert_close(*found)
     assert counted["all"] == 3  # the value and gradient, and the next two, each after some sizes of its own
+
+
+def test_what_is_no_size_tells_calls_apart():
+    op = pullback.function(backend="eager")(lambda x, of, scale: torch.tanh(x) * of["y"] * scale)
+    variants = [
+        (torch.float64, True, True, 2.0),
+        (torch.float64, True, False, 2.0),
+        (torch.float64, False, True, 2.0),
+        (torch.float32, True, True, 2.0),
+        (torch.float64, True, True, 3.0),
+        (torch.float64, True, True, 0.0),
+        (torch.float64, True, True, -0.0),
+        (torch.int64, False, True, 2.0),
+    ]
+    for n in range(2, 14):
+        for dtype, of_x, of_y, scale in variants:
+            x = torch.randn(n).mul(5).to(dtype).requires_grad_(of_x)
+            y = torch.randn(n, dtype=torch.float64, requires_grad=of_y)
+            inputs = [t for t in (x, y) if t.requires_grad]
+            out, expected = (f(x, {"y": y}, scale) for f in (op, op._formula))
+            assert torch.equal(out, expected)
+            assert torch.equal(out.signbit(), expected.signbit())
+            grads = [torch.autograd.grad(t.sum(), inputs, allow_unused=True) for t in (out, expected)]
+            torch.testing.assert_close(*grads)
+    assert len(general(op)) == len(variants)
 
 
 @pytest.mark.parametrize("kernels", ["eager", "native"])

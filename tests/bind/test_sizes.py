@@ -232,6 +232,20 @@ def test_batches_of_cotangents_are_of_many_sizes(kernels):
     assert general(op)
 
 
+def test_compiled_autograd_sees_ops_of_many_sizes():
+    from torch._dynamo import compiled_autograd
+
+    op = pullback.function(backend="eager")(ACROSS["norm"])
+    for n in range(18, 30):
+        x, w = leaf(n, 17), leaf(17)
+        out, right = op(x, w), torch.autograd.grad(op._formula(x, w).sum(), (x, w))
+        if general(op):
+            with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+                out.sum().backward()
+            torch.testing.assert_close((x.grad, w.grad), right)
+    assert general(op)
+
+
 def test_small_calls_in_cpp_are_of_many_sizes(on):
     op = pullback.function(POINTWISE["gate"])
     for n in range(2, 2 * MAX_PLANS):

@@ -60,7 +60,7 @@ def gradients_of(
         watched = is_watched((*kept, *cotangents))
         gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
         ours = (kernels.spending if is_spent else None) or kernels.backward
-        backward = kernels.joint.backward.forward if watched else ours
+        backward = kernels.in_ops if watched else ours
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
     by_input: list[Tensor | None] = [None] * kernels.n_inputs
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):

@@ -40,6 +40,7 @@ class Kernels:
         native: the derivative's formula on the tensors of a call, for orders beyond the first.
         forward: tensors to outputs and what is computed for the backward.
         backward: what is saved, and cotangents, to gradients.
+        in_ops: the same in PyTorch's ops alone, for what has to see them.
         n_inputs, n_outputs: how many tensors go in and come out.
         operands: of the backward, as positions in (inputs, computed values).
         layouts: position of each cotangent that the backward reads, the stride that PyTorch's kernels were recorded
@@ -57,6 +58,7 @@ class Kernels:
     native: Flat
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+    in_ops: Callable[..., Any]
     n_inputs: int
     n_outputs: int
     operands: tuple[int, ...]
@@ -214,6 +216,7 @@ def _kernels(
         native,
         forward,
         backward,
+        joint.backward.forward,
         n_inputs=n_inputs,
         n_outputs=len(results),
         operands=tuple(next(later) if i is None else i for i in joint.saved),

@@ -9,6 +9,7 @@ sizes that come after; if not, each is traced anew.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.bind.plan import Kernels, Plan
-from pullback.graph.extents import Numbers, at, kind_of, module_at
+from pullback.graph.extents import Numbers, as_inputs, at, kind_of
 from pullback.graph.joint import Trace, cotangent_stride
 from pullback.graph.symbolic import Symbolic
 from pullback.kernels import eager
@@ -86,11 +87,19 @@ class _General:
 
     def __init__(self, plan: Plan, symbolic: Symbolic) -> None:
         self._plan, self._symbolic = plan, symbolic
+        self._in_ops = None if plan.kernels is None else as_inputs(plan.kernels.joint.backward)
 
     def at(self, tensors: Sequence[Tensor]) -> Plan | None:
         """Return the plan for the sizes of some tensors; `None` if it does not hold for them."""
         numbers = self._symbolic.numbers(tensors)
-        return None if numbers is None else _plan_at(self._plan, numbers)
+        if numbers is None:
+            return None
+        plan = _plan_at(self._plan, numbers)
+        if plan.kernels is None or self._in_ops is None:
+            return plan
+        module, formulas = self._in_ops
+        in_ops = functools.partial(module.forward, *(numbers[formula] for formula in formulas))
+        return replace(plan, kernels=replace(plan.kernels, in_ops=in_ops))
 
 
 def kind_and_sizes(call: Call, grad: bool) -> tuple[Hashable | None, tuple[int, ...]]:
@@ -151,7 +160,6 @@ def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
     strides = _cotangent_strides(kernels, numbers)
     fitted = replace(
         kernels,
-        joint=replace(kernels.joint, backward=module_at(kernels.joint.backward, numbers)),
         forward=eager.remade(kernels.forward, remade),
         backward=eager.remade(kernels.backward, remade),
         layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),

@@ -11,8 +11,8 @@ from torch import Tensor, fx
 Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Size, strides and dtype of a tensor."""
 
-Numbers = Mapping[Any, int]
-"""What each formula of some extents comes to in one call."""
+Numbers = Mapping[Any, Any]
+"""What each formula of some extents comes to in one call, or what stands for that."""
 
 
 class Extent(int):
@@ -57,20 +57,24 @@ def kind_of(tensor: Tensor) -> Kind:
     return shape, stride, tensor.dtype
 
 
-def module_at(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
-    """Return a graph with each extent among its arguments as what it is in a call; itself if there are none."""
-    if not any(has_extents((node.args, node.kwargs)) for node in module.graph.nodes):
-        return module
+def as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
+    """Return a graph that takes the extents among its arguments as inputs before the others, and their formulas."""
     graph = fx.Graph()
+    given = {formula: graph.placeholder(f"size_{i}") for i, formula in enumerate(_formulas(module.graph))}
     made: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(module.graph, made))
-    for node in graph.nodes:
-        node.args, node.kwargs = at(tuple(node.args), numbers), at(dict(node.kwargs), numbers)
-    return fx.GraphModule(module, graph)
+    for node in module.graph.nodes:
+        args, kwargs = at(fx.node.map_arg((node.args, node.kwargs), made.__getitem__), given)
+        made[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+    return fx.GraphModule(module, graph), list(given)
 
 
-def has_extents(value: Any) -> bool:
-    """Whether there is an extent in some arguments."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    return any(map(has_extents, value)) if isinstance(value, tuple | list) else type(value) is Extent
+def _formulas(graph: fx.Graph) -> dict[Any, None]:
+    found: dict[Any, None] = {}
+    stack: list[Any] = [(node.args, node.kwargs) for node in graph.nodes]
+    while stack:
+        value = stack.pop()
+        if type(value) is Extent:
+            found[value.formula] = None
+        elif isinstance(value, tuple | list | dict):
+            stack += value.values() if isinstance(value, dict) else value
+    return found

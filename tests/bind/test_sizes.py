@@ -1,5 +1,8 @@
 """One plan for calls that differ in sizes: what a call of any size gives is what the formula gives."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -281,3 +284,15 @@ def test_sizes_at_random_that_may_coincide(name, calls):
         x = {"a": leaf(n, m), "b": leaf(m, n).T, "c": leaf(n, m, 2)[..., 0], "d": leaf(n, 1), "e": leaf(1, m)}[how]
         y = {"a": leaf(n, m), "b": leaf(m), "c": leaf(n, 1), "d": leaf(n, m), "e": leaf()}[how]
         agree(op, x.detach().requires_grad_(), y)
+
+
+def test_what_holds_for_many_sizes_keeps_no_tensor_of_a_call():
+    op, seen = pullback.function(lambda x, y: torch.tanh(x) * y), []
+    for n in range(2, 14):
+        x, y = leaf(n), leaf(n)
+        seen += [weakref.ref(x), weakref.ref(y)]
+        op(x, y)
+    del x, y
+    gc.collect()
+    assert general(op)
+    assert not any(ref() is not None for ref in seen)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import pullback
 from pullback.bind import plans
 from pullback.bind.plans import MAX_PLANS
-from pullback.kernels import build
+from pullback.kernels import build, reuse
 
 POINTWISE = {
     "gate": lambda x, y: torch.sigmoid(x) * y + torch.tanh(y),
@@ -296,3 +296,33 @@ def test_what_holds_for_many_sizes_keeps_no_tensor_of_a_call():
     gc.collect()
     assert general(op)
     assert not any(ref() is not None for ref in seen)
+
+
+def norm(x, w):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
+
+
+def layer(x, w):
+    z = x @ w
+    return z * torch.sigmoid(z), (z * z).sum(0)
+
+
+def loss(x, w):
+    return F.cross_entropy(x @ w, torch.zeros(1, dtype=torch.int64).expand(x.shape[:1]), reduction="sum")
+
+
+def log_softmax(x, w):
+    return F.log_softmax(x @ w, -1)
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(("formula", "is_one"), [(norm, True), (layer, True), (log_softmax, True), (loss, False)])
+def test_sums_over_rows_and_memory_that_is_used_again(formula, is_one, monkeypatch):
+    """Kernels that add up rows, and write over what nothing else reads, at many numbers of rows."""
+    monkeypatch.setattr(reuse, "_LARGE", 0)
+    op, counted = pullback.function(formula, stable=False, backend="native"), traces(monkeypatch)
+    for rows in (64, 70, 65, 200, 131, 90, 77, 100, 66, 300, 129, 64, 257):
+        agree(op, leaf(rows, 20), leaf(20) if formula is norm else leaf(20, 24))
+    assert bool(general(op)) == is_one
+    if is_one:
+        assert counted == {"itself": 7, "all": 1}

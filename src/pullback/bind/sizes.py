@@ -151,7 +151,8 @@ def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
         kernel = value.kernel
         if id(kernel) not in made:
             made[id(kernel)] = kernel.at(numbers)
-        return made[id(kernel)].call
+        taken = getattr(value, "taken", None)
+        return made[id(kernel)].call if taken is None else made[id(kernel)].writing_over(taken)
 
     if plan.value is not None:
         return replace(plan, value=replace(plan.value, run=eager.remade(plan.value.run, remade)))
@@ -162,6 +163,7 @@ def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
         kernels,
         forward=eager.remade(kernels.forward, remade),
         backward=eager.remade(kernels.backward, remade),
+        spending=None if kernels.spending is None else eager.remade(kernels.spending, remade),
         layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),
     )
     if kernels.singles is not None:

@@ -88,7 +88,7 @@ class Kernel:
         def over(*inputs: Tensor) -> Any:
             return self._any(*inputs, taken=taken)
 
-        over.kernel = self  # type: ignore[attr-defined]
+        over.kernel, over.taken = self, taken  # type: ignore[attr-defined]
         return over
 
     def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:

@@ -68,7 +68,7 @@ class RowKernel:
         def over(*inputs: Tensor) -> Any:
             return self._any(*inputs, taken=taken)
 
-        over.kernel = self  # type: ignore[attr-defined]
+        over.kernel, over.taken = self, taken  # type: ignore[attr-defined]
         return over
 
     def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:

@@ -51,8 +51,10 @@ def _loss_backward(to: Spelling, loss: fx.Node, y: fx.Node) -> None:
 
 
 def _is_over_rows(node: fx.Node, x: fx.Node, dim: int) -> bool:
-    """Whether an op goes over the last dimension, of values that it neither widens nor narrows."""
+    """Whether an op goes over the last dimension, of a known size, of values that it neither widens nor narrows."""
     value = value_of(x)
+    if getattr(value, "extents", None) is not None:
+        return False
     return bool(value.dim() > 1 and dim % value.dim() == value.dim() - 1 and value.dtype == value_of(node).dtype)
 
 

@@ -156,7 +156,7 @@ class Writer:
         else:
             text = ops.expression(node, operands, wanted)
         rounds = self._exact and _dtype(node).itemsize == 2
-        return f"through<{ops.STORED[_dtype(node)]}>({text})" if rounds else text
+        return f"through_{ops.STORED[_dtype(node)]}({text})" if rounds else text
 
     def _operands_of(self, node: fx.Node) -> list[fx.Node]:
         """Return what the expression of a node reads."""
@@ -174,7 +174,7 @@ class Writer:
         (source,) = node.all_input_nodes
         text, to = self._operand(source, vector), _dtype(node)
         rounds = to.itemsize == 2 and _dtype(source) != to and _dtype(source) != torch.bool
-        return f"through<{ops.STORED[to]}>({text})" if rounds else text
+        return f"through_{ops.STORED[to]}({text})" if rounds else text
 
     def _operand(self, node: fx.Node, vector: str) -> str:
         """Return an operand as a vector of a type."""
@@ -189,8 +189,8 @@ _CASTS = {
     **{(v, v): "{}" for v in "FDM"},
     ("F", "D"): "wide({})",
     ("D", "F"): "narrow({})",
-    ("M", "F"): "number<F>({})",
-    ("M", "D"): "number<D>({})",
+    ("M", "F"): "number_F({})",
+    ("M", "D"): "number_D({})",
     ("F", "M"): "truth({})",
     ("D", "M"): "truth({})",
 }

@@ -6,7 +6,7 @@ tanh of a softplus is a quotient of e. What goes over rows is in `spelled_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from torch import fx
 
 from pullback.kernels import spelled_rows
 from pullback.kernels.ops import softplus_slope, softplus_sum, tanh_softplus
+from pullback.kernels.regions import CPU, value_of
 from pullback.kernels.spelling import Spelling
 
 aten = torch.ops.aten
 
 
-def spelled(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a graph with such ops as several, where kernels compute these."""
+def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU) -> fx.GraphModule:
+    """Return a graph with such ops as several, where kernels for some kinds of devices compute these."""
     if not any(node.target in _SPELLINGS for node in module.graph.nodes):
         return module
     graph = fx.Graph()
@@ -29,7 +30,7 @@ def spelled(module: fx.GraphModule) -> fx.GraphModule:
     for node in list(graph.nodes):
         write = _SPELLINGS.get(node.target)
         if write is not None:
-            write(Spelling(graph, node))
+            write(Spelling(graph, node, devices))
     graph.eliminate_dead_code()
     return fx.GraphModule(module, graph)
 

@@ -1,4 +1,4 @@
-"""The lines of C++ that compute some nodes, in calls of the functions of `include/`."""
+"""The lines that compute some nodes, in calls of the functions of `include/`: of C++, but for what Triton overrides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Writer:
         self._exact, self._inputs, self._known = exact, list(names), {*names, *nodes}
         self._locals = {node: f"{prefix}{len(names) + i}" for i, node in enumerate(nodes)}
         self.names = {**names, **self._locals}
-        self._sides = Sides(nodes, frozenset(outputs))
+        self._sides = self._divided(nodes, outputs)
         self._equal = self._equals()
         nodes = [node for node in nodes if node not in self._equal]
         outputs = frozenset(self._equal.get(node, node) for node in outputs)
@@ -73,6 +73,9 @@ class Writer:
     def lines(self, stage: int = 0) -> list[str]:
         """Return the lines of one loop."""
         return self._block(self._sides.all, "", stage)
+
+    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> Sides:
+        return Sides(nodes, frozenset(outputs))
 
     def _equals(self) -> dict[fx.Node, fx.Node]:
         """Return nodes whose expression another one has that is there before them, and that one.

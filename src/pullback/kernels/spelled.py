@@ -40,8 +40,9 @@ def _log_sigmoid(to: Spelling) -> None:
     if (e := to.decayed(x)) is None:
         return
     for user in list(to.node.users):
-        if user.args[1] == 1:  # what PyTorch's backward reads
-            to.replace(e, user)
+        if user.args[1] == 1:  # what PyTorch's backward reads; on a GPU it reads nothing
+            is_empty = not value_of(user).numel()
+            to.replace(to.call(aten.new_empty.default, x, [0]) if is_empty else e, user)
         else:
             least = to.call(aten.clamp_max.default, x, 0)
             to.replace(to.call(aten.sub.Tensor, least, to.call(aten.log1p.default, e)), user)

@@ -12,6 +12,7 @@ import importlib
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,18 +57,25 @@ def kernel_of(source: str) -> Any:
     return _made[key].run
 
 
-def compile_ahead(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Have Triton compile a kernel for the current device.
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which Triton compiles and launches for a device, on that device's current stream."""
+    return torch.accelerator.device_index(device.index)
+
+
+def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -> None:
+    """Have Triton compile a kernel for a device.
 
     Args:
         kernel: what `kernel_of` returned.
+        device: a GPU.
         arguments: of a launch, a dtype in place of each tensor.
 
     Raises:
         RunnerError: if it cannot.
     """
     try:
-        kernel.warmup(*arguments, grid=(1,), **options())
+        with on(device):
+            kernel.warmup(*arguments, grid=(1,), **options())
     except Exception as error:  # of Triton, of the assembler, or since there is no driver
         first, *_ = f"{type(error).__name__}: {error}".splitlines()
         raise RunnerError(f"Triton cannot compile a kernel ({first})") from error

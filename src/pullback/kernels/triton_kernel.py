@@ -43,8 +43,8 @@ class TritonKernel:
         self._outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[tuple[Any, ...], frozenset[int]]] = {}
         numbers, _ = self._layout(tuple([tuple(x.stride()) for x in inputs]))
-        with torch.accelerator.device_index(self._device.index):
-            triton_build.compile_ahead(self._run, [*(t.dtype for t in (*inputs, *outputs)), *numbers])
+        dtypes = [t.dtype for t in (*inputs, *outputs)]
+        triton_build.compile_ahead(self._run, self._device, [*dtypes, *numbers])
 
         def call(*inputs: Tensor) -> Any:
             return self._call(*inputs)
@@ -65,7 +65,7 @@ class TritonKernel:
             torch.empty_strided(self._shape, self._stride, dtype=dtype, device=device) for _, dtype in self._outputs
         ]
         grid = (-(-math.prod(self._shape) // BLOCK),)
-        with torch.accelerator.device_index(device.index):  # Triton launches on its current stream
+        with triton_build.on(device):
             self._run[grid](*inputs, *made, *numbers, **self._options)
         results = [in_stride(y, stride) for y, (stride, _) in zip(made, self._outputs, strict=True)]
         return results[0] if len(results) == 1 else results

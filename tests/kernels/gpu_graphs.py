@@ -1,4 +1,4 @@
-"""Graphs of tensors on a GPU, where there is none."""
+"""Graphs of tensors on a GPU, where there is none, and tensors for them."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,3 +21,19 @@ def moved(graph):
             if isinstance(x, torch.Tensor):
                 node.meta["val"] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
     return graph
+
+
+LAYOUTS = {
+    "as it is": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every other column": lambda x: torch.stack([x, torch.full_like(x, torch.nan)], -1).flatten(1)[:, ::2],
+    "from an offset": lambda x: torch.cat([torch.full_like(x[:1], torch.nan), x]).flatten()[x.shape[1] :].view(x.shape),
+    "a row": lambda x: x[:1],
+    "a column": lambda x: x[:, :1],
+    "a vector": lambda x: x[0],
+    "a number": lambda x: x[0, 0],
+    "an expanded number": lambda x: x[0, 0].expand(x.shape),
+    "expanded rows": lambda x: x[:1].expand(x.shape),
+    "all alike in memory, but in part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+}
+"""Of a tensor of two dimensions, what is broadcast to its shape; what lies between its elements is NaN."""

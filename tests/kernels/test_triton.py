@@ -13,7 +13,7 @@ from pullback.kernels.eager import lower
 from pullback.kernels.layout import Layout
 from pullback.kernels.native import is_kernel, lowered
 from tests.kernels import stand_in, test_ops
-from tests.kernels.gpu_graphs import graph_on_gpu
+from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
 
 GPU = ("cpu", "cuda")
 
@@ -61,21 +61,6 @@ def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
     ours, theirs = both(dtype, exact=True)[name]
     same = (ours == theirs) & (ours.signbit() == theirs.signbit())
     assert bool((same | (ours.isnan() & theirs.isnan())).all())
-
-
-LAYOUTS = {
-    "as it is": lambda x: x,
-    "transposed": lambda x: x.t().contiguous().t(),
-    "every other column": lambda x: torch.stack([x, torch.full_like(x, torch.nan)], -1).flatten(1)[:, ::2],
-    "from an offset": lambda x: torch.cat([torch.full_like(x[:1], torch.nan), x]).flatten()[x.shape[1] :].view(x.shape),
-    "a row": lambda x: x[:1],
-    "a column": lambda x: x[:, :1],
-    "a vector": lambda x: x[0],
-    "a number": lambda x: x[0, 0],
-    "an expanded number": lambda x: x[0, 0].expand(x.shape),
-    "expanded rows": lambda x: x[:1].expand(x.shape),
-    "all alike in memory, but in part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
-}
 
 
 @settings(max_examples=30)

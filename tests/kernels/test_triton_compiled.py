@@ -2,16 +2,20 @@
 
 import inspect
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
 
+from pullback.errors import RunnerError
 from pullback.kernels import triton_build
+from pullback.kernels.eager import lower
+from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of, value_of
 from pullback.kernels.spelled import spelled
 from pullback.kernels.triton_source import triton_source_of
 from tests.kernels import test_ops
-from tests.kernels.gpu_graphs import graph_on_gpu
+from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
 
 triton = pytest.importorskip("triton")
 ASTSource = pytest.importorskip("triton.compiler").ASTSource
@@ -118,3 +122,60 @@ def test_places_take_32_bits_or_64():
     near, far = (compiled(lambda x: [torch.exp(x) + 1], x, dense=False, far=far)["ptx"] for far in (False, True))
     assert not re.search(r"(?:div|rem|mul\.lo)\.[su]64", near)
     assert re.search(r"(?:div|rem)\.[su]64", far)
+
+
+class NoDriver:
+    """What Triton asks a driver for when it compiles."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def mixed(x, y):
+    return [x * 0.5 + y / 3, torch.where(x > y, torch.sqrt(x.abs()), -x), (x < y) & (x > -1)]
+
+
+@pytest.fixture
+def _no_driver(monkeypatch):
+    monkeypatch.setattr(triton_build, "on", lambda device: nullcontext())
+    monkeypatch.setattr(triton_build, "_made", {})
+    monkeypatch.setattr(triton.runtime.driver, "_active", NoDriver())
+
+
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.parametrize("shape", [(30, 70), (70,), (30, 1), ()])
+def test_a_kernel_is_compiled_ahead(shape):
+    x, y = torch.randn(30, 70), torch.randn(shape)
+    (module,) = lowered([graph_on_gpu(mixed, x, y)], [False], DEVICES)
+    (kernel,) = [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)]
+    ((made, *_),) = kernel._run.device_caches.values()
+    (metadata,) = [compiled.metadata for compiled in made.values()]
+    assert (metadata.enable_fp_fusion, metadata.enable_reflect_ftz) == (False, False)
+
+
+@pytest.mark.usefixtures("_no_driver")
+def test_what_triton_refuses_is_an_error_of_ours(monkeypatch):
+    monkeypatch.setattr(triton_build, "options", lambda: {"no_such_option": 1})
+    with pytest.raises(RunnerError, match=r"Triton cannot compile a kernel.*no_such_option"):
+        lowered([graph_on_gpu(mixed, torch.randn(5), torch.randn(5))], [False], DEVICES)
+
+
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of lanes that a mask leaves out
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS])
+def test_tritons_interpreter_computes_the_same(monkeypatch, layout, dtype):
+    """It knows no functions of libdevice."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(triton_build, "compile_ahead", lambda *_: None)
+    x, y = torch.randn(30, 70).to(dtype), LAYOUTS[layout](torch.randn(30, 70).to(dtype))
+    (module,) = lowered([graph_on_gpu(mixed, x, y)], [False], DEVICES)
+    eps = torch.finfo(dtype).eps
+    for ours, right in zip(lower(module)(x, y), mixed(x.double(), y.double().expand(30, 70)), strict=True):
+        assert torch.allclose(ours.double(), right.double(), rtol=2 * eps, atol=2 * eps)

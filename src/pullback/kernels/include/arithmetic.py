@@ -7,7 +7,6 @@ Triton's own do not in float32; functions are libdevice's, since Triton's `exp` 
 
 import triton
 import triton.language as tl
-from triton.language import abs, fma, where
 from triton.language.extra.libdevice import (
     acos,
     acosh,
@@ -147,6 +146,11 @@ def isinf(x):
 
 
 @triton.jit
+def where(condition, x, y):
+    return tl.where(condition, x, y)
+
+
+@triton.jit
 def maximum(x, y):
     return where(isnan(x) | gt(x, y), x, y)
 
@@ -162,6 +166,16 @@ def minimum(x, y):
 @triton.jit
 def neg(x):
     return x * -1.0
+
+
+@triton.jit
+def abs(x):
+    return tl.abs(x)
+
+
+@triton.jit
+def fma(x, y, z):
+    return tl.fma(x, y, z)
 
 
 @triton.jit

@@ -177,11 +177,11 @@ def test_a_compilation_that_fails_never_breaks_a_call(monkeypatch):
 def test_the_source_is_kept_where_triton_finds_it():
     (kernel,) = by("native", graph_on_gpu(gate, torch.randn(5)))
     path = Path(kernel._run.function.__code__.co_filename)
-    assert path.parent == caches.root() / "triton"
+    assert path.parent == caches.root() / "sources"
     assert path.read_text() == kernel.source
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    assert caches.clear("triton") == 1
+    assert caches.clear("sources") == 1
 
 
 @pytest.mark.usefixtures("_triton")
@@ -196,7 +196,7 @@ def test_what_lies_in_the_cache_is_not_run(monkeypatch):
 
 @pytest.mark.usefixtures("_triton")
 def test_a_folder_that_others_may_write_to_is_not_trusted():
-    folder = caches.root() / "triton"
+    folder = caches.root() / "sources"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.raises(RunnerError, match="written to by others"):

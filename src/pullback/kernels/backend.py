@@ -29,8 +29,8 @@ def set_backend(name: Backend) -> None:
     Args:
         name: "native", fused kernels compiled here, for pointwise parts of graphs; "inductor", whole graphs compiled
             by PyTorch's Inductor, which may lose what stable forms gain; "eager", PyTorch's kernels one by one, whose
-            values are those of the formula bit for bit; "auto", native where there is a C++ compiler and a processor
-            that they are written for, eager otherwise.
+            values are those of the formula bit for bit; "auto", native for tensors on the CPU where there is a C++
+            compiler and a processor that they are written for, eager otherwise.
 
     Raises:
         OptionError: for any other name.

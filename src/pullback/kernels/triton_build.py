@@ -83,7 +83,7 @@ def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -
 
 def _module(key: str, source: str) -> ModuleType:
     try:
-        folder = caches.root() / "triton"
+        folder = caches.root() / "sources"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{key}.py"
         if not is_private(folder):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-KINDS = {"kernels": "*.so", "nodes": "*.so", "certificates": "*.stable.toml"}
+KINDS = {"kernels": "*.so", "sources": "*.py", "nodes": "*.so", "certificates": "*.stable.toml"}
 """Folders of the cache, and the files that count there."""
 
 

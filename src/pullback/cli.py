@@ -265,9 +265,11 @@ def clear(certificates: bool) -> None:
     """Remove what was compiled; what is needed is made again."""
     from pullback import caches
 
-    for kind in ("kernels", "nodes", "certificates") if certificates else ("kernels", "nodes"):
+    for kind in caches.KINDS:
+        if kind == "certificates" and not certificates:
+            continue
         count = caches.clear(kind)
-        if count or kind != "nodes":
+        if count or kind in ("kernels", "certificates"):
             click.echo(f"removed {count} {kind if count != 1 else kind.removesuffix('s')}")
 
 

@@ -494,6 +494,7 @@ def test_the_cache_is_shown_and_emptied(bare):
     runner = CliRunner()
     assert runner.invoke(program, ["cache", "info"]).output.splitlines()[1:] == [
         "kernels: 0, 0 KiB",
+        "sources: 0, 0 KiB",
         "nodes: 0, 0 KiB",
         "certificates: 0, 0 KiB",
     ]

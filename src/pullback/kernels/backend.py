@@ -17,6 +17,11 @@ from pullback.graph.record import trace_ops
 from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 
+_AUTO, _NAMED = ("cpu",), ("cpu", "cuda")
+"""Kinds of devices whose tensors our kernels compute under "auto", and under "native". "auto" leaves GPUs out until the
+tests that need one (tests/kernels/test_triton_gpu.py) have passed on one: kernels for them were compiled, and run in a
+stand-in, and no more."""
+
 
 def set_backend(name: Backend) -> None:
     """Choose the kernels of all ops of this process that do not name their own.
@@ -24,8 +29,8 @@ def set_backend(name: Backend) -> None:
     Args:
         name: "native", fused kernels compiled here, for pointwise parts of graphs; "inductor", whole graphs compiled
             by PyTorch's Inductor, which may lose what stable forms gain; "eager", PyTorch's kernels one by one, whose
-            values are those of the formula bit for bit; "auto", native where there is a C++ compiler and a processor
-            that they are written for, eager otherwise.
+            values are those of the formula bit for bit; "auto", native for tensors on the CPU where there is a C++
+            compiler and a processor that they are written for, eager otherwise.
 
     Raises:
         OptionError: for any other name.
@@ -93,7 +98,9 @@ def lower(
     lowered = list(modules)
     if is_compiled(name):
         try:
-            lowered = native.lowered(modules, [bits and name != "native" for bits in exact])
+            named = name == "native"
+            devices = _NAMED if named else _AUTO
+            lowered = native.lowered(modules, [bits and not named for bits in exact], devices)
         except RunnerError as error:
             if name == "native":
                 raise

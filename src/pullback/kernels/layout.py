@@ -56,6 +56,17 @@ def layout_of(shape: Sequence[int], out: Strides, inputs: Sequence[Strides]) -> 
     return Layout(rows, columns, tuple(steps))
 
 
+def readable(shape: Sequence[int], out: Strides, inputs: Sequence[Strides]) -> tuple[Layout, frozenset[int]]:
+    """Return how a kernel reads inputs, as in `layout_of`, and which of them have to be copied for it by `dense`."""
+    layout = layout_of(shape, out, inputs)
+    if layout is not None:
+        return layout, frozenset()
+    scattered = frozenset(i for i, stride in enumerate(inputs) if stride != out and any(stride))
+    layout = layout_of(shape, out, [out if i in scattered else stride for i, stride in enumerate(inputs)])
+    assert layout is not None  # all but single numbers lie as the outputs do
+    return layout, scattered
+
+
 def expanded(stride: Strides, size: Sequence[int], shape: Sequence[int]) -> Strides:
     """Return the strides of a tensor as if it were expanded to a shape."""
     missing = len(shape) - len(size)
@@ -66,6 +77,13 @@ def expanded(stride: Strides, size: Sequence[int], shape: Sequence[int]) -> Stri
 def dense(x: Tensor, shape: Sequence[int], out: Strides) -> Tensor:
     """Return a copy, expanded to a shape, that lies in memory as the outputs do."""
     return torch.empty_strided(tuple(shape), out, dtype=x.dtype, device=x.device).copy_(x.detach().expand(tuple(shape)))
+
+
+def in_stride(x: Tensor, stride: Strides) -> Tensor:
+    """Return a tensor in the layout that it is to have."""
+    if tuple(x.stride()) == stride:
+        return x
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _product(shape: Sequence[int]) -> int:

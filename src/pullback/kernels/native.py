@@ -18,14 +18,15 @@ from torch import Tensor, fx
 from pullback.graph.extents import Kind, Numbers, at, kind_of
 from pullback.kernels import build
 from pullback.kernels.direct import direct_call
-from pullback.kernels.layout import Layout, Strides, dense, expanded, layout_of
+from pullback.kernels.layout import Layout, Strides, dense, expanded, in_stride, readable
 from pullback.kernels.notice import noticed
-from pullback.kernels.regions import Region, regions_of, value_of
+from pullback.kernels.regions import CPU, Region, regions_of, value_of
 from pullback.kernels.reuse import reusing
 from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled
+from pullback.kernels.triton_kernel import TritonKernel
 
 
 class Kernel:
@@ -109,57 +110,47 @@ class Kernel:
         sums = [torch.empty_strided(size, stride, dtype=dtype) for size, stride, dtype in self.sums]
         pointers = [t.data_ptr() for t in (*inputs, *outputs, *sums)]
         self._run(*pointers, steps, layout.rows, layout.columns, *self.last)
-        results = [*self._in_strides(outputs), *sums]
+        results = [in_stride(y, stride) for y, (stride, _) in zip(outputs, self.outputs, strict=True)] + sums
         return results[0] if len(results) == 1 else results
-
-    def _in_strides(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        return [
-            y if stride == self.stride else torch.empty_strided(y.shape, stride, dtype=y.dtype).copy_(y)
-            for y, (stride, _) in zip(outputs, self.outputs, strict=True)
-        ]
 
     def _layout(self, strides: tuple[Strides, ...]) -> tuple[Layout, Any, frozenset[int]]:
         """Return how to read inputs, the steps for the kernel, and which of them have to be copied for it."""
         wide = [expanded(s, size, self.shape) for s, size in zip(strides, self._sizes, strict=True)]
-        scattered = frozenset[int]()
-        layout = layout_of(self.shape, self.stride, wide)
-        if layout is None:  # then all but single numbers lie as the outputs do
-            scattered = frozenset(i for i, stride in enumerate(wide) if stride != self.stride and any(stride))
-            wide = [self.stride if i in scattered else stride for i, stride in enumerate(wide)]
-            layout = layout_of(self.shape, self.stride, wide)
-            assert layout is not None
+        layout, scattered = readable(self.shape, self.stride, wide)
         steps = layout.steps
         return layout, None if steps is None else (ctypes.c_int64 * len(steps))(*steps), scattered
 
 
+AnyKernel = Kernel | RowKernel | TritonKernel
+
+
 def is_kernel(target: Any) -> bool:
     """Whether a node of a graph calls a kernel of ours."""
-    return isinstance(getattr(target, "kernel", None), Kernel | RowKernel)
+    return isinstance(getattr(target, "kernel", None), AnyKernel)
 
 
-def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx.GraphModule]:
+def lowered(
+    modules: Sequence[fx.GraphModule], exact: Sequence[bool], devices: Sequence[str] = CPU
+) -> list[fx.GraphModule]:
     """Return graphs whose regions are calls of kernels, compiled side by side.
 
     Args:
         modules: the graphs.
         exact: for each, whether it has to compute the bits that PyTorch's kernels compute.
+        devices: kinds of devices, "cpu" and "cuda", whose tensors are computed so.
 
     Raises:
         RunnerError: if they cannot be compiled here.
     """
-    modules = [module if bits else spelled(module) for module, bits in zip(modules, exact, strict=True)]
+    modules = [module if bits else spelled(module, devices) for module, bits in zip(modules, exact, strict=True)]
     regions: list[list[Region | RowRegion]] = []
     for module, bits in zip(modules, exact, strict=True):
         rows = [] if bits else row_regions_of(module.graph)
         taken = {node: region for region in rows for node in region.nodes}
-        regions.append([*rows, *regions_of(module.graph, bits, taken)])
+        regions.append([*rows, *regions_of(module.graph, bits, taken, devices)])
     every = [region for of_one in regions for region in of_one]
     with noticed(f"compiling {len(every)} kernel{'s' * (len(every) > 1)}"):
-        if len(every) > 1:
-            with ThreadPoolExecutor(min(len(every), os.cpu_count() or 1)) as threads:
-                made = list(threads.map(_made, every))
-        else:
-            made = [_made(region) for region in every]
+        made = _all_made(every)
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
     rebuilt = [
         _Rebuilt(module, of_one, kernels).module if of_one else module
@@ -168,8 +159,18 @@ def lowered(modules: Sequence[fx.GraphModule], exact: Sequence[bool]) -> list[fx
     return [reusing(module) or module for module in rebuilt]
 
 
-def _made(region: Region | RowRegion) -> Kernel | RowKernel:
-    return Kernel(region) if isinstance(region, Region) else RowKernel(region)
+def _all_made(regions: Sequence[Region | RowRegion]) -> list[AnyKernel]:
+    """Return the kernels of regions, compiled side by side; by Triton, which works in this process, in turn."""
+    if len(regions) < 2 or any(isinstance(region, Region) and region.device.type != "cpu" for region in regions):
+        return [_made(region) for region in regions]
+    with ThreadPoolExecutor(min(len(regions), os.cpu_count() or 1)) as threads:
+        return list(threads.map(_made, regions))
+
+
+def _made(region: Region | RowRegion) -> AnyKernel:
+    if isinstance(region, RowRegion):
+        return RowKernel(region)
+    return Kernel(region) if region.device.type == "cpu" else TritonKernel(region)
 
 
 class _Rebuilt:
@@ -179,7 +180,7 @@ class _Rebuilt:
         self,
         module: fx.GraphModule,
         regions: Sequence[Region | RowRegion],
-        kernels: Mapping[int, Kernel | RowKernel],
+        kernels: Mapping[int, AnyKernel],
     ) -> None:
         self._graph = fx.Graph()
         self._home = {node: region for region in regions for node in region.nodes}

@@ -1,4 +1,6 @@
-"""Which ATen ops our kernels compute, and how: an expression in the functions of `include/ops.h`.
+"""Which ATen ops our kernels compute, and how: an expression that C++ and Triton read alike.
+
+The functions in it are those of `include/ops.h` and `include/ops.py`.
 
 An op that is not here, or is called in a way that is not, is left to PyTorch.
 """
@@ -142,7 +144,7 @@ def _addcmul(given: Arguments) -> str:
 
 def _addcdiv(given: Arguments) -> str:
     a, b, c, value = [*given, Number(1.0)][:4]
-    return f"{a} + {value} * {b} / {c}"
+    return f"{a} + div({value} * {b}, {c})"
 
 
 def _logit(name: str, count: int) -> Callable[[Arguments], str]:
@@ -160,17 +162,17 @@ class Number:
         self.value, self.vector = value, vector
 
     def __str__(self) -> str:
-        return f"set({literal(self.value)}, {self.vector}{{}})"
+        number = float(self.value)
+        if number == 0 and math.copysign(1, number) < 0:  # Triton makes every zero that it is given positive
+            return f"neg(set_{self.vector}(0.0))"
+        return f"set_{self.vector}({_literal(number)})"
 
 
-def literal(value: Any) -> str:
-    """Return a number as C++ writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    number = float(value)
-    if number != number:
-        return '__builtin_nan("")'
-    return ("-" if number < 0 else "") + "__builtin_inf()" if number in (float("inf"), float("-inf")) else repr(number)
+def _literal(number: float) -> str:
+    """Return a number as C++ and Python write it."""
+    if math.isnan(number):  # Triton takes no NaN from around a kernel: it compares what it has read with what is there
+        return "INF - INF"
+    return ("-" if number < 0 else "") + "INF" if math.isinf(number) else repr(number)
 
 
 def softplus_sum(x: Tensor, scaled: Tensor, tail: Tensor, beta: float, threshold: float) -> Tensor:
@@ -198,11 +200,11 @@ FLOATING: Mapping[Any, Callable[[Arguments], str]] = {
     aten.add.Tensor: _sum("+"),
     aten.sub.Tensor: _sum("-"),
     aten.mul.Tensor: _infix("*"),
-    aten.div.Tensor: _infix("/"),
+    aten.div.Tensor: _call("div", 2),
     aten.add.Scalar: _sum("+"),
     aten.sub.Scalar: _sum("-"),
     aten.mul.Scalar: _infix("*"),
-    aten.div.Scalar: _infix("/"),
+    aten.div.Scalar: _call("div", 2),
     aten.rsub.Scalar: lambda given: _sum("-")([given[1], given[0], *given[2:]]),
     aten.pow.Tensor_Scalar: _pow,
     aten.pow.Tensor_Tensor: _call("pow", 2),
@@ -352,7 +354,7 @@ def expression(node: fx.Node, operands: Mapping[fx.Node, str], vector: str) -> s
     keywords.pop("memory_format", None)
     if keywords:
         raise NotOursError(str(keywords))
-    return writers(given).replace("V{}", f"{vector}{{}}")
+    return writers(given).replace("set_V(", f"set_{vector}(")
 
 
 _KEYWORDS: Mapping[Any, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,10 @@ from pullback.kernels import ops
 from pullback.kernels.column_sums import columns_of
 from pullback.kernels.sums import SUMS, is_sum
 
+aten = torch.ops.aten
+
+CPU = ("cpu",)
+"""The only kind of device, where no other is named."""
 FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
 
@@ -27,6 +31,7 @@ class Region:
 
     Attributes:
         shape: of what each of them computes.
+        device: that all of it is on.
         exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
         nodes: in the order of the graph; sums come last.
         sums: of these, those that are sums or means over everything.
@@ -36,6 +41,7 @@ class Region:
     """
 
     shape: torch.Size
+    device: torch.device
     exact: bool = False
     nodes: list[fx.Node] = field(default_factory=list)
     sums: list[fx.Node] = field(default_factory=list)
@@ -67,7 +73,10 @@ class Region:
 
 
 def regions_of(
-    graph: fx.Graph, exact: bool = False, taken: Mapping[fx.Node, Any] = MappingProxyType({})
+    graph: fx.Graph,
+    exact: bool = False,
+    taken: Mapping[fx.Node, Any] = MappingProxyType({}),
+    devices: Sequence[str] = CPU,
 ) -> list[Region]:
     """Return the regions of a graph, none of which waits for what follows it; none where something is written to.
 
@@ -75,20 +84,21 @@ def regions_of(
         graph: of ATen ops.
         exact: whether only ops whose results have the bits of PyTorch's may be in them.
         taken: nodes that other regions compute, and these.
+        devices: kinds of devices that there are kernels for.
     """
     if mutates(graph):
         return []
     found: list[Region] = []
     home: dict[fx.Node, Any] = dict(taken)
     for node in graph.nodes:
-        if node in taken or not is_ours(node) or (exact and not ops.is_exact(node)):
+        if node in taken or not is_ours(node, devices) or (exact and not _is_exact(node)):
             continue
-        shape = value_of(node).shape
+        shape, device = value_of(node).shape, value_of(node).device
         for region in reversed(found):
-            if region.shape == shape and not waits(node.all_input_nodes, region, home):
+            if (region.shape, region.device) == (shape, device) and not waits(node.all_input_nodes, region, home):
                 break
         else:
-            region = Region(shape, exact)
+            region = Region(shape, device, exact)
             found.append(region)
         region.nodes.append(node)
         home[node] = region
@@ -103,7 +113,7 @@ def _take_sum(node: fx.Node, found: Iterable[Region], home: dict[fx.Node, Any]) 
     source: Any = node.args[0]
     around = home.get(source)
     for region in [around] if isinstance(around, Region) else found:
-        if not region.reads_whole(source) or needs(region.nodes, node, home):
+        if region.device.type != "cpu" or not region.reads_whole(source) or needs(region.nodes, node, home):
             continue
         if is_sum(node):
             region.sums.append(node)
@@ -127,6 +137,15 @@ def needs(nodes: Iterable[fx.Node], node: fx.Node, home: Mapping[fx.Node, Any]) 
     """Whether some nodes of a region wait for one outside of it."""
     read = {a for n in nodes for a in n.all_input_nodes}
     return node in read or waits(read, node, {**home, node: node})
+
+
+def _is_exact(node: fx.Node) -> bool:
+    """Whether PyTorch's kernel gives the same bits; on a GPU it divides by a number by multiplying with its inverse."""
+    if value_of(node).device.type != "cpu" and node.target in (aten.div.Tensor, aten.div.Scalar):
+        by = node.args[1]
+        if not isinstance(by, fx.Node) or ops.constant_of(by) is not None:
+            return False
+    return ops.is_exact(node)
 
 
 def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:
@@ -156,13 +175,16 @@ def _finished(region: Region) -> Region:
     return region
 
 
-def is_ours(node: fx.Node) -> bool:
-    """Whether our kernels compute a node."""
+def is_ours(node: fx.Node, devices: Sequence[str] = CPU) -> bool:
+    """Whether our kernels for some kinds of devices compute a node."""
     if node.op != "call_function" or node.target not in _KNOWN or ops.constant_of(node) is not None:
         return False
     value = value_of(node)
     operands = [value_of(a) for a in node.all_input_nodes]
-    if not all(isinstance(t, Tensor) and _is_plain(t) for t in (value, *operands)) or not value.numel():
+    if not all(isinstance(t, Tensor) and _is_plain(t, devices) for t in (value, *operands)) or not value.numel():
+        return False
+    read = [value_of(a) for a in node.all_input_nodes if ops.constant_of(a) is None]
+    if any(t.device != value.device for t in read):  # a number on the CPU, among tensors on a GPU
         return False
     if cotangent_stride(value) != tuple(value.stride()):  # it overlaps, or has gaps
         return False
@@ -172,8 +194,8 @@ def is_ours(node: fx.Node) -> bool:
 _KNOWN = frozenset([*ops.FLOATING, *ops.COMPARING, *ops.LOGICAL, *ops.CHOOSING])
 
 
-def _is_plain(t: Tensor) -> bool:
-    return t.device.type == "cpu" and t.dtype in ops.COMPUTED and t.layout is torch.strided
+def _is_plain(t: Tensor, devices: Sequence[str]) -> bool:
+    return t.device.type in devices and t.dtype in ops.COMPUTED and t.layout is torch.strided
 
 
 def _fits(node: fx.Node, result: torch.dtype, operands: Iterable[torch.dtype]) -> bool:

@@ -68,6 +68,13 @@ class Sides:
             if sum(1 if n.target in CHEAP else _WORTH for n in side.nodes) < _WORTH:
                 self._dissolve(key, side)
 
+    @classmethod
+    def undivided(cls, nodes: Sequence[fx.Node]) -> Sides:
+        """Return nodes that are all always computed."""
+        sides = cls((), ())
+        sides.all.nodes = list(nodes)
+        return sides
+
     @property
     def every(self) -> list[Side]:
         """What is always computed, and the sides."""

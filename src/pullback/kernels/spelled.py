@@ -6,7 +6,7 @@ tanh of a softplus is a quotient of e. What goes over rows is in `spelled_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from torch import fx
 
 from pullback.kernels import spelled_rows
 from pullback.kernels.ops import softplus_slope, softplus_sum, tanh_softplus
+from pullback.kernels.regions import CPU, value_of
 from pullback.kernels.spelling import Spelling
 
 aten = torch.ops.aten
 
 
-def spelled(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a graph with such ops as several, where kernels compute these."""
+def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU) -> fx.GraphModule:
+    """Return a graph with such ops as several, where kernels for some kinds of devices compute these."""
     if not any(node.target in _SPELLINGS for node in module.graph.nodes):
         return module
     graph = fx.Graph()
@@ -29,7 +30,7 @@ def spelled(module: fx.GraphModule) -> fx.GraphModule:
     for node in list(graph.nodes):
         write = _SPELLINGS.get(node.target)
         if write is not None:
-            write(Spelling(graph, node))
+            write(Spelling(graph, node, devices))
     graph.eliminate_dead_code()
     return fx.GraphModule(module, graph)
 
@@ -39,8 +40,9 @@ def _log_sigmoid(to: Spelling) -> None:
     if (e := to.decayed(x)) is None:
         return
     for user in list(to.node.users):
-        if user.args[1] == 1:  # what PyTorch's backward reads
-            to.replace(e, user)
+        if user.args[1] == 1:  # what PyTorch's backward reads; on a GPU it reads nothing
+            is_empty = not value_of(user).numel()
+            to.replace(to.call(aten.new_empty.default, x, [0]) if is_empty else e, user)
         else:
             least = to.call(aten.clamp_max.default, x, 0)
             to.replace(to.call(aten.sub.Tensor, least, to.call(aten.log1p.default, e)), user)

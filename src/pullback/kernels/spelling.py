@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ aten = torch.ops.aten
 class Spelling:
     """Writes ops in front of a node that they stand for, on values like that of the op's operand."""
 
-    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
-        self.graph, self.node = graph, node
+    def __init__(self, graph: fx.Graph, node: fx.Node, devices: Sequence[str]) -> None:
+        self.graph, self.node, self._devices = graph, node, devices
         self.args: list[Any] = list(node.args)
 
     def call(self, target: Callable[..., Any], *args: Any) -> fx.Node:
@@ -50,7 +50,7 @@ class Spelling:
     def decayed(self, x: fx.Node) -> fx.Node | None:
         """Return exp(−|x|), if kernels compute it."""
         size = self.call(aten.abs.default, x)
-        if not is_ours(size):
+        if not is_ours(size, self._devices):
             self.graph.erase_node(size)
             return None
         return self.call(aten.exp.default, self.call(aten.neg.default, size))

@@ -1,4 +1,4 @@
-"""The lines of C++ that compute some nodes, in calls of the functions of `include/`."""
+"""The lines that compute some nodes, in calls of the functions of `include/`: of C++, but for what Triton overrides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Writer:
         self._exact, self._inputs, self._known = exact, list(names), {*names, *nodes}
         self._locals = {node: f"{prefix}{len(names) + i}" for i, node in enumerate(nodes)}
         self.names = {**names, **self._locals}
-        self._sides = Sides(nodes, frozenset(outputs))
+        self._sides = self._divided(nodes, outputs)
         self._equal = self._equals()
         nodes = [node for node in nodes if node not in self._equal]
         outputs = frozenset(self._equal.get(node, node) for node in outputs)
@@ -73,6 +73,9 @@ class Writer:
     def lines(self, stage: int = 0) -> list[str]:
         """Return the lines of one loop."""
         return self._block(self._sides.all, "", stage)
+
+    def _divided(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> Sides:
+        return Sides(nodes, frozenset(outputs))
 
     def _equals(self) -> dict[fx.Node, fx.Node]:
         """Return nodes whose expression another one has that is there before them, and that one.
@@ -156,7 +159,7 @@ class Writer:
         else:
             text = ops.expression(node, operands, wanted)
         rounds = self._exact and _dtype(node).itemsize == 2
-        return f"through<{ops.STORED[_dtype(node)]}>({text})" if rounds else text
+        return f"through_{ops.STORED[_dtype(node)]}({text})" if rounds else text
 
     def _operands_of(self, node: fx.Node) -> list[fx.Node]:
         """Return what the expression of a node reads."""
@@ -174,7 +177,7 @@ class Writer:
         (source,) = node.all_input_nodes
         text, to = self._operand(source, vector), _dtype(node)
         rounds = to.itemsize == 2 and _dtype(source) != to and _dtype(source) != torch.bool
-        return f"through<{ops.STORED[to]}>({text})" if rounds else text
+        return f"through_{ops.STORED[to]}({text})" if rounds else text
 
     def _operand(self, node: fx.Node, vector: str) -> str:
         """Return an operand as a vector of a type."""
@@ -189,8 +192,8 @@ _CASTS = {
     **{(v, v): "{}" for v in "FDM"},
     ("F", "D"): "wide({})",
     ("D", "F"): "narrow({})",
-    ("M", "F"): "number<F>({})",
-    ("M", "D"): "number<D>({})",
+    ("M", "F"): "number_F({})",
+    ("M", "D"): "number_D({})",
     ("F", "M"): "truth({})",
     ("D", "M"): "truth({})",
 }

@@ -108,6 +108,7 @@ UNARY(acosh) {
 UNARY(frac) { return x - trunc(x); }
 UNARY(reciprocal) { return ONE / x; }
 UNARY(rsqrt) { return ONE / sqrt(x); }
+BINARY(div) { return x / y; }
 UNARY(square) { return x * x; }
 UNARY(cube) { return x * x * x; }
 UNARY(sign) { return where(gt(x, ZERO), ONE, where(lt(x, ZERO), c<V>(-1), ZERO)); }
@@ -178,11 +179,19 @@ template <class V> static inline V logit_backward(V g, V x) {
   return where(lt(x, ZERO) | gt(x, ONE), c<V>(0. / 0.), g / (x * (ONE - x)));
 }
 
-// Conversions. A narrow type of 16 bits is computed in floats; a cast to it rounds.
+// Numbers, and conversions. A narrow type of 16 bits is computed in floats; a cast to it rounds.
+static constexpr double INF = __builtin_inf();
+static inline F set_F(double value) { return set(value, F{}); }
+static inline D set_D(double value) { return set(value, D{}); }
+static inline M set_M(double value) { return set(value != 0, M{}); }
 template <class T> static inline F through(F x) {
   T kept[LANES];
   store(kept, x);
   return load(kept);
 }
+static inline F through_bfloat(F x) { return through<bfloat>(x); }
+static inline F through_half(F x) { return through<half>(x); }
 template <class V> static inline V number(M x) { return where(x, ONE, ZERO); }
+static inline F number_F(M x) { return number<F>(x); }
+static inline D number_D(M x) { return number<D>(x); }
 template <class V> static inline M truth(V x) { return ne(x, ZERO); }

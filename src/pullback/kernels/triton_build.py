@@ -1,0 +1,112 @@
+"""Triton source to a kernel: all that is asked of Triton, which may not be installed.
+
+Triton reads the source of what it compiles from a file, and keeps what it made of it in a cache of its own. The file
+lies in the user's cache under the hash of its text, for Triton and for who profiles a kernel. What runs is the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pullback import caches
+from pullback.errors import RunnerError
+from pullback.kernels.build import is_private
+
+_made: dict[str, ModuleType] = {}
+_lock = threading.Lock()
+
+
+def require() -> None:
+    """Raise RunnerError if there is no Triton."""
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        raise RunnerError(
+            "there is no Triton, which kernels for GPUs are compiled by: PyTorch's builds for CUDA and ROCm bring it "
+            "along (`pip install triton` where it is missing)"
+        ) from error
+
+
+def options() -> dict[str, Any]:
+    """Return what every kernel is compiled with: no contraction, and functions that keep subnormal numbers."""
+    return {"enable_fp_fusion": False} | ({} if torch.version.hip else {"enable_reflect_ftz": False})
+
+
+def kernel_of(source: str) -> Any:
+    """Return the kernel `run` of a source, which Triton has not compiled yet.
+
+    Raises:
+        RunnerError: if there is no Triton, or the source cannot be kept.
+    """
+    require()
+    key = hashlib.sha256(source.encode()).hexdigest()[:32]
+    with _lock:
+        if key not in _made:
+            _made[key] = _module(key, source)
+    return _made[key].run
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which Triton compiles and launches for a device, on that device's current stream."""
+    return torch.accelerator.device_index(device.index)
+
+
+def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -> None:
+    """Have Triton compile a kernel for a device.
+
+    Args:
+        kernel: what `kernel_of` returned.
+        device: a GPU.
+        arguments: of a launch, a dtype in place of each tensor.
+
+    Raises:
+        RunnerError: if it cannot.
+    """
+    try:
+        with on(device):
+            kernel.warmup(*arguments, grid=(1,), **options())
+    except Exception as error:  # of Triton, of the assembler, or since there is no driver
+        first, *_ = f"{type(error).__name__}: {error}".splitlines()
+        raise RunnerError(f"Triton cannot compile a kernel ({first})") from error
+
+
+def _module(key: str, source: str) -> ModuleType:
+    try:
+        folder = caches.root() / "sources"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"{key}.py"
+        if not is_private(folder):
+            raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
+        if not _holds(path, source):
+            _write(path, source)
+    except (OSError, RuntimeError) as error:  # there may be no home
+        raise RunnerError(f"kernels cannot be kept: {error}") from error
+    module = ModuleType(f"pullback_triton_{key}")
+    module.__file__ = str(path)
+    exec(compile(source, str(path), "exec"), vars(module))
+    return module
+
+
+def _holds(path: Path, source: str) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8") == source
+    return False
+
+
+def _write(path: Path, source: str) -> None:
+    """Write a file whole or not at all; whoever writes it at the same time writes the same."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
+        here = Path(made, path.name)
+        here.write_text(source, encoding="utf-8")
+        here.replace(path)

@@ -1,0 +1,39 @@
+"""Graphs of tensors on a GPU, where there is none, and tensors for them."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def graph_on_gpu(function, *tensors):
+    """Return the graph of a function that returns a list, as if its tensors were on a GPU.
+
+    It is traced on the CPU, since autograd of what is on a GPU ends a process that has no driver.
+    """
+    return moved(make_fx(lambda *xs: list(function(*xs)), tracing_mode="fake")(*tensors))
+
+
+def moved(graph):
+    """Have all values of a graph lie on a GPU."""
+    with FakeTensorMode():
+        for node in graph.graph.nodes:
+            x = node.meta.get("val")
+            if isinstance(x, torch.Tensor):
+                node.meta["val"] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
+    return graph
+
+
+LAYOUTS = {
+    "as it is": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every other column": lambda x: torch.stack([x, torch.full_like(x, torch.nan)], -1).flatten(1)[:, ::2],
+    "from an offset": lambda x: torch.cat([torch.full_like(x[:1], torch.nan), x]).flatten()[x.shape[1] :].view(x.shape),
+    "a row": lambda x: x[:1],
+    "a column": lambda x: x[:, :1],
+    "a vector": lambda x: x[0],
+    "a number": lambda x: x[0, 0],
+    "an expanded number": lambda x: x[0, 0].expand(x.shape),
+    "expanded rows": lambda x: x[:1].expand(x.shape),
+    "all alike in memory, but in part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+}
+"""Of a tensor of two dimensions, what is broadcast to its shape; what lies between its elements is NaN."""

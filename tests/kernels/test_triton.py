@@ -1,0 +1,185 @@
+"""What kernels for GPUs compute, in a stand-in for Triton."""
+
+import functools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pullback.kernels import triton_kernel
+from pullback.kernels.eager import lower
+from pullback.kernels.layout import Layout
+from pullback.kernels.native import is_kernel, lowered
+from tests.kernels import stand_in, test_ops
+from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
+
+GPU = ("cpu", "cuda")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stand_in(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in.put_in_place(patch)
+        patch.setenv("PULLBACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def kernels_of(function, *tensors, exact=False):
+    """Return the kernels of a function that returns a list, and what runs it on tensors of the CPU."""
+    (module,) = lowered([graph_on_gpu(function, *tensors)], [exact], GPU)
+    return [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)], lower(module)
+
+
+@functools.cache
+def both(dtype, exact=False):
+    """Return what our kernels and what PyTorch's compute for every op that `test_ops` tries, by name."""
+    x, y = test_ops.inputs(dtype, 2)
+    unary, binary = test_ops.UNARY, test_ops.BINARY
+    names = [name for name in (*unary, *binary) if not exact or name in test_ops.EXACT]
+    calls = {name: (unary[name], (x,)) if name in unary else (binary[name], (x, y)) for name in names}
+    function = lambda x, y: [f(*(x, y)[: len(given)]) for f, given in calls.values()]  # noqa: E731
+    kernels, run = kernels_of(function, x, y, exact=exact)
+    assert kernels
+    return {name: (o, f(*given)) for (name, (f, given)), o in zip(calls.items(), run(x, y), strict=True)}
+
+
+@pytest.mark.parametrize("name", [*test_ops.UNARY, *test_ops.BINARY])
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+def test_an_op_is_what_pytorch_computes(name, dtype):
+    ours, theirs = both(dtype)[name]
+    if theirs.dtype == torch.bool:
+        assert torch.equal(ours, theirs)
+    else:
+        test_ops.assert_as_good(ours, theirs, *test_ops.right_and_size(name, dtype, theirs.dtype))
+
+
+@pytest.mark.parametrize("name", test_ops.EXACT)
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
+    ours, theirs = both(dtype, exact=True)[name]
+    same = (ours == theirs) & (ours.signbit() == theirs.signbit())
+    assert bool((same | (ours.isnan() & theirs.isnan())).all())
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_inputs_of_any_layout_are_read(data):
+    shape = data.draw(st.tuples(st.sampled_from([1, 2, 3, 40]), st.sampled_from([1, 2, 7, 64])))
+    dtypes = data.draw(st.tuples(*[st.sampled_from(test_ops.DTYPES)] * 3))
+    names = data.draw(st.tuples(*[st.sampled_from([*LAYOUTS])] * 3))
+    again = data.draw(st.booleans())
+    made = [LAYOUTS[n](torch.randn(shape).to(d)) for n, d in zip(names, dtypes, strict=True)]
+    x, y, z = made if not again else [made[0], made[1], made[0]]
+
+    def function(x, y, z):
+        whole = x * 0.5 + y * z + torch.zeros(shape)
+        return [whole, torch.where(x > y, whole - x, y), x < y]
+
+    right = function(*[t.double().expand(shape) for t in (x, y, z)])
+    dense = [torch.randn_like(t.contiguous()) for t in (x, y, z)]
+    for recorded in (dense, (x, y, z)):  # it is made for strides, and called with others
+        _, run = kernels_of(function, *recorded)
+        for ours, theirs, exact in zip(run(x, y, z), function(*recorded), right, strict=True):
+            assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+            eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+            assert torch.allclose(ours.double(), exact.double(), rtol=4 * eps, atol=16 * eps)
+
+
+def launches(kernel):
+    return kernel._run.launches
+
+
+def test_an_expanded_cotangent_is_read_in_place():
+    def slope(x, g):
+        return [g * torch.sigmoid(x) * 2]
+
+    x = torch.randn(30, 70)
+    (kernel,), run = kernels_of(slope, x, torch.randn(30, 70))
+    g = torch.tensor(3.0).expand(30, 70)
+    assert torch.allclose(run(x, g)[0], slope(x, g)[0])
+    ((_, (_, read, *_), _),) = launches(kernel)
+    assert read is g
+
+
+def test_programs_cover_all_elements_and_no_more():
+    (kernel,), run = kernels_of(lambda x: [torch.exp(x) + 1], torch.randn(2049))
+    x = torch.randn(2049)
+    assert torch.allclose(run(x)[0], torch.exp(x) + 1)
+    ((grid, (_, _, *steps, columns, total, dense, far, block), options),) = launches(kernel)
+    assert (grid, steps, columns, total, dense, far, block) == ((3,), [0, 0], 2049, 2049, True, False, 1024)
+    assert options["enable_fp_fusion"] is False
+
+
+def test_a_kernel_is_compiled_ahead_as_it_is_launched():
+    x, y = torch.randn(3, 4), torch.randn(4).bfloat16()
+    (kernel,), run = kernels_of(lambda x, y: [torch.exp(x) + y], x, y)
+    run(x, y)
+    ((arguments, ahead),) = kernel._run.warmed
+    ((_, launched, options),) = launches(kernel)
+    assert arguments[:3] == (torch.float32, torch.bfloat16, torch.float32)
+    assert arguments[3:] == launched[3:]
+    assert ahead == options
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "far"),
+    [
+        ((1, 2**31 - 1024), None, False),
+        ((1, 2**31 - 1023), None, True),
+        ((2**20, 2**11), (2**11, 1), True),
+        ((2, 5), (2**31 - 5, 1), False),
+        ((2, 5), (2**31 - 4, 1), True),
+        ((2, 5), (0, 0), False),
+    ],
+)
+def test_places_beyond_32_bits_take_64(size, steps, far):
+    assert triton_kernel._is_far(Layout(*size, steps)) is far
+
+
+def test_places_of_64_bits_are_right(monkeypatch):
+    monkeypatch.setattr(triton_kernel, "_INDEX", 2000)
+    x, y = torch.randn(30, 70), torch.randn(70)
+    (kernel,), run = kernels_of(lambda x, y: [torch.exp(x) + y], x, y)
+    assert torch.allclose(run(x, y)[0], torch.exp(x) + y)
+    assert launches(kernel)[0][1][-2] is True
+
+
+def test_of_a_choice_both_sides_are_computed():
+    def pieces(x):
+        far = x.expm1().log1p() * 2
+        return [torch.where(x > 1, far, torch.where(x < -1, torch.tanh(x).exp(), torch.sin(x) * torch.cos(x)))]
+
+    x = torch.tensor([-2.0, -0.0, 0.5, 2.0, torch.nan, torch.inf])
+    (kernel,), run = kernels_of(pieces, x)
+    assert torch.allclose(run(x)[0], pieces(x)[0], equal_nan=True)
+    assert "if " not in kernel.source[kernel.source.index("on = ") :].replace("if DENSE", "")
+
+
+def test_equal_terms_are_computed_once():
+    x = torch.randn(5)
+    (kernel,), _ = kernels_of(lambda x: [torch.exp(x) * 2, torch.exp(x) + 1], x)
+    assert kernel.source.count("exp(x0)") == 1
+
+
+def test_numbers_keep_their_sign_and_digits():
+    def numbers(x, m):
+        return [x.masked_fill(m, -0.0) * 1, x.masked_fill(m, -math.inf) + 0.1, x.masked_fill(m, math.nan) * (-x)]
+
+    x, m = torch.tensor([0.0, -0.0, 1.0, 2.0], dtype=torch.float64), torch.tensor([True, False, True, False])
+    _, run = kernels_of(numbers, x, m)
+    for ours, theirs in zip(run(x, m), numbers(x, m), strict=True):
+        assert torch.equal(ours.nan_to_num(7), theirs.nan_to_num(7))
+        assert torch.equal(ours.signbit() & ~ours.isnan(), theirs.signbit() & ~theirs.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_an_exact_graph_of_16_bits_rounds_each_result(dtype):
+    def quantised(x):
+        return [torch.round(x * 0.3 + 0.7) * 0.7 - x]
+
+    (x,) = test_ops.inputs(dtype, 1)
+    ours, fused = (kernels_of(quantised, x, exact=exact)[1](x)[0].nan_to_num() for exact in (True, False))
+    assert torch.equal(ours, quantised(x)[0].nan_to_num())
+    assert not torch.equal(fused, ours)  # that rounds once

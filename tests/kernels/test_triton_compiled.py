@@ -1,0 +1,181 @@
+"""What Triton and the assembler make of kernels for GPUs; that needs Triton, and no GPU."""
+
+import inspect
+import re
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from pullback.errors import RunnerError
+from pullback.kernels import triton_build
+from pullback.kernels.eager import lower
+from pullback.kernels.native import is_kernel, lowered
+from pullback.kernels.regions import regions_of, value_of
+from pullback.kernels.spelled import spelled
+from pullback.kernels.triton_source import triton_source_of
+from tests.kernels import test_ops
+from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
+
+triton = pytest.importorskip("triton")
+ASTSource = pytest.importorskip("triton.compiler").ASTSource
+GPUTarget = pytest.importorskip("triton.backends.compiler").GPUTarget
+
+DEVICES = ("cpu", "cuda")
+NVIDIA = {"sm_80": 80, "sm_90": 90}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.bool: "*i1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+
+def compiled(function, *tensors, target=80, exact=False, dense=True, far=False, block=1024):
+    """Return what the one region of a function is compiled to, as text by stage."""
+    graph = graph_on_gpu(function, *tensors)
+    (region,) = regions_of((graph if exact else spelled(graph, DEVICES)).graph, exact, devices=DEVICES)
+    run = triton_build.kernel_of(triton_source_of(region))
+    types = [POINTERS[value_of(node).dtype] for node in (*region.inputs, *region.outputs)]
+    names = list(inspect.signature(run.fn).parameters)
+    constants = {"DENSE": dense, "WIDE": far, "BLOCK": block}
+    signature = dict(zip(names, types, strict=False))
+    signature |= {name: "constexpr" if name in constants else "i32" for name in names[len(types) :]}
+    gpu = GPUTarget("cuda", target, 32) if isinstance(target, int) else GPUTarget("hip", target, 64)
+    options = triton_build.options() if isinstance(target, int) else {"enable_fp_fusion": False}
+    return triton.compile(ASTSource(run, signature, constants), target=gpu, options=options).asm
+
+
+def every_op(x, y):
+    return [f(x) for f in test_ops.UNARY.values()] + [f(x, y) for f in test_ops.BINARY.values()]
+
+
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("target", [*NVIDIA.values(), "gfx942"])
+def test_every_op_compiles(target, dtype):
+    x = torch.randn(50).to(dtype)
+    made = compiled(every_op, x, x.clone(), target=target, dense=False, block=128)
+    assert len(made["hsaco" if target == "gfx942" else "cubin"]) > 10000
+
+
+def arithmetic(x, y):
+    return [x * y + x, (x + y) * 0.3 - x * 0.7]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
+def test_nothing_is_contracted(target, dtype):
+    made = compiled(arithmetic, torch.randn(50).to(dtype), torch.randn(50).to(dtype), target=target)
+    assert re.search(r"\bmul(\.rn)?\.f(32|64)", made["ptx"])
+    assert "fma" not in made["ptx"]
+    assert re.search(r"[FD]MUL", made["sass"])
+    assert re.search(r"[FD]ADD", made["sass"])
+    assert not re.search(r"[FD]FMA", made["sass"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
+def test_quotients_and_roots_are_rounded_correctly(target, dtype):
+    kind = f"f{8 * dtype.itemsize}"
+    roots = lambda x, y: [x / y + torch.sqrt(x), torch.rsqrt(x) * torch.reciprocal(y)]  # noqa: E731
+    ptx = compiled(roots, torch.randn(50).to(dtype), torch.randn(50).to(dtype), target=target)["ptx"]
+    assert {f"div.rn.{kind}", f"sqrt.rn.{kind}"} <= set(re.findall(rf"(?:div|sqrt|rcp|rsqrt)[.\w]*{kind}", ptx))
+    assert not re.search(r"approx|full|ftz", ptx)
+
+
+CALLED = ["exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "atan"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_functions_are_those_of_libdevice(dtype):
+    made = compiled(lambda x: [getattr(torch, name)(x) for name in CALLED], torch.randn(50).to(dtype))
+    called = set(re.findall(r'symbol = "(\w+)"', made["ttir"]))
+    assert called == {f"__nv_{name}{'f' if dtype == torch.float32 else ''}" for name in CALLED}
+    assert ".extern .func" not in made["ptx"]  # all of them are there
+    # what is approximate there is where libdevice corrects it, and subnormal numbers are kept everywhere else
+    rest = re.findall(r"\S*(?:approx|full|ftz)\S*", made["ptx"])
+    assert set(rest) <= {"ex2.approx.f32", "ex2.approx.ftz.f32", "rcp.approx.ftz.f64", "rcp.approx.ftz.f32"}
+
+
+def test_numbers_keep_their_digits():
+    made = compiled(lambda x: [x * 0.1 + torch.exp(x)], torch.randn(50, dtype=torch.float64))
+    assert "0d3FB999999999999A" in made["ptx"]
+
+
+@pytest.mark.parametrize("target", NVIDIA.values(), ids=NVIDIA)
+def test_an_exact_graph_of_16_bits_rounds_each_result(target):
+    x = torch.randn(50).bfloat16()
+    texts = [compiled(lambda x: [x * 0.3 + 0.7 - x], x, exact=e, target=target)["ptx"] for e in (False, True)]
+    # a difference that is rounded to 16 bits at once, one of 16 bits has the same bits
+    fused, exact = (len(re.findall(r"cvt\.rn\.bf16|(?:sub|fma)\.rn\.bf16", text)) for text in texts)
+    assert exact == 3 * fused > 0
+
+
+def test_places_take_32_bits_or_64():
+    x = torch.randn(30, 70)
+    near, far = (compiled(lambda x: [torch.exp(x) + 1], x, dense=False, far=far)["ptx"] for far in (False, True))
+    assert not re.search(r"(?:div|rem|mul\.lo)\.[su]64", near)
+    assert re.search(r"(?:div|rem)\.[su]64", far)
+
+
+class NoDriver:
+    """What Triton asks a driver for when it compiles."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def mixed(x, y):
+    return [x * 0.5 + y / 3, torch.where(x > y, torch.sqrt(x.abs()), -x), (x < y) & (x > -1)]
+
+
+@pytest.fixture
+def _no_driver(monkeypatch):
+    monkeypatch.setattr(triton_build, "on", lambda device: nullcontext())
+    monkeypatch.setattr(triton_build, "_made", {})
+    monkeypatch.setattr(triton.runtime.driver, "_active", NoDriver())
+
+
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.parametrize("shape", [(30, 70), (70,), (30, 1), ()])
+def test_a_kernel_is_compiled_ahead(shape):
+    x, y = torch.randn(30, 70), torch.randn(shape)
+    (module,) = lowered([graph_on_gpu(mixed, x, y)], [False], DEVICES)
+    (kernel,) = [node.target.kernel for node in module.graph.nodes if is_kernel(node.target)]
+    ((made, *_),) = kernel._run.device_caches.values()
+    (metadata,) = [compiled.metadata for compiled in made.values()]
+    assert (metadata.enable_fp_fusion, metadata.enable_reflect_ftz) == (False, False)
+
+
+@pytest.mark.usefixtures("_no_driver")
+def test_what_triton_refuses_is_an_error_of_ours(monkeypatch):
+    monkeypatch.setattr(triton_build, "options", lambda: {"no_such_option": 1})
+    with pytest.raises(RunnerError, match=r"Triton cannot compile a kernel.*no_such_option"):
+        lowered([graph_on_gpu(mixed, torch.randn(5), torch.randn(5))], [False], DEVICES)
+
+
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of lanes that a mask leaves out
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS])
+def test_tritons_interpreter_computes_the_same(monkeypatch, layout, dtype):
+    """It knows no functions of libdevice."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(triton_build, "compile_ahead", lambda *_: None)
+    x, y = torch.randn(30, 70).to(dtype), LAYOUTS[layout](torch.randn(30, 70).to(dtype))
+    (module,) = lowered([graph_on_gpu(mixed, x, y)], [False], DEVICES)
+    eps = torch.finfo(dtype).eps
+    for ours, right in zip(lower(module)(x, y), mixed(x.double(), y.double().expand(30, 70)), strict=True):
+        assert torch.allclose(ours.double(), right.double(), rtol=2 * eps, atol=2 * eps)

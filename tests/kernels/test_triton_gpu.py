@@ -1,0 +1,181 @@
+"""Kernels for GPUs on a GPU, beside PyTorch's: formulas to the second derivative, every op, streams, graphs, devices.
+
+Once these have passed, `_AUTO` in `pullback/kernels/backend.py` may have GPUs, too.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pullback
+from pullback.kernels.eager import lower
+from pullback.kernels.native import lowered
+from pullback.kernels.triton_kernel import TritonKernel
+from tests.kernels import test_ops
+from tests.kernels.gpu_graphs import LAYOUTS
+from tests.kernels.test_native import graph_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+DEVICE = "cuda"
+DEVICES = ("cpu", "cuda")
+
+
+def cases():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+        before = set(sys.modules)
+        from formulas import CASES
+
+        for name in set(sys.modules) - before:
+            if name.startswith("formulas"):
+                patch.delitem(sys.modules, name)
+    return CASES
+
+
+CASES = {case.label: case for case in cases()}
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch):
+    """The calls of kernels in a test, which are some."""
+    called, call = [], TritonKernel._call
+    monkeypatch.setattr(TritonKernel, "_call", lambda self, *xs: called.append(self) or call(self, *xs))
+    yield called
+    assert called
+
+
+def gate(x, y):
+    return torch.sigmoid(x) * torch.rsqrt(1 + torch.exp(x)) * y
+
+
+@pytest.fixture
+def op():
+    return pullback.function(stable=False, backend="native")(gate)
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(DEVICE, dtype)
+
+
+def value_and_derivatives(function, inputs):
+    """Return the value, the gradients, and those of a sum of the gradients with weights."""
+    leaves = [x for x in inputs if x.requires_grad]
+    out = function(*inputs)
+    first = torch.autograd.grad(out, leaves, normal(*out.shape, seed=7).to(out.dtype), create_graph=True)
+    total = sum((f * normal(*f.shape, seed=8).to(f.dtype)).sum() for f in first)
+    return [out, *first, *torch.autograd.grad(total, leaves, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_formulas_are_as_good_as_pytorchs(name, dtype):
+    case = CASES[name]
+
+    def of(wide, function):
+        cast = [x.detach().to(dtype).to(wide) if x.is_floating_point() else x for x in inputs]
+        live = [c.requires_grad_(x.requires_grad) for c, x in zip(cast, inputs, strict=True)]
+        return value_and_derivatives(function, live)
+
+    inputs = case.inputs(4096, DEVICE)
+    ours = of(dtype, case.op(stable=False, backend="native"))
+    for o, theirs, right in zip(ours, of(dtype, case.eager), of(torch.float64, case.eager), strict=True):
+        assert (o.dtype, o.shape, o.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+        ulp = torch.finfo(dtype).eps * right.abs().max().clamp_min(1e-30)
+        errors = [((t.double() - right).abs().max() / ulp).item() for t in (o, theirs)]
+        assert errors[0] <= max(8.0, 2 * errors[1]), errors
+
+
+def both(dtype, exact=False):
+    """Return what our kernels and what PyTorch's compute for every op that `test_ops` tries, by name."""
+    x, y = (t.to(DEVICE) for t in test_ops.inputs(dtype, 2))
+    unary, binary = test_ops.UNARY, test_ops.BINARY
+    names = [name for name in (*unary, *binary) if not exact or name in test_ops.EXACT]
+    calls = {name: (unary[name], (x,)) if name in unary else (binary[name], (x, y)) for name in names}
+    graph = graph_of(lambda x, y: [f(*(x, y)[: len(given)]) for f, given in calls.values()], x, y)
+    run = lower(lowered([graph], [exact], DEVICES)[0])
+    pairs = [(o, f(*given)) for o, (f, given) in zip(run(x, y), calls.values(), strict=True)]
+    return {name: (o.cpu(), theirs.cpu()) for name, (o, theirs) in zip(names, pairs, strict=True)}
+
+
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+def test_every_op_is_what_pytorch_computes(dtype):
+    for name, (ours, theirs) in both(dtype).items():
+        if theirs.dtype == torch.bool:
+            assert torch.equal(ours, theirs), name
+        else:
+            test_ops.assert_as_good(ours, theirs, *test_ops.right_and_size(name, dtype, theirs.dtype))
+
+
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
+    wrong = []
+    for name, (ours, theirs) in both(dtype, exact=True).items():
+        same = (ours == theirs) & (ours.signbit() == theirs.signbit())
+        wrong += [name] if not bool((same | (ours.isnan() & theirs.isnan())).all()) else []
+    assert wrong == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_of_any_layout_are_read(op, layout):
+    x, y = normal(40, 70), LAYOUTS[layout](normal(40, 70, seed=1))
+    assert torch.allclose(op(x, y), gate(x.double(), y.double()).float(), rtol=1e-5, atol=1e-6)
+    g = torch.autograd.grad(op(x.requires_grad_(), y).sum(), x)[0]  # an expanded cotangent
+    assert torch.allclose(g, torch.autograd.grad(gate(x, y).sum(), x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_runs_on_the_current_stream(op):
+    x, y = normal(2**20), normal(2**20, seed=1)
+    right = gate(x + 1, y)
+    op(x, y)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)  # a kernel on another stream would be through before
+        x += 1
+        out = op(x, y)
+    side.synchronize()
+    assert torch.allclose(out, right, rtol=1e-5)
+
+
+def test_it_is_captured_in_a_cuda_graph(op):
+    x, y = normal(5000), normal(5000, seed=1)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        op(x, y)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = op(x, y)
+    x.copy_(normal(5000, seed=2))
+    graph.replay()
+    assert torch.allclose(out, gate(x, y), rtol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")
+def test_a_kernel_runs_where_its_inputs_are(op):
+    for i in (1, 0):
+        x, y = normal(5000).to(f"cuda:{i}"), normal(5000, seed=1).to(f"cuda:{i}")
+        with torch.cuda.device(1 - i):
+            out = op(x, y)
+        assert out.device == x.device
+        assert torch.allclose(out, gate(x, y), rtol=1e-5)
+
+
+def test_a_number_on_the_cpu_is_read(op):
+    x, s = normal(5000), torch.tensor(3.0)
+    assert torch.allclose(op(x, s), gate(x, s), rtol=1e-5)
+
+
+def test_many_elements_are_all_reached(op):
+    n = 2**31 + 5
+    if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
+        pytest.skip("the GPU is too small")
+    x = torch.zeros(n, dtype=torch.bfloat16, device=DEVICE)
+    x[-1] = 1
+    y = torch.ones((), dtype=torch.bfloat16, device=DEVICE).expand(n)
+    out = op(x, y)
+    assert bool((out[:-1] == gate(x[:1], y[:1])).all())
+    assert torch.equal(out[-1:], gate(x[-1:].float(), y[-1:].float()).bfloat16())

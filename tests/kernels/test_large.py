@@ -1,13 +1,21 @@
-"""Large results are asked to lie in large pages, which Linux maps in much less time."""
+"""Large results are asked to lie in large pages, which Linux maps in much less time. Those of 2³¹ numbers are right."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from pullback.kernels.native import is_kernel
+
 from .test_sums import lowered
 
 SMAPS = Path("/proc/self/smaps")
+
+
+def available():
+    """Return how many bytes of memory are free, or could be."""
+    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
 
 
 def is_of_large_pages(tensor):
@@ -38,3 +46,16 @@ def test_large_results_are(native, over_rows):
         torch.testing.assert_close(made[rows], function(x)[0])
     assert is_of_large_pages(made[2**11])
     assert not is_of_large_pages(made[64])
+
+
+@pytest.mark.skipif(available() < 8 * 2**30, reason="it takes 2 GB of memory")
+def test_places_beyond_32_bits(native):
+    """A matrix of more than 2³¹ numbers, of a column and a row: what lies behind is computed of what belongs there."""
+    rows, columns = 2**16 + 1, 2**15 + 1
+    x, y = torch.arange(rows, dtype=torch.float32).unsqueeze(1), torch.arange(columns, dtype=torch.float32)
+    graph, run = lowered(lambda x, y: [x + 2 * y > 65000], x, y)
+    assert any(is_kernel(node.target) for node in graph.nodes)
+    (above,) = run(x, y)
+    assert above.numel() > 2**31
+    for part in (slice(0, 3), slice(rows - 3, rows), slice(65_000, 65_003)):
+        assert torch.equal(above[part], x[part] + 2 * y > 65000)

@@ -311,6 +311,10 @@ def loss(x, w):
     return F.cross_entropy(x @ w, torch.zeros(1, dtype=torch.int64).expand(x.shape[:1]), reduction="sum")
 
 
+def first(outputs):
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
 def log_softmax(x, w):
     return F.log_softmax(x @ w, -1)
 
@@ -321,8 +325,15 @@ def test_sums_over_rows_and_memory_that_is_used_again(formula, is_one, monkeypat
     """Kernels that add up rows, and write over what nothing else reads, at many numbers of rows."""
     monkeypatch.setattr(reuse, "_LARGE", 0)
     op, counted = pullback.function(formula, stable=False, backend="native"), traces(monkeypatch)
-    for rows in (64, 70, 65, 200, 131, 90, 77, 100, 66, 300, 129, 64, 257):
-        agree(op, leaf(rows, 20), leaf(20) if formula is norm else leaf(20, 24))
+    for i, rows in enumerate((64, 70, 65, 200, 131, 90, 77, 100, 66, 300, 129, 64, 257)):
+        inner, columns = 20 + i % 5, 31 + i % 7
+        x, w = (
+            leaf(rows, columns if formula is norm else inner),
+            leaf(columns) if formula is norm else leaf(inner, columns),
+        )
+        agree(op, x, w)
+        once = [torch.autograd.grad(first(f(x, w)).sum(), (x, w)) for f in (op, formula)]  # and the graph is let go
+        torch.testing.assert_close(*once)
     assert bool(general(op)) == is_one
     if is_one:
         assert counted == {"itself": 7, "all": 1}

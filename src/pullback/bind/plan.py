@@ -243,8 +243,9 @@ def _spending(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -
 
 
 def _is_viewed(node: fx.Node) -> bool:
-    """Whether a result may lie in the memory of a value."""
-    return any(user.op != "output" and _torch.is_view(user.target) for user in node.users)
+    """Whether a result may lie in the memory of a value, which no kernel writes over, since it is a result too."""
+    others = [user for user in node.users if user.op != "output" and not is_kernel(user.target)]
+    return any(_torch.is_view(user.target) for user in others)
 
 
 def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:

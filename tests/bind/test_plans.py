@@ -9,7 +9,7 @@ import pullback
 from pullback.bind import plans
 from pullback.bind.call import Call
 from pullback.bind.plan import Functions
-from pullback.bind.plans import MAX_PLANS, MAX_TRACES, Plans
+from pullback.bind.plans import MAX_TRACES, Plans
 
 SCALE = 2.0
 
@@ -48,9 +48,13 @@ def numbered(x, n):
     return x * n
 
 
+KEPT = 64
+
+
 @pytest.fixture
-def of_numbers():
-    """Plans of an op whose calls are of another kind for each number."""
+def of_numbers(monkeypatch):
+    """Plans of an op whose calls are of another kind for each number; so many are kept."""
+    monkeypatch.setattr("pullback.bind.plans.MAX_PLANS", KEPT)
     plans = Plans("numbered", lambda call: Functions(numbered, numbered, numbered), (numbered, None))
     x = torch.ones(2, requires_grad=True)
     return plans, lambda n: plans.of(Call((x, n), {}, grad=True), True)
@@ -59,11 +63,11 @@ def of_numbers():
 def test_beyond_a_number_of_plans_the_oldest_goes(of_numbers):
     made, of = of_numbers
     first = of(0)
-    for n in range(1, MAX_PLANS):
+    for n in range(1, KEPT):
         of(n)
     assert of(0) is first
-    assert of(MAX_PLANS).kernels is not None
-    assert len(made.plans) == MAX_PLANS
+    assert of(KEPT).kernels is not None
+    assert len(made.plans) == KEPT
     again = of(0)
     assert again is not first
     assert again.kernels is not None
@@ -79,7 +83,7 @@ def test_beyond_a_number_of_traces_the_formula_runs_as_it_stands_and_says_so_onc
     assert plan.kernels is None
     assert "more than 128 ways" in plan.why_inline
     assert of(MAX_TRACES - 1) is last
-    assert len(made.plans) == MAX_PLANS
+    assert len(made.plans) == KEPT
 
 
 def test_concurrent_first_calls_trace_once(monkeypatch):

@@ -22,7 +22,7 @@ from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
 
-MAX_PLANS = 64
+MAX_PLANS = 512
 """Plans that are kept: beyond, the oldest goes. If it was in use it is made again, once for so many that are new."""
 
 MAX_TRACES = 128

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import math
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from pullback.graph.extents import Kind, Numbers, at, kind_of
+from pullback.graph.extents import Kind, kind_of
 from pullback.kernels import build
+from pullback.kernels.compiled import NOTHING_TAKEN, Compiled
 from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Layout, Strides, dense, expanded, in_stride, readable
 from pullback.kernels.notice import noticed
@@ -29,18 +28,15 @@ from pullback.kernels.spelled import spelled
 from pullback.kernels.triton_kernel import TritonKernel
 
 
-class Kernel:
-    """A compiled region, for inputs of the sizes and dtypes that it was made for and any strides.
+class Kernel(Compiled):
+    """A compiled region that is no region of rows.
 
     Attributes:
-        source: in C++.
         shape, stride: of the tensors; an input may have another, and sums have.
         outputs: stride and dtype of each but for sums.
         sums: what they are like, those over rows after the others.
-        over: see `source.Source`.
         last: what the compiled function takes after rows and columns: of how many columns sums over rows are.
         is_direct: whether all tensors lie in memory alike, as recorded.
-        call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
     """
 
     def __init__(self, region: Region) -> None:
@@ -51,12 +47,6 @@ class Kernel:
         nodes = ([*region.stored, *region.pointwise][:1], region.inputs, region.stored, region.every_sum, columns)
         self._kinds = tuple([kind_of(value_of(node)) for node in of_one] for of_one in nodes)
         self._prepare(self._kinds)
-
-    def at(self, numbers: Numbers) -> Kernel:
-        """Return the same, made for the sizes that extents among its own are in a call."""
-        made = copy.copy(self)
-        made._prepare(at(self._kinds, numbers))
-        return made
 
     def _prepare(self, kinds: tuple[list[Kind], ...]) -> None:
         ((self.shape, self.stride, _),), inputs, outputs, self.sums, columns = kinds
@@ -83,16 +73,7 @@ class Kernel:
 
         return call
 
-    def writing_over(self, taken: Mapping[int, int]) -> Callable[..., Any]:
-        """Return a call that writes outputs to the memory of inputs, where these are as dense as them."""
-
-        def over(*inputs: Tensor) -> Any:
-            return self._any(*inputs, taken=taken)
-
-        over.kernel, over.taken = self, taken  # type: ignore[attr-defined]
-        return over
-
-    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:
+    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = NOTHING_TAKEN) -> Any:
         strides = tuple([x.stride() for x in inputs])
         known = self._layouts.get(strides)
         if known is None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.graph.extents import Kind, Numbers, at, kind_of
+from pullback.graph.extents import Kind, kind_of
 from pullback.kernels import build
+from pullback.kernels.compiled import NOTHING_TAKEN, Compiled
 from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Strides, expanded
 from pullback.kernels.regions import value_of
@@ -21,14 +20,8 @@ from pullback.kernels.row_source import row_source_of
 from pullback.kernels.rows import RowRegion, is_reduction
 
 
-class RowKernel:
-    """A compiled region of rows, for inputs of the sizes and dtypes that it was made for and any strides.
-
-    Attributes:
-        source: in C++.
-        over: see `source.Source`.
-        call: takes the inputs, allocates the outputs and returns them: one tensor, or a list of several.
-    """
+class RowKernel(Compiled):
+    """A compiled region of rows."""
 
     def __init__(self, region: RowRegion) -> None:
         written = row_source_of(region, build.header())
@@ -39,12 +32,6 @@ class RowKernel:
         nodes = (reduced[:1], region.inputs, region.outputs)
         self._kinds = tuple([kind_of(value_of(node)) for node in of_one] for of_one in nodes)
         self._prepare(self._kinds)
-
-    def at(self, numbers: Numbers) -> RowKernel:
-        """Return the same, made for the sizes that extents among its own are in a call."""
-        made = copy.copy(self)
-        made._prepare(at(self._kinds, numbers))
-        return made
 
     def _prepare(self, kinds: tuple[list[Kind], ...]) -> None:
         ((self._shape, _, _),), inputs, outputs = kinds
@@ -62,16 +49,7 @@ class RowKernel:
         call.kernel = self
         self.call = call
 
-    def writing_over(self, taken: Mapping[int, int]) -> Callable[..., Any]:
-        """Return a call that writes outputs to the memory of inputs, where these are as dense as them."""
-
-        def over(*inputs: Tensor) -> Any:
-            return self._any(*inputs, taken=taken)
-
-        over.kernel, over.taken = self, taken  # type: ignore[attr-defined]
-        return over
-
-    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = MappingProxyType({})) -> Any:
+    def _any(self, *inputs: Tensor, taken: Mapping[int, int] = NOTHING_TAKEN) -> Any:
         strides = tuple([x.stride() for x in inputs])
         known = self._layouts.get(strides)
         if known is None:

@@ -74,10 +74,14 @@ def fits(bits):
     many coefficients are rounded one by one."""
     narrow = bits == 24
     half = mp.log(2) / 2 * mp.mpf("1.0001")
-    short = {} if narrow else {
-        "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
-        "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
-    }
+    short = (
+        {}
+        if narrow
+        else {
+            "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
+            "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
+        }
+    )
     return short | {
         "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
         "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),

@@ -23,7 +23,9 @@ class Guards:
     def again(self) -> list[str]:
         """Return what is noted of a vector, and the function that computes it."""
         region = self._region
-        writer = Writer(region.pointwise, region.stored, dict(zip(region.inputs, self._of("x"), strict=True)), region.exact)
+        writer = Writer(
+            region.pointwise, region.stored, dict(zip(region.inputs, self._of("x"), strict=True)), region.exact
+        )
         results = [ops.STORED[value_of(node).dtype] for node in region.stored]
         given = [*(f"{vector} {x}" for x, vector in self._given), *(f"{t}* q{i}" for i, t in enumerate(results))]
         return [

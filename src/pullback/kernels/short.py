@@ -32,7 +32,11 @@ _MOST_BITS, _FEWEST_BITS = 10, 6
 """How many bits a sum may lose: of less, too many vectors would be computed twice."""
 
 _NONNEGATIVE = frozenset([*ERRORS, aten.abs.default, aten.sqrt.default, aten.rsqrt.default, aten.relu.default])
-_SUMS = {aten.add.Tensor: 1, aten.add.Scalar: 1, aten.sub.Tensor: -1, aten.sub.Scalar: -1}
+_SUMS: Mapping[object, int] = {
+    **dict.fromkeys([aten.add.Tensor, aten.add.Scalar], 1),
+    **dict.fromkeys([aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar], -1),
+}
+"""And the sign of the second term, or of the first one in `rsub`."""
 _FACTORS = frozenset([aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar])
 _SAME = frozenset([aten.neg.default, aten.abs.default, aten.reciprocal.default, aten._to_copy.default])
 _ROOTS = frozenset([aten.sqrt.default, aten.rsqrt.default])
@@ -94,7 +98,7 @@ class _Errors:
             raise _TooMuchError
 
     def _of(self, value: object) -> float:
-        return self._error.get(value, 0) if isinstance(value, fx.Node) else 0
+        return self._error.get(value, 0.0) if isinstance(value, fx.Node) else 0
 
     def _error_of(self, node: fx.Node) -> float:
         target, args = node.target, node.args
@@ -106,20 +110,22 @@ class _Errors:
         if not any(self._of(a) for a in node.all_input_nodes):
             return 0
         if target == aten.where.self and not errors[0]:
-            return max(errors)
-        if target in _SAME:
-            return errors[0]
-        if target in _FACTORS:
-            return sum(errors)
-        if not is_wide or node.kwargs:
+            error = max(errors)
+        elif target in _SAME:
+            error = errors[0]
+        elif target in _FACTORS:
+            error = sum(errors)
+        elif not is_wide or node.kwargs:
             raise _TooMuchError
-        if target in _ROOTS:
-            return errors[0] / 2
-        if target == aten.pow.Tensor_Scalar and args[1] in (2, 3):
-            return errors[0] * float(str(args[1]))
-        if target in _SUMS and len(args) == 2:
-            return self._error_of_sum(node, errors)
-        raise _TooMuchError
+        elif target in _ROOTS:
+            error = errors[0] / 2
+        elif target == aten.pow.Tensor_Scalar and args[1] in (2, 3):
+            error = errors[0] * float(str(args[1]))
+        elif target in _SUMS and len(args) == 2:
+            error = self._error_of_sum(node, errors)
+        else:
+            raise _TooMuchError
+        return error if is_wide else _LIMIT  # a float that may be the next one: nothing that shows it may follow
 
     def _error_of_sum(self, node: fx.Node, errors: Sequence[float]) -> float:
         a, b = node.args
@@ -149,5 +155,5 @@ class _Errors:
         if target in _FACTORS:
             return 1 if args[0] is args[1] and target != aten.div.Tensor else signs[0] * signs[1]
         if target in _SUMS and signs[0] == _SUMS[target] * signs[1]:
-            return signs[0]
+            return signs[target == aten.rsub.Scalar]
         return 0

@@ -99,4 +99,5 @@ def _delay(
 
 
 def _size_of(node: fx.Node) -> int:
-    return value_of(node).dtype.itemsize
+    size: int = value_of(node).dtype.itemsize
+    return size

@@ -134,7 +134,7 @@ class _Errors:
         guarded = a if errors[0] else b
         assert isinstance(guarded, fx.Node)
         self.guards[node] = guarded
-        return sum(errors) * (2**self._bits + 1)
+        return sum(errors) * (2.0**self._bits + 1)
 
     def _signed(self, value: object) -> int:
         """Return the sign of an argument, or that of zero; 0 where it is not known."""

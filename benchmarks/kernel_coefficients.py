@@ -38,6 +38,15 @@ def log_erfcx(t):
     return -((1 + t) ** 2) - mp.log(mp.erfc(1 + t))
 
 
+def erfc_by_exp(t):
+    x = mp.mpf(15) / 4 * (1 + t) / (1 - t)
+    return (x + mp.mpf(15) / 4) * mp.exp(x * x) * mp.erfc(x)
+
+
+def exp_rest(t):
+    return mp.hyp1f1(1, 3, t) / 2
+
+
 def exp_tail(t):
     return mp.hyp1f1(1, 4, t) / 6
 
@@ -65,7 +74,15 @@ def fits(bits):
     many coefficients are rounded one by one."""
     narrow = bits == 24
     half = mp.log(2) / 2 * mp.mpf("1.0001")
-    return {
+    short = (
+        {}
+        if narrow
+        else {
+            "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
+            "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
+        }
+    )
+    return short | {
         "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
         "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),
         "SIN_TAIL": (sin_tail, LEAST, 0.63, 2 if narrow else 5, lambda z: z, 2),
@@ -138,6 +155,8 @@ def header():
             found, error = fit(*given, bits)
             print(f"{register} {name}: 2^{float(mp.log(error, 2)):.1f}", file=sys.stderr)
             lines += lines_of(name, [f"{float(c):.9g}" if bits == 24 else repr(float(c)) for c in found])
+        if bits == 53:
+            lines += lines_of("ROOTS_OF_2", [repr(float(mp.mpf(2) ** (mp.mpf(i) / 16))) for i in range(16)])
         lines += ["};"]
     return "\n".join(lines) + "\n"
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from pullback.kernels import ops
 from pullback.kernels.column_sums import parameters_of
+from pullback.kernels.guards import Guards
 from pullback.kernels.regions import Region, value_of
+from pullback.kernels.short import WITH_SHORT, short_of
 from pullback.kernels.sums import names_of, over_sums
 from pullback.kernels.writer import Writer, vector_of
 
@@ -38,26 +40,32 @@ def source_of(region: Region, header: str) -> Source:
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
     summed = [node.all_input_nodes[0] for node in region.every_sum]
     ends = [*region.stored, *(node for node in summed if node not in names)]
-    writer = Writer(region.pointwise, ends, names, region.exact, staged=True)
+    short = None if region.every_sum or header not in WITH_SHORT else short_of(region)
+    writer = Writer(region.pointwise, ends, names, region.exact, short.functions if short else (), staged=True)
+    if short and not all(map(writer.is_always_computed, short.guards)):
+        short, writer = None, Writer(region.pointwise, ends, names, region.exact, staged=True)
+    guards = Guards(region, short) if short and short.guards else None
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
         '#include "ops.h"',
+        *(['#include "short.h"'] if short else []),
         '#include "loop.h"',
         *(['#include "rows.h"', '#include "sums.h"'] if region.every_sum else []),
         *(['#include "column_sums.h"'] if region.column_sums else []),
         "",
-        *_span(region, writer, stored, results),
+        *(guards.again() if guards else []),
+        *_span(region, writer, guards, stored, results),
         "",
         *_rest(stored, results, _added_to(region)),
         "",
         *_run(region, stored, results),
     ]
-    return Source("\n".join(lines) + "\n", frozenset(_over(region, writer)))
+    return Source("\n".join(lines) + "\n", frozenset(_over(region, writer, guards)))
 
 
-def _over(region: Region, writer: Writer) -> Iterator[tuple[int, int]]:
-    last = {a: stage for stage in range(writer.count) for a in writer.reads(stage)}
+def _over(region: Region, writer: Writer, guards: Guards | None) -> Iterator[tuple[int, int]]:
+    last = {a: stage for stage in range(writer.count) for a in (region.inputs if guards else writer.reads(stage))}
     for i, output in enumerate(region.stored):
         for j, a in enumerate(region.inputs):
             x, y = value_of(a), value_of(output)
@@ -77,7 +85,9 @@ def _parameters(stored: Sequence[str], results: Sequence[str], added_to: Mapping
     return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results)), *of_sums])
 
 
-def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequence[str]) -> list[str]:
+def _span(
+    region: Region, writer: Writer, guards: Guards | None, stored: Sequence[str], results: Sequence[str]
+) -> list[str]:
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
     partial, added_to = names_of(len(region.sums)), _added_to(region)
     summed = [(name, node.all_input_nodes[0]) for name, node in zip(added_to, region.every_sum, strict=True)]
@@ -86,6 +96,7 @@ def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequen
         f"static void span({_parameters(stored, results, added_to)}) {{",
         *(f"  D sum_{t} = load({t});" for t in partial),
         *(f"  {line}" for line in writer.arrays()),
+        *([f"  {line}" for line in guards.arrays()] if guards else []),
         "  for (int64_t i = 0; i < n; i += TILE * LANES) {",
         "    const int64_t end = n - i < TILE * LANES ? n : i + TILE * LANES;",
     ]
@@ -97,11 +108,13 @@ def _span(region: Region, writer: Writer, stored: Sequence[str], results: Sequen
             "    for (int64_t at = i, k = 0; at < end; at += LANES, k++) {",
             *(f"      const {vector} x{i} = get<DENSE>(p{i}, at, s{i});" for vector, i in read),
             *(f"      {line}" for line in writer.lines(stage)),
+            *([f"      {line}" for line in guards.lines(writer, stage)] if guards else []),
             *(f"      store(q{i} + at, {writer.names[node]});" for i, node in done),
             *(f"      sum_{t} = sum_{t} + wide({value});" for t, value in added if t in partial),
             *(f"      store({c} + at, load({c} + at) + {value});" for c, value in added if c not in partial),
             "    }",
         ]
+    lines += [f"    {line}" for line in guards.end()] if guards else []
     return [*lines, "  }", *(f"  store({t}, sum_{t});" for t in partial), "}"]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pullback.kernels import ops
+from pullback.kernels.regions import value_of
 from pullback.kernels.sides import CHEAP
 
 aten = torch.ops.aten
@@ -30,6 +31,8 @@ _TIME = {
 """How long results are waited for, in additions; an elementary function about as long as the last one."""
 _LONG = 6
 """What is worth a cut before a function."""
+_LONG_AFTER = 8
+"""What is worth one after a function."""
 
 
 def stages_of(
@@ -44,16 +47,28 @@ def stages_of(
     """
     stages: dict[fx.Node, int] = {}
     waited: dict[fx.Node, int] = {}
+    to_come = _to_come(nodes, reads)
     for node in nodes:
         before = [a for a in reads[node] if a in stages]
         stage = max((stages[a] for a in before), default=0)
         ahead = max((waited[a] for a in before if stages[a] == stage), default=0)
         time = _time_of(node)
-        if time == _FUNCTION and ahead > _LONG:
+        if ahead > _LONG if time == _FUNCTION else ahead >= _FUNCTION and to_come[node] >= _LONG_AFTER:
             stage, ahead = stage + 1, 0
         stages[node], waited[node] = stage, ahead + time
     _delay(nodes, outputs, reads, stages)
     return stages
+
+
+def _to_come(nodes: Sequence[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]) -> dict[fx.Node, int]:
+    """Return how long it takes from where all that a node reads is there to the end of the chain it is in."""
+    after = dict.fromkeys(nodes, 0)
+    for node in reversed(nodes):
+        after[node] += _time_of(node)
+        for a in reads[node]:
+            if a in after:
+                after[a] = max(after[a], after[node])
+    return after
 
 
 def _time_of(node: fx.Node) -> int:
@@ -68,7 +83,7 @@ def _delay(
     reads: Mapping[fx.Node, Sequence[fx.Node]],
     stages: dict[fx.Node, int],
 ) -> None:
-    """Have cheap nodes computed where they are read first, if all that they read is there as well."""
+    """Have cheap nodes computed where they are read first, if what is kept of what they read is no larger."""
     readers: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
     for node in nodes:
         for a in reads[node]:
@@ -78,6 +93,11 @@ def _delay(
         if node in outputs or node.target not in CHEAP or not readers[node]:
             continue
         stage = min(stages[reader] for reader in readers[node])
-        kept = [any(stages[r] >= stage for r in readers[a] if r is not node) for a in reads[node] if a in readers]
-        if all(kept):
+        own = [a for a in reads[node] if a in readers and all(stages[r] < stage for r in readers[a] if r is not node)]
+        if sum(map(_size_of, own)) <= _size_of(node):
             stages[node] = stage
+
+
+def _size_of(node: fx.Node) -> int:
+    size: int = value_of(node).dtype.itemsize
+    return size

@@ -24,6 +24,7 @@ class Writer:
         outputs: of the nodes, those that are read elsewhere.
         names: of what they read.
         exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
+        short: of the nodes, those whose functions are the short ones.
         prefix: of the names that it gives.
         staged: whether lines may belong to several loops, over `k`, from 0 on; one otherwise.
 
@@ -38,10 +39,12 @@ class Writer:
         outputs: Collection[fx.Node],
         names: Mapping[fx.Node, str],
         exact: bool = False,
+        short: Collection[fx.Node] = (),
         prefix: str = "v",
         staged: bool = False,
     ) -> None:
-        self._exact, self._inputs, self._known = exact, list(names), {*names, *nodes}
+        self._exact, self._short = exact, short
+        self._inputs, self._known = list(names), {*names, *nodes}
         self._locals = {node: f"{prefix}{len(names) + i}" for i, node in enumerate(nodes)}
         self.names = {**names, **self._locals}
         self._sides = self._divided(nodes, outputs)
@@ -69,6 +72,10 @@ class Writer:
         """Return which loop computes a node, or is the first that reads it."""
         known = self._stages.get(self._equal.get(node, node))
         return next(i for i, read in enumerate(self._read) if node in read) if known is None else known
+
+    def is_always_computed(self, node: fx.Node) -> bool:
+        """Whether a node is no part of one side of a choice."""
+        return self._equal.get(node, node) in self._sides.all.nodes
 
     def lines(self, stage: int = 0) -> list[str]:
         """Return the lines of one loop."""
@@ -158,6 +165,8 @@ class Writer:
             text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
         else:
             text = ops.expression(node, operands, wanted)
+        if node in self._short:
+            text = f"short_{text}"
         rounds = self._exact and _dtype(node).itemsize == 2
         return f"through_{ops.STORED[_dtype(node)]}({text})" if rounds else text
 

@@ -108,7 +108,6 @@ static inline N lt(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_LT_OQ)}; }
 static inline N ge(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_GE_OQ)}; }
 static inline N eq(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_EQ_OQ)}; }
 static inline Q where(N m, Q a, Q b) { return _mm256_blendv_pd(b, a, m.lanes); }
-static inline Q inverse_of_small(Q x) { return 1. / x; }
 static inline F least(F number, F x) { return _mm256_min_ps(number, x); }
 static inline Q least(Q number, Q x) { return _mm256_min_pd(number, x); }
 static inline F most(F number, F x) { return _mm256_max_ps(number, x); }

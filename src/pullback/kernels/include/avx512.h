@@ -96,11 +96,6 @@ static inline Q fma(Q x, Q y, Q z) { return _mm512_fmadd_pd(x, y, z); }
 static inline Q round(Q x) { return _mm512_roundscale_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline N lt(Q a, Q b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)}; }
 static inline Q where(N m, Q a, Q b) { return _mm512_mask_blend_pd(m.bits, b, a); }
-// 1 / x for x from 1 to 2, within 1 ulp: from 14 bits by Newton's method, in half the time of a division.
-static inline Q inverse_of_small(Q x) {
-  const Q one = set(1., x), rough = _mm512_rcp14_pd(x), better = fma(rough, fma(neg(x), rough, one), rough);
-  return fma(better, fma(neg(x), better, one), better);
-}
 static inline F least(F number, F x) { return _mm512_min_ps(number, x); }
 static inline Q least(Q number, Q x) { return _mm512_min_pd(number, x); }
 static inline F most(F number, F x) { return _mm512_max_ps(number, x); }

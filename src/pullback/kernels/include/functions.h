@@ -53,7 +53,7 @@ static inline F share(M above, F e) {
   return where(above, one, e) / (one + e);
 }
 static inline Q share(N above, Q e) {
-  const Q s = inverse_of_small(c<Q>(1) + e);
+  const Q one = c<Q>(1), s = one / (one + e);
   return where(above, s, e * s);
 }
 template <class R> static inline R own_sigmoid(R x) { return share(lt(c<R>(0), x), own_exp(neg(abs(x)))); }

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pullback.graph.bits import is_of_bits
 from pullback.graph.extents import Kind, kind_of
 from pullback.kernels import build
+from pullback.kernels.bit_passes import passes
 from pullback.kernels.compiled import NOTHING_TAKEN, Compiled
 from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Layout, Strides, dense, expanded, in_stride, readable
@@ -134,7 +136,7 @@ def lowered(
         made = _all_made(every)
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
     rebuilt = [
-        _Rebuilt(module, of_one, kernels).module if of_one else module
+        _Rebuilt(module, of_one, kernels).module if of_one or any(map(is_of_bits, module.graph.nodes)) else module
         for module, of_one in zip(modules, regions, strict=True)
     ]
     return [reusing(module) or module for module in rebuilt]
@@ -195,7 +197,9 @@ class _Rebuilt:
 
     def _add(self, node: fx.Node, region: Region | RowRegion | None) -> None:
         if region is None:
-            self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
+            made = self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
+            if is_of_bits(node):
+                made.target = passes()[node.target]
             return
         call = self._graph.call_function(self._kernels[id(region)].call, tuple(self._made[a] for a in region.inputs))
         several = len(region.outputs) > 1

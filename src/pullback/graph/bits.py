@@ -41,6 +41,11 @@ def is_of_bits(node: fx.Node) -> bool:
     return node.target in (pack, unpack)
 
 
+def holds_bits(placeholder: fx.Node) -> bool:
+    """Whether what a graph takes are the bits of truth values."""
+    return any(user.target is unpack for user in placeholder.users)
+
+
 def bytes_of(count: int) -> int:
     """Return how many bytes some truth values take."""
     return (count + 7) // 8

@@ -15,8 +15,13 @@ from pullback.graph.blank import blank_of
 aten = torch.ops.aten
 
 
-def by_comparisons(graph: fx.Graph, kept: Collection[Any]) -> None:
-    """Write derivatives of clipped functions as a comparison and a choice, unless what they compare is among `kept`."""
+def by_comparisons(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
+    """Write derivatives of clipped functions in a joint graph as a comparison and a choice.
+
+    Not where they compare an input or an output, which are kept or likely kept anyway.
+    """
+    outputs: Any = graph.output_node().args[0]
+    kept = {*inputs, *outputs[0]}
     for node in list(graph.nodes):
         write = _WRITERS.get(node.target)
         if write is None or node.args[1] in kept:

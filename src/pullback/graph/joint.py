@@ -175,12 +175,12 @@ def _cut(
     simplify(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
-    results: Any = graph.output_node().args[0]
-    outputs, gradients = results
     recompute = recompute and not mutates(graph)
     bits = bits and recompute
     if bits:
-        by_comparisons(graph, {*inputs, *outputs})
+        by_comparisons(graph, inputs)
+    results: Any = graph.output_node().args[0]
+    outputs, gradients = results
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
     ahead = _ancestors([*outputs, *checks])
     for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs

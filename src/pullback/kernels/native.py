@@ -229,7 +229,9 @@ class _Rebuilt:
         if region is None:
             self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
             return
-        call = self._graph.call_function(self._kernels[id(region)].call, tuple(self._made[a] for a in _operands(region)))
+        call = self._graph.call_function(
+            self._kernels[id(region)].call, tuple(self._made[a] for a in _operands(region))
+        )
         several = len(region.outputs) > 1
         for i, output in enumerate(region.outputs):
             made = self._graph.call_function(operator.getitem, (call, i)) if several else call

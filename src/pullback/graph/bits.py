@@ -81,12 +81,12 @@ def cross_as_bits(
         n_outputs: how many outputs there are.
         is_computed: for each saved value whether it is computed, and no input.
     """
-    (results,) = forward.graph.output_node().args
+    results: Any = forward.graph.output_node().args[0]
     given = backward.graph.find_nodes(op="placeholder")[: len(is_computed)]
     computed = [node for node, made in zip(given, is_computed, strict=True) if made]
-    crossing = list(results)  # type: ignore[arg-type]
+    crossing = list(results)
     for i, place in enumerate(computed, n_outputs):
-        if is_packed(place.meta["val"]) and results.index(results[i]) >= n_outputs:  # type: ignore[union-attr]
+        if is_packed(place.meta["val"]) and results.index(results[i]) >= n_outputs:
             crossing[i] = _packed(results[i])
             _unpack(place)
     forward.graph.output_node().args = (crossing,)

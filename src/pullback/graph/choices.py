@@ -1,4 +1,4 @@
-"""Derivatives that choose by a comparison, with the comparison on its own: it can be kept in place of what is compared."""
+"""Derivatives that choose by a comparison, with it on its own: it can be kept in place of what is compared."""
 
 from __future__ import annotations
 

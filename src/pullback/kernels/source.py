@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import fx
+
 from pullback.kernels import ops
 from pullback.kernels.column_sums import parameters_of
 from pullback.kernels.regions import Region, behind, value_of

@@ -77,6 +77,10 @@ def linear_cross_entropy(x, w, k):
     return F.cross_entropy(x @ w.t(), k)
 
 
+def linear_relu6(x, w, b):
+    return F.relu6(F.linear(x, w, b))
+
+
 def one(n: int) -> tuple[Tensor, ...]:
     return (_live(n),)
 
@@ -103,6 +107,12 @@ def classes(n: int) -> tuple[Tensor, ...]:
     count = 2 ** (int(math.log2(n)) // 2)
     k = torch.randint(n // count, (count,), generator=torch.Generator().manual_seed(2))
     return _live(count, HIDDEN), _live(n // count, HIDDEN, seed=1), k
+
+
+def layer(n: int) -> tuple[Tensor, ...]:
+    """What gives n numbers, about as many rows as columns."""
+    columns = 2 ** (int(math.log2(n)) // 2)
+    return _live(n // columns, HIDDEN), _live(columns, HIDDEN, seed=1), _live(columns, seed=2)
 
 
 def _live(*shape: int, seed: int = 0) -> Tensor:
@@ -174,3 +184,6 @@ CASES = [
     Case("RMSNorm", rms_norm, by_hand.RMSNorm, rows),
     Case("linear + cross-entropy", linear_cross_entropy, by_hand.LinearCrossEntropy, classes),
 ]
+
+KEEPING = [*CASES, Case("linear + ReLU6", linear_relu6, by_hand.LinearReLU6, layer)]
+"""What is of interest for what it keeps, too: its time is that of matrix products."""

@@ -176,3 +176,17 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, g):
         x, w, slope = ctx.saved_tensors
         return g * (slope @ w), g * (slope.t() @ x), None
+
+
+class LinearReLU6(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, b):
+        z = F.linear(x, w, b)
+        ctx.save_for_backward(x, w, (z > 0) & (z < 6))
+        return z.clamp_(0, 6)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, inside = ctx.saved_tensors
+        gz = g * inside
+        return gz @ w, gz.t() @ x, gz.sum(0)

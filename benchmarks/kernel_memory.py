@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
-from formulas import CASES, Case
+from formulas import CASES, KEEPING, Case
 from op_leaks import BOUND, resident
 from side_by_side import parsed, publish, ratio, table, with_caches_of_its_own
 from torch import Tensor
@@ -114,7 +114,7 @@ def main() -> None:
     options = parsed(__doc__, arguments)
     with with_caches_of_its_own():
         calls = 200 if options.quick else options.calls
-        rows = {case.label: measured(case, options.device, options.quick) for case in CASES}
+        rows = {case.label: measured(case, options.device, options.quick) for case in KEEPING}
         grew = {} if options.quick else growth(calls, options.threads)
         publish(__file__, options, shown(rows, grew, calls), {"kept": rows, "grown": grew, "calls": calls})
 

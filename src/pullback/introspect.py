@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.bind.chunked import kept_by
+from pullback.bind.eager import bits_kept_by
 from pullback.bind.forms import Forms
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
@@ -30,7 +31,7 @@ class Saved:
     """A tensor that is kept between forward and backward.
 
     Attributes:
-        name: of the input, "output", or what it is in the graph.
+        name: of the input, "output", "computed", or "truth values, one bit each", which are bytes of eight.
         shape: its sizes.
         dtype: its element type.
         bytes: its size in memory.
@@ -117,9 +118,10 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
     known = {t.untyped_storage().data_ptr(): name for name, t in tensors_around(op, args, kwargs).items()}
     known |= {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
     known |= {out.untyped_storage().data_ptr(): "output" for out in outputs}
+    bits = {t.untyped_storage().data_ptr() for out in outputs for t in bits_kept_by(out.grad_fn)}
     return [
         Saved(
-            known.get(pointer, "computed"),
+            known.get(pointer, "truth values, one bit each" if pointer in bits else "computed"),
             tuple(t.shape),
             t.dtype,
             min(t.nbytes, t.untyped_storage().nbytes()),  # of an expanded tensor what there is

@@ -12,6 +12,7 @@ from pullback import _torch
 from pullback.bind.again import gradient_of
 from pullback.bind.plan import Kernels, in_layout
 from pullback.errors import DerivativeError
+from pullback.graph.bits import holds_bits
 
 
 def run(kernels: Kernels, tensors: Sequence[Tensor]) -> Any:
@@ -41,6 +42,15 @@ class _Kernels(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         is_spent = ctx.is_spent and not _torch.keeps_graph()
         return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, cotangents, is_spent))
+
+
+def bits_kept_by(node: Any) -> list[Tensor]:
+    """Return the bits of truth values that the node of a call keeps for its backward."""
+    kernels = getattr(node, "kernels", None)
+    if not isinstance(kernels, Kernels):
+        return []
+    places = kernels.joint.backward.graph.find_nodes(op="placeholder")
+    return [node.saved_tensors[i] for place, i in zip(places, kernels.operands, strict=False) if holds_bits(place)]
 
 
 def gradients_of(

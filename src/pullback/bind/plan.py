@@ -19,7 +19,7 @@ from pullback.graph.joint import Joint, Trace, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.graph.record import trace_ops
 from pullback.kernels import eager
-from pullback.kernels.backend import Backend, is_compiled, lower
+from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
 from pullback.kernels.native import is_kernel
 from pullback.kernels.reuse import is_fresh, reusing
 from pullback.kernels.single import Single, single
@@ -164,7 +164,7 @@ def _make_plan(
         return Plan(None, obstacle or _NOT_ASKED)
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
-        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace)
+        joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace, packs_bits(backend))
     except Exception as error:
         return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:

@@ -16,11 +16,13 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.bits import cross_as_bits
+from pullback.graph.choices import by_comparisons
 from pullback.graph.extents import kind_of
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
 from pullback.graph.record import names_traced, trace_ops
-from pullback.graph.saving import chosen
+from pullback.graph.saving import chosen, early_of
 
 Trace = Callable[..., fx.GraphModule]
 
@@ -61,6 +63,7 @@ def joint_of(
     wanted: Sequence[int],
     recompute: bool = False,
     trace: Trace = trace_ops,
+    bits: bool = False,
 ) -> Joint:
     """Trace a formula and its vjp.
 
@@ -72,6 +75,7 @@ def joint_of(
         wanted: positions of the inputs to differentiate.
         recompute: whether the backward computes cheap values again, where that saves memory.
         trace: records the ops of a call.
+        bits: whether truth values that are saved take one bit each, where cheap values are computed again.
     """
     results = [out for out in outputs if isinstance(out, Tensor)]
     connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
@@ -99,7 +103,7 @@ def joint_of(
     given = [*(x.detach() for x in tensors), *cotangents]
     graph = trace(both, *given)
     _fill_zeros(graph, {x.device for x in given})
-    return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute)
+    return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute, bits)
 
 
 def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
@@ -163,6 +167,7 @@ def _cut(
     wanted: tuple[int, ...],
     connected: tuple[int, ...],
     recompute: bool,
+    bits: bool,
 ) -> Joint:
     """Divide a joint graph; `before` names the nodes that stood before the derivative was taken."""
     graph = joint.graph
@@ -170,6 +175,10 @@ def _cut(
     simplify(graph)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
+    recompute = recompute and not mutates(graph)
+    bits = bits and recompute
+    if bits:
+        by_comparisons(graph, inputs)
     results: Any = graph.output_node().args[0]
     outputs, gradients = results
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
@@ -178,16 +187,22 @@ def _cut(
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
+    early = early_of(later, cotangents) if bits else set()
+    later = [node for node in later if node not in early]
     read = [a for node in later for a in node.all_input_nodes] + [g for g in gradients if isinstance(g, fx.Node)]
-    borders = [a for a in dict.fromkeys(read) if (a in ahead or a in inputs) and a.op != "get_attr"]
+    known = {*ahead, *inputs, *early}
+    borders = [a for a in dict.fromkeys(read) if a in known and a.op != "get_attr"]
     again: set[fx.Node] = set()
-    if recompute and not mutates(graph) and any(node not in inputs for node in borders):
-        kept = chosen(inputs, outputs, borders)
+    if recompute and any(node not in inputs for node in borders):
+        kept = chosen(inputs, outputs, borders, early if bits else None)
         borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
+    ahead |= _ancestors(computed)
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
     body = [node for node in graph.nodes if node in again or node in later or (node.op == "get_attr" and node in ahead)]
     backward = _part(joint, [*borders, *cotangents], body, list(gradients))
+    if bits:
+        cross_as_bits(forward, backward, len(outputs), [node not in inputs for node in borders])
     saved = tuple(inputs.index(node) if node in inputs else None for node in borders)
     unused = tuple(g is None for g in gradients)
     untracked = any(map(_is_view, outputs)) and not _share_memory(outputs, computed)

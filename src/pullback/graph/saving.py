@@ -2,7 +2,8 @@
 
 A minimum cut between what is there and what the backward reads, as in Chen et al., "Training deep nets with sublinear
 memory cost", 2016, and in PyTorch's own partitioner: each value can be cut at the price of its bytes, and values of
-pointwise ops and views can be computed again from what is before the cut.
+pointwise ops and views can be computed again from what is before the cut. Truth values may be kept as bits; then what
+the backward alone compares is compared in the forward, if that is the cheapest cut.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.graph.bits import bytes_of, is_packed
 
 _RESULT = 0.9
 """Part of its bytes that an output costs: the caller may let go of it."""
@@ -24,13 +26,15 @@ def chosen(
     inputs: Collection[fx.Node],
     outputs: Collection[Any],
     read: Iterable[fx.Node],
+    early: Collection[fx.Node] | None = None,
 ) -> set[fx.Node]:
     """Return the values to save; all that the backward reads can be computed from them by cheap ops.
 
     Args:
         inputs: of the forward.
         outputs: of the forward.
-        read: nodes of the forward, and inputs, that the backward reads.
+        read: nodes of the forward, inputs and nodes of `early` that the rest of the backward reads.
+        early: nodes of the backward that `early_of` gives, if truth values are kept as bits.
     """
     prices: dict[fx.Node, float] = {}
     sources: set[fx.Node] = set()
@@ -40,7 +44,7 @@ def chosen(
         node = stack.pop()
         if node in prices:
             continue
-        prices[node] = _price(node, inputs, outputs)
+        prices[node] = _price(node, inputs, outputs, early)
         if node in inputs or not is_cheap(node):
             sources.add(node)
         else:
@@ -95,10 +99,30 @@ _OTHERS = frozenset(
 """Ops that PyTorch does not tag."""
 
 
-def _price(node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any]) -> float:
+def early_of(later: Iterable[fx.Node], cotangents: Iterable[fx.Node]) -> set[fx.Node]:
+    """Return the nodes of a backward that cheap ops compute of what is in the forward, without any cotangent."""
+    early: set[fx.Node] = set()
+    late = set(cotangents)
+    for node in later:
+        if node.op == "get_attr":
+            continue
+        if is_cheap(node) and late.isdisjoint(node.all_input_nodes):
+            early.add(node)
+        else:
+            late.add(node)
+    return early
+
+
+def _price(
+    node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any], early: Collection[fx.Node] | None
+) -> float:
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return float("inf")
     if node in inputs:
         return 0.0  # the node keeps every input, for derivatives of higher order
+    if early is not None and node not in outputs and is_packed(value):
+        return bytes_of(value.numel()) + 1
+    if early is not None and node in early:
+        return float("inf")  # of the bytes of what it is computed from
     return (value.numel() * value.element_size() + 1) * (_RESULT if node in outputs else 1.0)

@@ -65,6 +65,11 @@ def is_compiled(name: Backend) -> bool:
     return name in ("native", "inductor") or (name == "auto" and _is_there())
 
 
+def packs_bits(name: Backend) -> bool:
+    """Whether a backend has kernels that pack truth values into bits: in PyTorch's that takes ten passes."""
+    return name != "inductor" and is_compiled(name)
+
+
 def made_for(name: Backend) -> Hashable:
     """Return what kernels of a backend are made for, other than their graph: they are made anew where it changes."""
     return (name, *inductor.settings()) if name == "inductor" else name

@@ -9,7 +9,7 @@ from pullback.kernels.writer import Writer, vector_of
 
 
 class Guards:
-    """Writes them, for a region without sums over its numbers.
+    """Writes them, for a region without sums and bits.
 
     A vector is noted, with what it is computed of, before its results are stored, which may be over that; it is
     computed after the loop, since compilers keep nothing in registers around a call.

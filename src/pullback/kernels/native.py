@@ -6,20 +6,22 @@ import ctypes
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from pullback.graph.bits import bytes_of, is_of_bits
 from pullback.graph.extents import Kind, kind_of
 from pullback.kernels import build
+from pullback.kernels.bit_passes import passes
 from pullback.kernels.compiled import NOTHING_TAKEN, Compiled
 from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Layout, Strides, dense, expanded, in_stride, readable
 from pullback.kernels.notice import noticed
-from pullback.kernels.regions import CPU, Region, regions_of, value_of
+from pullback.kernels.regions import CPU, Region, behind, regions_of, value_of
 from pullback.kernels.reuse import reusing
 from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
@@ -44,7 +46,10 @@ class Kernel(Compiled):
         self.source, self.over = written.text, written.over
         columns = region.column_sums[:1]
         self._run = build.function_of(self.source, len(region.inputs) + len(region.outputs) + 1, 2 + len(columns))
-        nodes = ([*region.stored, *region.pointwise][:1], region.inputs, region.stored, region.every_sum, columns)
+        self._reads_bits = frozenset(i for i, node in enumerate(region.inputs) if node in region.bits)
+        self._writes_bits = frozenset(i for i, node in enumerate(region.stored) if node in region.bits)
+        stored = [*map(behind, region.stored)]
+        nodes = ([*stored, *region.pointwise][:1], region.inputs, stored, region.every_sum, columns)
         self._kinds = tuple([kind_of(value_of(node)) for node in of_one] for of_one in nodes)
         self._prepare(self._kinds)
 
@@ -55,12 +60,23 @@ class Kernel(Compiled):
         self.outputs = [(stride, dtype) for _, stride, dtype in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[Layout, Any, frozenset[int]]] = {}
         alike = all((size, stride) == (self.shape, self.stride) for size, stride, _ in inputs)
-        self.is_direct = bool(inputs) and alike and all(stride == self.stride for stride, _ in self.outputs)
+        lie_alike = bool(inputs) and alike and all(stride == self.stride for stride, _ in self.outputs)
+        self.is_direct = lie_alike and not self._has_bits
         self.call: Any = self._strided()
-        if self.is_direct:
+        if lie_alike:
             last = (None, 1, math.prod(self.shape), *self.last)
+            inputs, outputs = self._lying(inputs, self._reads_bits), self._lying(outputs, self._writes_bits)
             self.call = direct_call(self._run, inputs, [*outputs, *self.sums], last, self._any)
         self.call.kernel = self
+
+    @property
+    def _has_bits(self) -> bool:
+        return bool(self._reads_bits or self._writes_bits)
+
+    def _lying(self, kinds: list[Kind], bits: Collection[int]) -> list[Kind]:
+        """Return what tensors are like, of which some hold the bits of truth values."""
+        of_bits = ((bytes_of(math.prod(self.shape)),), (1,), torch.uint8)
+        return [of_bits if i in bits else kind for i, kind in enumerate(kinds)]
 
     @property
     def address(self) -> int:
@@ -74,7 +90,7 @@ class Kernel(Compiled):
         return call
 
     def _any(self, *inputs: Tensor, taken: Mapping[int, int] = NOTHING_TAKEN) -> Any:
-        strides = tuple([x.stride() for x in inputs])
+        strides = tuple([self.stride if i in self._reads_bits else x.stride() for i, x in enumerate(inputs)])
         known = self._layouts.get(strides)
         if known is None:
             known = self._layouts[strides] = self._layout(strides)
@@ -88,16 +104,23 @@ class Kernel(Compiled):
             else torch.empty_strided(shape, stride, dtype=dtype)
             for i, (_, dtype) in enumerate(self.outputs)
         ]
+        for i in self._writes_bits:
+            outputs[i] = torch.empty(bytes_of(math.prod(shape)), dtype=torch.uint8)
         sums = [torch.empty_strided(size, stride, dtype=dtype) for size, stride, dtype in self.sums]
         pointers = [t.data_ptr() for t in (*inputs, *outputs, *sums)]
         self._run(*pointers, steps, layout.rows, layout.columns, *self.last)
-        results = [in_stride(y, stride) for y, (stride, _) in zip(outputs, self.outputs, strict=True)] + sums
+        results = [
+            y if i in self._writes_bits else in_stride(y, self.outputs[i][0]) for i, y in enumerate(outputs)
+        ] + sums
         return results[0] if len(results) == 1 else results
 
     def _layout(self, strides: tuple[Strides, ...]) -> tuple[Layout, Any, frozenset[int]]:
         """Return how to read inputs, the steps for the kernel, and which of them have to be copied for it."""
         wide = [expanded(s, size, self.shape) for s, size in zip(strides, self._sizes, strict=True)]
         layout, scattered = readable(self.shape, self.stride, wide)
+        if self._has_bits and layout.rows > 1 and layout.columns % 8:  # rows would share a byte
+            scattered = frozenset(i for i, stride in enumerate(wide) if stride != self.stride)
+            layout = Layout(1, math.prod(self.shape), None)
         steps = layout.steps
         return layout, None if steps is None else (ctypes.c_int64 * len(steps))(*steps), scattered
 
@@ -134,7 +157,7 @@ def lowered(
         made = _all_made(every)
     kernels = {id(region): kernel for region, kernel in zip(every, made, strict=True)}
     rebuilt = [
-        _Rebuilt(module, of_one, kernels).module if of_one else module
+        _Rebuilt(module, of_one, kernels).module if of_one or any(map(is_of_bits, module.graph.nodes)) else module
         for module, of_one in zip(modules, regions, strict=True)
     ]
     return [reusing(module) or module for module in rebuilt]
@@ -152,6 +175,13 @@ def _made(region: Region | RowRegion) -> AnyKernel:
     if isinstance(region, RowRegion):
         return RowKernel(region)
     return Kernel(region) if region.device.type == "cpu" else TritonKernel(region)
+
+
+def _operands(region: Region | RowRegion) -> list[fx.Node]:
+    """Return what the kernel of a region is called with."""
+    if isinstance(region, RowRegion):
+        return region.inputs
+    return [a.all_input_nodes[0] if a in region.bits else a for a in region.inputs]
 
 
 class _Rebuilt:
@@ -177,6 +207,8 @@ class _Rebuilt:
         results: Any = module.graph.output_node().args[0]
         self._graph.output([self._made[r] if isinstance(r, fx.Node) else r for r in results])
         self._graph.eliminate_dead_code()
+        for node in filter(is_of_bits, self._graph.nodes):
+            node.target = passes()[node.target]
         self.module = fx.GraphModule(module, self._graph)
 
     def _place(self, node: fx.Node) -> None:
@@ -185,7 +217,7 @@ class _Rebuilt:
         while stack:
             at = stack[-1]
             region = self._home.get(at)
-            waiting = [a for a in (region.inputs if region else at.all_input_nodes) if a not in self._made]
+            waiting = [a for a in (_operands(region) if region else at.all_input_nodes) if a not in self._made]
             if at in self._made or not waiting:
                 stack.pop()
                 if at not in self._made:
@@ -197,7 +229,9 @@ class _Rebuilt:
         if region is None:
             self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
             return
-        call = self._graph.call_function(self._kernels[id(region)].call, tuple(self._made[a] for a in region.inputs))
+        call = self._graph.call_function(
+            self._kernels[id(region)].call, tuple(self._made[a] for a in _operands(region))
+        )
         several = len(region.outputs) > 1
         for i, output in enumerate(region.outputs):
             made = self._graph.call_function(operator.getitem, (call, i)) if several else call

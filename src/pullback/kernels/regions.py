@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.graph.bits import is_of_bits, pack, unpack
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
 from pullback.kernels.column_sums import columns_of
@@ -37,7 +38,8 @@ class Region:
         sums: of these, those that are sums or means over everything.
         column_sums: those that are sums or means over rows, all of as many columns; they come after the others.
         inputs: nodes outside that they read, but for constants.
-        outputs: of the nodes, those that are read outside; sums come last.
+        outputs: of the nodes, those that are read outside; sums come last. Where only their bits are, these.
+        bits: of inputs and outputs, the truth values that the kernel reads as bits, and the bits that it writes.
     """
 
     shape: torch.Size
@@ -48,6 +50,7 @@ class Region:
     column_sums: list[fx.Node] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
+    bits: set[fx.Node] = field(default_factory=set)
 
     @property
     def every_sum(self) -> list[fx.Node]:
@@ -105,7 +108,13 @@ def regions_of(
     for node in graph.nodes if not exact else ():
         if node.target in SUMS and node not in taken:
             _take_sum(node, found, home)
-    return [_finished(region) for region in found if len(region.nodes) + len(region.every_sum) >= FEWEST]
+    return [_finished(region) for region in found if _is_worth_it(region)]
+
+
+def _is_worth_it(region: Region) -> bool:
+    """Whether there are several ops, or bits, which PyTorch's kernels do not read or write."""
+    around = [a for node in region.nodes for a in (*node.all_input_nodes, *node.users)]
+    return len(region.nodes) + len(region.every_sum) >= FEWEST or any(map(is_of_bits, around))
 
 
 def _take_sum(node: fx.Node, found: Iterable[Region], home: dict[fx.Node, Any]) -> None:
@@ -172,7 +181,29 @@ def _finished(region: Region) -> Region:
     read = dict.fromkeys(a for node in region.nodes for a in node.all_input_nodes if a not in inside)
     region.inputs = [a for a in read if ops.constant_of(a) is None]
     region.outputs = [node for node in region.nodes if any(user not in inside for user in node.users)]
+    if len({value_of(node).stride() for node in region.pointwise}) == 1:
+        _take_bits(region, value_of(region.nodes[0]).stride(), inside)
     return region
+
+
+def _take_bits(region: Region, stride: tuple[int, ...], inside: set[fx.Node]) -> None:
+    """Have a region read and write the bits themselves, of truth values that lie as all its values do."""
+    for a in region.inputs:
+        if a.target is unpack and (value_of(a).shape, value_of(a).stride()) == (region.shape, stride):
+            region.bits.add(a)
+    outputs = []
+    for node in region.outputs:
+        of_bits = [user for user in node.users if user.target is pack and user.args[1] == stride]
+        region.bits.update(of_bits)
+        outputs += of_bits
+        if not inside.issuperset(set(node.users).difference(of_bits)):
+            outputs.append(node)
+    region.outputs = outputs
+
+
+def behind(output: fx.Node) -> fx.Node:
+    """Return what a kernel computes to write an output: for bits the truth values."""
+    return output.all_input_nodes[0] if output.target is pack else output
 
 
 def is_ours(node: fx.Node, devices: Sequence[str] = CPU) -> bool:

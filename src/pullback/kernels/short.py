@@ -62,7 +62,7 @@ class _TooMuchError(Exception):
 
 
 def short_of(region: Region) -> Short | None:
-    """Return what of a region without sums can be computed by short functions; `None` if nothing can."""
+    """Return what of a region without sums and bits can be computed by short functions; `None` if nothing can."""
     if any(value_of(node).dtype == torch.float64 for node in (*region.inputs, *region.stored)):
         return None
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import fx
+
 from pullback.kernels import ops
 from pullback.kernels.column_sums import parameters_of
 from pullback.kernels.guards import Guards
-from pullback.kernels.regions import Region, value_of
+from pullback.kernels.regions import Region, behind, value_of
 from pullback.kernels.short import WITH_SHORT, short_of
 from pullback.kernels.sums import names_of, over_sums
 from pullback.kernels.writer import Writer, vector_of
@@ -35,12 +37,13 @@ def source_of(region: Region, header: str) -> Source:
     over columns, in elements), or null where each is as dense as the outputs, then rows and columns; and of how many
     columns sums over rows are, if there are such.
     """
-    stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
-    results = [ops.STORED[value_of(node).dtype] for node in region.stored]
+    stored = [_stored(region, node) for node in region.inputs]
+    results = [_stored(region, node) for node in region.stored]
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
     summed = [node.all_input_nodes[0] for node in region.every_sum]
-    ends = [*region.stored, *(node for node in summed if node not in names)]
-    short = None if region.every_sum or header not in WITH_SHORT else short_of(region)
+    ends = [*map(behind, region.stored), *(node for node in summed if node not in names)]
+    plain = region.every_sum or region.bits or header not in WITH_SHORT
+    short = None if plain else short_of(region)
     writer = Writer(region.pointwise, ends, names, region.exact, short.functions if short else (), staged=True)
     if short and not all(map(writer.is_always_computed, short.guards)):
         short, writer = None, Writer(region.pointwise, ends, names, region.exact, staged=True)
@@ -64,10 +67,22 @@ def source_of(region: Region, header: str) -> Source:
     return Source("\n".join(lines) + "\n", frozenset(_over(region, writer, guards)))
 
 
+def _stored(region: Region, node: fx.Node) -> str:
+    """Return the type of what an input or an output is made of."""
+    return "Bits" if node in region.bits else ops.STORED[value_of(node).dtype]
+
+
+def _pointer(of: str, const: str = "") -> str:
+    """Return the type of what points to numbers of a type."""
+    return of if of == "Bits" else f"{const}{of}*"
+
+
 def _over(region: Region, writer: Writer, guards: Guards | None) -> Iterator[tuple[int, int]]:
     last = {a: stage for stage in range(writer.count) for a in (region.inputs if guards else writer.reads(stage))}
     for i, output in enumerate(region.stored):
         for j, a in enumerate(region.inputs):
+            if region.bits.intersection((a, output)):
+                continue
             x, y = value_of(a), value_of(output)
             if (x.shape, x.dtype) == (y.shape, y.dtype) and last.get(a, 0) <= writer.stage(output):
                 yield i, j
@@ -80,9 +95,9 @@ def _added_to(region: Region) -> dict[str, str]:
 
 def _parameters(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, str]) -> str:
     """Return those of what computes some columns of one row."""
-    of_inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(stored)]
+    of_inputs = [f"{_pointer(t, 'const ')} p{i}, int64_t s{i}" for i, t in enumerate(stored)]
     of_sums = [f"{t}* {name}" for name, t in added_to.items()]
-    return ", ".join(["int64_t n", *of_inputs, *(f"{t}* q{i}" for i, t in enumerate(results)), *of_sums])
+    return ", ".join(["int64_t n", *of_inputs, *(f"{_pointer(t)} q{i}" for i, t in enumerate(results)), *of_sums])
 
 
 def _span(
@@ -102,7 +117,7 @@ def _span(
     ]
     for stage in range(writer.count):
         read = [(vector_of(node), region.inputs.index(node)) for node in writer.reads(stage)]
-        done = [(i, node) for i, node in enumerate(region.stored) if writer.stage(node) == stage]
+        done = [(i, node) for i, node in enumerate(map(behind, region.stored)) if writer.stage(node) == stage]
         added = [(name, writer.names[node]) for name, node in summed if writer.stage(node) == stage]
         lines += [
             "    for (int64_t at = i, k = 0; at < end; at += LANES, k++) {",
@@ -138,8 +153,8 @@ def _rest(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, 
 def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
     """Return what is exported: the loop over rows and blocks of columns, on several threads where it is long."""
     added_to = _added_to(region)
-    parameters = [f"const {t}* p{i}" for i, t in enumerate(stored)]
-    parameters += [f"{t}* q{i}" for i, t in enumerate(results)]
+    parameters = [f"{_pointer(t, 'const ')} p{i}" for i, t in enumerate(stored)]
+    parameters += [f"{_pointer(t)} q{i}" for i, t in enumerate(results)]
     parameters += [f"{ops.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.every_sum)]
     parameters += ["const int64_t* steps, int64_t rows, int64_t columns"]
     parameters += ["int64_t period"] if region.column_sums else []
@@ -152,14 +167,14 @@ def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[
     ]
     return [
         f'extern "C" void run({", ".join(parameters)}) {{',
-        *(f"  huge(q{i}, rows * columns);" for i in m),
+        *(f"  huge(q{i}, rows * columns);" for i, node in enumerate(region.stored) if node not in region.bits),
         "  const int64_t blocks = (columns + BLOCK - 1) / BLOCK;",
         *(f"  const int64_t s{i} = steps ? steps[{2 * i + 1}] : 1;" for i in n),
         f"  auto work = [=]({', '.join(['int64_t item', *(f'{t}* {name}' for name, t in added_to.items())])}) {{",
         "    const int64_t r = item / blocks, c = item % blocks * BLOCK, at = r * columns + c;",
         "    const int64_t count = columns - c < BLOCK ? columns - c : BLOCK, whole = count / LANES * LANES;",
-        *(f"    const {t}* a{i} = p{i} + (steps ? r * steps[{2 * i}] + c * s{i} : at);" for i, t in enumerate(stored)),
-        *(f"    {t}* b{i} = q{i} + at;" for i, t in enumerate(results)),
+        *(f"    const auto a{i} = p{i} + (steps ? r * steps[{2 * i}] + c * s{i} : at);" for i in n),
+        *(f"    const auto b{i} = q{i} + at;" for i in m),
         f"    steps ? span<false>(whole, {given}) : span<true>(whole, {given});",
         f"    if (whole < count) rest(count - whole, {', '.join(rest)});",
         "  };",

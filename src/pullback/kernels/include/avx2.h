@@ -197,3 +197,8 @@ static inline void store(bool* p, M x) {
   __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(ones), _mm256_extracti128_si256(ones, 1));
   _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));
 }
+static inline M load(Bits p) {
+  __m256i places = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return {_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(*p.at), places), places)};
+}
+static inline void store(Bits p, M x) { *p.at = (uint8_t)_mm256_movemask_ps(_mm256_castsi256_ps(x.lanes)); }

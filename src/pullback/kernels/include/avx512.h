@@ -166,3 +166,9 @@ static inline M load(const bool* p) {
   return {_mm_test_epi8_mask(bytes, bytes)};
 }
 static inline void store(bool* p, M x) { _mm_storeu_si128((__m128i*)p, _mm_maskz_set1_epi8(x.bits, 1)); }
+static inline M load(Bits p) {
+  M x;
+  memcpy(&x.bits, p.at, sizeof(x.bits));
+  return x;
+}
+static inline void store(Bits p, M x) { memcpy(p.at, &x.bits, sizeof(x.bits)); }

@@ -12,6 +12,7 @@ static inline D splat(const double* p) { return set(*p, D{}); }
 template <bool DENSE, class T> static inline auto get(const T* p, int64_t i, int64_t step) {
   return DENSE || step ? load(p + i) : splat(p);
 }
+template <bool DENSE> static inline M get(Bits p, int64_t i, int64_t) { return load(p + i); }
 
 // Less than a vector: n numbers, and zeros.
 template <class T> struct Padded {
@@ -22,11 +23,25 @@ template <class T> struct Padded {
   }
   void put(T* p, int64_t n) const { memcpy(p, kept, n * sizeof(T)); }
 };
+template <> struct Padded<Bits> {
+  uint8_t bytes[LANES / 8] = {};
+  const Bits kept{bytes};
+  Padded() = default;
+  Padded(Bits p, int64_t, int64_t n) { memcpy(bytes, p.at, (n + 7) / 8); }
+  void put(Bits p, int64_t n) const { memcpy(p.at, bytes, (n + 7) / 8); }
+};
 template <class T> static inline auto part(const T* p, int64_t step, int64_t n) {
   return load(Padded<T>(p, step, n).kept);
 }
+static inline M part(Bits p, int64_t step, int64_t n) { return load(Padded<Bits>(p, step, n).kept); }
 template <class T, class V> static inline void put(T* p, V x, int64_t n) {
   Padded<T> kept;
+  store(kept.kept, x);
+  kept.put(p, n);
+}
+
+static inline void put(Bits p, M x, int64_t n) {
+  Padded<Bits> kept;
   store(kept.kept, x);
   kept.put(p, n);
 }

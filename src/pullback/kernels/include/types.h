@@ -13,3 +13,9 @@ struct half {
 struct bfloat {
   uint16_t bits;
 };
+
+// Where truth values of one bit each lie: it counts in these, of which eight share a byte, in steps of eight.
+struct Bits {
+  uint8_t* at;
+  Bits operator+(int64_t n) const { return {at + n / 8}; }
+};

@@ -1,0 +1,109 @@
+"""Truth values that are kept from the forward to the backward, as one bit each.
+
+They cross in bytes of eight, in the order of their memory: `pack` and `unpack` stand at the border of the two graphs.
+They are PyTorch's ops here, for what has to see these; `pullback.kernels` computes the same in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.graph.extents import kind_of
+
+FEWEST = 2**12
+"""Of fewer truth values the bytes are few, and to pack them in a call of its own takes longer than to write them."""
+
+
+def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
+    """Return truth values as bits: those of `mask` as they would lie in memory with these strides, without gaps."""
+    flat = torch.empty_strided(mask.shape, stride, dtype=torch.uint8, device=mask.device).copy_(mask)
+    flat = torch.nn.functional.pad(flat.as_strided((flat.numel(),), (1,)), (0, -flat.numel() % 8))
+    return (flat.view(-1, 8) << _places(mask)).sum(1, dtype=torch.uint8)
+
+
+def unpack(bits: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Return truth values of a shape and strides, of which `bits` were made."""
+    flat = ((bits.unsqueeze(1) >> _places(bits)) & 1).to(torch.bool)
+    return flat.view(-1).as_strided(tuple(shape), tuple(stride))
+
+
+def _places(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)
+
+
+def is_of_bits(node: fx.Node) -> bool:
+    """Whether a node packs truth values or unpacks them."""
+    return node.target in (pack, unpack)
+
+
+def holds_bits(placeholder: fx.Node) -> bool:
+    """Whether what a graph takes are the bits of truth values."""
+    return any(user.target is unpack for user in placeholder.users)
+
+
+def bytes_of(count: int) -> int:
+    """Return how many bytes some truth values take."""
+    return (count + 7) // 8
+
+
+def is_packed(value: Any) -> bool:
+    """Whether a value is kept as bits: truth values, enough of them to be worth it."""
+    if not isinstance(value, Tensor) or value.dtype != torch.bool:
+        return False
+    return is_without_gaps(value) and value.numel() >= FEWEST
+
+
+def is_without_gaps(value: Tensor) -> bool:
+    """Whether a tensor is one on the CPU whose numbers fill a part of its memory, each with a place of its own."""
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        return False
+    step = 1
+    for stride, size in sorted((s, n) for s, n in zip(value.stride(), value.shape, strict=True) if n > 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def cross_as_bits(
+    forward: fx.GraphModule, backward: fx.GraphModule, n_outputs: int, is_computed: Sequence[bool]
+) -> None:
+    """Have truth values that a forward computes for its backward alone go from one to the other as bits.
+
+    Args:
+        forward: gives outputs, and then what is computed.
+        backward: takes what is saved, and then cotangents.
+        n_outputs: how many outputs there are.
+        is_computed: for each saved value whether it is computed, and no input.
+    """
+    results: Any = forward.graph.output_node().args[0]
+    given = backward.graph.find_nodes(op="placeholder")[: len(is_computed)]
+    computed = [node for node, made in zip(given, is_computed, strict=True) if made]
+    crossing = list(results)
+    for i, place in enumerate(computed, n_outputs):
+        if is_packed(place.meta["val"]) and results.index(results[i]) >= n_outputs:
+            crossing[i] = _packed(results[i])
+            _unpack(place)
+    forward.graph.output_node().args = (crossing,)
+    forward.recompile()
+    backward.recompile()
+
+
+def _packed(made: fx.Node) -> fx.Node:
+    """Add the bits of a node's value to its graph."""
+    with made.graph.inserting_after(made):
+        return made.graph.call_function(pack, (made, kind_of(_torch.traced_value(made))[1]))
+
+
+def _unpack(given: fx.Node) -> None:
+    """Have a placeholder take bits; what reads it reads the truth values that are unpacked from them."""
+    shape, stride, _ = kind_of(_torch.traced_value(given))
+    with given.graph.inserting_before(next(n for n in given.graph.nodes if n.op != "placeholder")):
+        made = given.graph.call_function(unpack, (given, shape, stride))
+    given.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+    made.meta, given.meta = given.meta, {}

@@ -23,7 +23,7 @@ from statistics import median
 from side_by_side import parsed, publish, ratio, table
 
 FORMULAS = {"gate": "σ(x)·rsqrt(1+exp x), n × 32", "rms": "RMSNorm, n × 32", "loss": "mean of (σ(x) − w)², n × 32"}
-PEERS = {"op": "op", "compile": "torch.compile, dynamic", "eager": "eager"}
+PEERS = {"op": "op", "inductor": "op, inductor", "compile": "torch.compile, dynamic", "eager": "eager"}
 LENGTHS, QUICK_LENGTHS = 300, 12
 SETTLED = 50
 """Calls after which a peer is taken to have met what it generalises from."""
@@ -51,7 +51,7 @@ def loss(x, w):
 
 
 formula = {"gate": gate, "rms": rms, "loss": loss}[name]
-if peer == "op":
+if peer in ("op", "inductor"):
     import pullback
     from pullback.bind import plans
 
@@ -63,7 +63,7 @@ if peer == "op":
         return make(*args)
 
     plans.make_plan = counting
-    function = pullback.function(formula)
+    function = pullback.function(backend="auto" if peer == "op" else "inductor")(formula)
 elif peer == "compile":
     import torch._dynamo
     from torch._dynamo.utils import counters
@@ -134,7 +134,7 @@ def main() -> None:
     lines = []
     for name, of in found.items():
         times = {peer: summary(run["seconds"], lengths) for peer, run in of.items()}
-        for peer in ("op", "compile"):
+        for peer in ("op", "inductor", "compile"):
             ratios = [ratio(times[peer][what], times["eager"][what]) for what in ("all", "new", "again")]
             lines.append([f"{FORMULAS[name]}: {PEERS[peer]}", *ratios, str(of[peer]["traces"])])
     head = [f"{len(set(lengths))} lengths, each twice (over eager)", "all", "new", "again", "traces"]

@@ -1,23 +1,72 @@
 """Graphs in kernels of PyTorch's Inductor."""
 
+import random
 import warnings
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import pullback
 from pullback import _torch
 from pullback.kernels import backend as backends
+from pullback.kernels import inductor
 
 
 def norm(x, w):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
 
 
+FORMULAS = {
+    "norm": norm,
+    "turned": lambda x, w: (x * w).T.exp() + torch.tensor(2.0),
+    "two": lambda x, w: (x.sigmoid() - w).square().mean() * (x @ torch.diag(w)),
+    "sorted": lambda x, w: x.argmax(-1, keepdim=True) * x.cos() * w,
+}
+LAYOUTS = {
+    "contiguous": lambda n, m: torch.randn(n, m, dtype=torch.float64),
+    "transposed": lambda n, m: torch.randn(m, n, dtype=torch.float64).t(),
+    "broadcast": lambda n, m: torch.randn(m, dtype=torch.float64).expand(n, m),
+}
+
+
 def derivatives(function, x, w):
     y = function(x, w)
     gradients = torch.autograd.grad(y.sin().sum(), (x, w), create_graph=True)
     return y, *gradients, *torch.autograd.grad(sum(g.square().sum() for g in gradients), (x, w))
+
+
+def first_derivatives(function, x, w):
+    y = function(x, w)
+    return y, *torch.autograd.grad(y, (x, w), y.detach().sin())
+
+
+def agree(op, x, w, compared=derivatives):
+    """Compare a call and its derivatives with those of the formula."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    for ours, native in zip(compared(op, x, w), compared(op._formula, x, w), strict=True):
+        torch.testing.assert_close(ours, native)
+        assert ours.stride() == native.stride()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What has been compiled, each as whether it is for small tensors alone."""
+    compile_graph, of_all = _torch.compiled_by_inductor, []
+
+    def counting(module, examples, is_small=False, **options):
+        of_all.append(is_small)
+        return compile_graph(module, examples, is_small, **options)
+
+    monkeypatch.setattr(_torch, "compiled_by_inductor", counting)
+    return of_all
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 def test_every_order_is_that_of_the_formula():
@@ -29,10 +78,7 @@ def test_every_order_is_that_of_the_formula():
         torch.testing.assert_close(op(x, w), norm(x, w))
 
 
-def test_other_settings_make_other_kernels(monkeypatch):
-    made = []
-    compile_graph = _torch.compiled_by_inductor
-    monkeypatch.setattr(_torch, "compiled_by_inductor", lambda *given: made.append(1) or compile_graph(*given))
+def test_other_settings_make_other_kernels(made):
     op = pullback.function(backend="inductor")(lambda x: x.cumsum(0).exp())
     x = torch.randn(4)
     op(x)
@@ -61,6 +107,148 @@ def test_what_inductor_cannot_compile_runs_in_pytorchs_kernels(monkeypatch):
         (g,) = torch.autograd.grad(op(x.detach().clone().requires_grad_()).sum(), x, allow_unused=True)
     assert g is None
     assert torch.equal(y, x.exp() * 2)
+
+
+def sizes():
+    draw = random.Random(0)
+    several = [(3, 5), (7, 11), (2, 3), (16, 48), (128, 64), (2000, 33), (33, 2000)]
+    return several + [(draw.randrange(2, 300), draw.randrange(301, 600)) for _ in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("formula", "layout"), [(name, "contiguous") for name in FORMULAS] + [("norm", "transposed"), ("norm", "broadcast")]
+)
+def test_all_sizes_are_served_by_what_two_took(made, threads, formula, layout):
+    threads(1)
+    op = pullback.function(backend="inductor")(FORMULAS[formula])
+    for n, m in sizes():
+        agree(op, LAYOUTS[layout](n, m), torch.randn(m, dtype=torch.float64), first_derivatives)
+    assert len(made) == 4
+
+
+def test_second_derivatives_of_all_sizes_are_too(made, threads):
+    threads(1)
+    op = pullback.function(backend="inductor")(norm)
+    for n, m in sizes():
+        agree(op, LAYOUTS["contiguous"](n, m), torch.randn(m, dtype=torch.float64))
+    assert len(made) == 10  # three times those of the gradient: the one that holds for all sizes has plans of its own
+
+
+@pytest.mark.parametrize("size", [(1, 5), (5, 1), (0, 4), (6, 6)])
+def test_sizes_of_one_and_none_and_equal_ones_have_graphs_of_their_own(size):
+    op = pullback.function(backend="inductor")(norm)
+    for n, m in ((3, 5), (4, 7), size):
+        agree(op, torch.randn(n, m), torch.randn(m), first_derivatives)
+
+
+def test_each_size_that_varies_is_noted_when_it_does(made, threads):
+    threads(1)
+    op = pullback.function(backend="inductor")(lambda x, w: x.cumsum(0) * w.exp())
+    x, w = torch.randn(5, 64), torch.randn(64)
+    counted = []
+    for n, m in [(5, 64), (6, 64), (9, 64), (200, 64), (9, 65), (8, 66), (300, 2)]:
+        x, w = torch.randn(n, m), torch.randn(m)
+        torch.testing.assert_close(op(x, w), op._formula(x, w))
+        counted.append(len(made))
+    assert counted == [1, 2, 2, 2, 3, 3, 3]
+
+
+def test_what_inductor_guards_on_is_compiled_anew(made, threads):
+    """It adds up more than 4096 numbers in another way."""
+    threads(1)
+    for _ in range(2):  # the second time, all lies on disk
+        made.clear()
+        op = pullback.function(backend="inductor")(lambda x: x.exp().sum(-1))
+        counted = []
+        for m in (5, 6, 4096, 4097, 9000, 7, 4098):
+            x = torch.randn(3, m)
+            torch.testing.assert_close(op(x), x.double().exp().sum(-1).float())
+            counted.append(len(made))
+        assert counted == [1, 2, 2, 3, 3, 3, 3]
+
+
+def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
+    """Inductor decides by one example whether there are threads."""
+    threads(2)
+    op = pullback.function(backend="inductor")(lambda x: x.exp() * 2)
+    for n in (5, 6, 100_000, 7, 200_000, 100):
+        x = torch.randn(n)
+        torch.testing.assert_close(op(x), x.exp() * 2)
+    assert made == [False, True, False]
+
+
+def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
+    monkeypatch.setattr(inductor, "MOST_KERNELS", 1)
+    monkeypatch.setattr(backends, "_said", set())
+    op = pullback.function(backend="inductor")(lambda x: x.sin().sum(-1))
+    op(torch.randn(3, 5)), op(torch.randn(3, 6))
+    for m in (5000, 7, 6000):
+        x = torch.randn(3, m)
+        with pytest.warns(UserWarning, match="more than 1 times") if m == 5000 else warnings.catch_warnings():
+            torch.testing.assert_close(op(x), x.sin().sum(-1), atol=1e-4, rtol=1e-4)
+    assert len(made) == 2
+
+
+def test_what_inductor_cannot_compile_for_many_sizes_runs_in_pytorchs_kernels(monkeypatch):
+    def fails(*_):
+        raise ValueError("no lowering")
+
+    monkeypatch.setattr(_torch, "compiled_for_sizes", fails)
+    monkeypatch.setattr(backends, "_said", set())
+    op = pullback.function(backend="inductor")(norm)
+    agree(op, torch.randn(3, 5), torch.randn(5), first_derivatives)
+    with pytest.warns(UserWarning, match=r"Inductor cannot compile a graph \(ValueError: no lowering\)\.$"):
+        agree(op, torch.randn(6, 7), torch.randn(7), first_derivatives)
+    agree(op, torch.randn(8, 9), torch.randn(9), first_derivatives)
+
+
+def compiled_for_sizes(op, *args, is_small=True):
+    """Compile a call of an op for tensors of n × 8; 6 × 8 is the example."""
+    x = torch.ones(6, 8)
+    traced, _ = _torch.trace_for_sizes(lambda x: [x * 2], [x], {6})
+    (symbol,) = _torch.symbols_in(_torch.size_symbols(_torch.traced_value(next(iter(traced.graph.nodes))))[:1])
+    graph = torch.fx.Graph()
+    _, place = graph.placeholder("n"), graph.placeholder("x")
+    graph.output([graph.call_function(op, (place, *args))])
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return _torch.compiled_for_sizes(module, {symbol: 6}, [], [((symbol, 8), (8, 1), x.dtype)], is_small)
+
+
+def test_inductor_compiles_a_graph_for_many_sizes():
+    """Relies on `torch._inductor.standalone_compile` with symbols, and on `ShapeEnv`: see `pullback/_torch.py`."""
+    run, admits = compiled_for_sizes(torch.ops.aten.exp.default)
+    x = torch.randn(9, 8)
+    torch.testing.assert_close(run(9, x)[0], x.exp())
+    assert all(admits([n]) for n in (2, 9, 10**6))
+
+
+@pytest.mark.parametrize(
+    ("call", "admitted", "others"),
+    [
+        ((torch.ops.aten.sum.dim_IntList, [0]), [2, 4096], [4097, 9000]),
+        ((torch.ops.aten.reshape.default, [3, -1]), [6, 9, 6000], [2, 7, 6001]),
+        ((torch.ops.aten.add.Tensor, torch.ones(6, 1)), [6], [2, 5, 7]),
+    ],
+    ids=["more than so many", "divided", "one"],
+)
+def test_what_inductor_guards_on_is_known_also_where_it_lay_on_disk(call, admitted, others):
+    """PyTorch keeps guards on symbols that are inputs, and no others."""
+    for _ in range(2):
+        counters.clear()
+        _, admits = compiled_for_sizes(*call)
+        assert all(admits([n]) for n in admitted)
+        assert not any(admits([n]) for n in others)
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+
+
+def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeypatch, tmp_path):
+    """Relies on PyTorch's keys having the options of Inductor."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters.clear()
+    for is_small in (True, False, True):
+        compiled_for_sizes(torch.ops.aten.exp.default, is_small=is_small)
+    found = counters["aot_autograd"]
+    assert (found["autograd_cache_miss"], found["autograd_cache_hit"]) == (2, 1)
 
 
 def test_inductor_compiles_a_graph_alone():

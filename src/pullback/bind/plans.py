@@ -66,7 +66,7 @@ class Plans:
         self._reads: Reads | None = None
         self._lock = threading.Lock()
         self._waiting = self._hits = 0
-        self._sizes = Sizes()
+        self._sizes = Sizes(self.backend)
         self._traced = 0
         self.plans: dict[Any, Plan] = {}
         self.table: Any = None
@@ -112,7 +112,7 @@ class Plans:
             backend = self.backend
             if self._reads is None or made_for(backend) != self._made_for or not self._reads.unchanged():
                 self.plans.clear()
-                self._sizes, self._traced = Sizes(), 0
+                self._sizes, self._traced = Sizes(backend), 0
                 self.table = None
                 self._made_for, self._reads = made_for(backend), reads_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
@@ -143,7 +143,7 @@ class Plans:
                 plan = replace(plan, kernels=replace(kernels, again=again))
             return plan
 
-        plan = None if backend == "inductor" else self._sizes.plan(call, grad, make)
+        plan = self._sizes.plan(call, grad, make)
         if plan is None and self._traced < MAX_TRACES:
             self._traced += 1
             if self._traced == MAX_TRACES:

@@ -4,7 +4,7 @@ Calls are of one kind if their tensors have the same dtypes and devices, are den
 repeated along some, have sizes of 1, and equal sizes, in the same places, and rows enough for kernels over rows, or
 not; and if all else is equal. Once a kind has been traced for several sizes, it is traced with symbols in place of
 those that differed (`pullback.graph.symbolic`). If that proves its graph to hold for all of them, its kernels serve the
-sizes that come after; if not, each is traced anew.
+sizes that come after; if not, each is traced anew. Kernels of Inductor do so as far as it says (`kernels.inductor`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,11 +26,14 @@ from pullback.graph.extents import Numbers, as_inputs, at, kind_of
 from pullback.graph.joint import Trace, cotangent_stride
 from pullback.graph.symbolic import Symbolic
 from pullback.kernels import eager
+from pullback.kernels.backend import Backend
+from pullback.kernels.inductor import ForSizes
 from pullback.kernels.native import is_kernel
 from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
 
 _SEVERAL = 8
-"""Sizes of one kind that are traced each by itself: a trace with symbols takes as long as some of these."""
+"""Sizes of one kind that are traced each by itself: a trace with symbols takes as long as some of these, and less than
+Inductor takes to compile a graph."""
 _MOST_KINDS = 128
 
 Make = Callable[[Trace], Plan]
@@ -37,17 +41,19 @@ Make = Callable[[Trace], Plan]
 
 
 class Sizes:
-    """The plans of an op that hold for many sizes."""
+    """The plans of an op that hold for many sizes, in kernels of a backend."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
+        self._by_inductor = backend == "inductor"
         self._kinds: dict[Hashable, _Kind] = {}
 
     def plan(self, call: Call, grad: bool, make: Make) -> Plan | None:
         """Return how a call is carried out, if there is or can be made what holds for calls that differ in sizes."""
-        key, sizes = kind_and_sizes(call, grad)
+        key, sizes = kind_and_sizes(call, grad, by_rows=not self._by_inductor)
         if key is None or (key not in self._kinds and len(self._kinds) >= _MOST_KINDS):
             return None
-        return self._kinds.setdefault(key, _Kind(sizes)).plan(call, sizes, make)
+        several = 1 if self._by_inductor else _SEVERAL
+        return self._kinds.setdefault(key, _Kind(sizes, several)).plan(call, sizes, make)
 
 
 class _Kind:
@@ -55,10 +61,11 @@ class _Kind:
 
     Args:
         first: the sizes of the first of them.
+        several: how many are traced each by itself before a trace with symbols.
     """
 
-    def __init__(self, first: Sequence[int]) -> None:
-        self._first = first
+    def __init__(self, first: Sequence[int], several: int) -> None:
+        self._first, self._several = first, several
         self._varying: set[int] = set()
         self._tried: set[int] = set()
         self._traced = 0
@@ -71,7 +78,7 @@ class _Kind:
             return plan
         self._traced += 1
         self._varying.update(i for i, (n, m) in enumerate(zip(sizes, self._first, strict=True)) if n != m)
-        if self._traced < _SEVERAL or self._varying == self._tried:
+        if self._traced < self._several or self._varying == self._tried:
             return None
         self._traced, self._tried = 0, set(self._varying)
         symbolic = Symbolic(len(call.tensors), {sizes[i] for i in self._varying})
@@ -102,8 +109,11 @@ class _General:
         return replace(plan, kernels=replace(plan.kernels, in_ops=in_ops))
 
 
-def kind_and_sizes(call: Call, grad: bool) -> tuple[Hashable | None, tuple[int, ...]]:
-    """Return what is equal for calls that differ in sizes alone, and the sizes; `None` where that cannot be said."""
+def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | None, tuple[int, ...]]:
+    """Return what is equal for calls that differ in sizes alone, and the sizes; `None` where that cannot be said.
+
+    `by_rows` says whether there are kernels over rows, which few rows have not.
+    """
     if call.key is None:
         return None, ()
     sizes = tuple(n for x in call.tensors for n in x.shape)
@@ -112,7 +122,7 @@ def kind_and_sizes(call: Call, grad: bool) -> tuple[Hashable | None, tuple[int, 
         return None, sizes
     each = iter(orders)
     parts = [
-        (next(each), x.dtype, x.device, grad and x.requires_grad, has_many_rows(x.shape))
+        (next(each), x.dtype, x.device, grad and x.requires_grad, by_rows and has_many_rows(x.shape))
         if isinstance(x, Tensor)
         else (type(x), x.hex() if type(x) is float else x)
         for x in call.leaves
@@ -154,22 +164,27 @@ def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
         taken = getattr(value, "taken", None)
         return made[id(kernel)].call if taken is None else made[id(kernel)].writing_over(taken)
 
+    def fitted(run: Any) -> Any:
+        if isinstance(run, ForSizes):
+            return run.at(numbers)
+        return eager.remade(run, remade) if isinstance(run, FunctionType) else run
+
     if plan.value is not None:
-        return replace(plan, value=replace(plan.value, run=eager.remade(plan.value.run, remade)))
+        return replace(plan, value=replace(plan.value, run=fitted(plan.value.run)))
     kernels = plan.kernels
     assert kernels is not None
     strides = _cotangent_strides(kernels, numbers)
-    fitted = replace(
+    here = replace(
         kernels,
-        forward=eager.remade(kernels.forward, remade),
-        backward=eager.remade(kernels.backward, remade),
-        spending=None if kernels.spending is None else eager.remade(kernels.spending, remade),
+        forward=fitted(kernels.forward),
+        backward=fitted(kernels.backward),
+        spending=fitted(kernels.spending),
         layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),
     )
     if kernels.singles is not None:
         one, other = (replace(s, kernel=made[id(s.kernel)]) for s in kernels.singles)
-        fitted = replace(fitted, singles=(one, other))
-    return replace(plan, kernels=fitted)
+        here = replace(here, singles=(one, other))
+    return replace(plan, kernels=here)
 
 
 def _cotangent_strides(kernels: Kernels, numbers: Numbers) -> list[tuple[int, ...]]:

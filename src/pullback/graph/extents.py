@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -57,10 +57,14 @@ def kind_of(tensor: Tensor) -> Kind:
     return shape, stride, tensor.dtype
 
 
-def as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
-    """Return a graph that takes the extents among its arguments as inputs before the others, and their formulas."""
+def as_inputs(module: fx.GraphModule, first: Iterable[Any] = ()) -> tuple[fx.GraphModule, list[Any]]:
+    """Return a graph that takes the extents among its arguments as inputs before the others, and their formulas.
+
+    Before all of them it takes what the formulas `first` come to.
+    """
     graph = fx.Graph()
-    given = {formula: graph.placeholder(f"size_{i}") for i, formula in enumerate(_formulas(module.graph))}
+    found = dict.fromkeys((*first, *formulas_in([(node.args, node.kwargs) for node in module.graph.nodes])))
+    given = {formula: graph.placeholder(f"size_{i}") for i, formula in enumerate(found)}
     made: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
         args, kwargs = at(fx.node.map_arg((node.args, node.kwargs), made.__getitem__), given)
@@ -68,13 +72,14 @@ def as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
     return fx.GraphModule(module, graph), list(given)
 
 
-def _formulas(graph: fx.Graph) -> dict[Any, None]:
+def formulas_in(value: Any) -> list[Any]:
+    """Return the formulas of the extents in tuples, lists and dicts."""
     found: dict[Any, None] = {}
-    stack: list[Any] = [(node.args, node.kwargs) for node in graph.nodes]
+    stack = [value]
     while stack:
         value = stack.pop()
         if type(value) is Extent:
             found[value.formula] = None
         elif isinstance(value, tuple | list | dict):
             stack += value.values() if isinstance(value, dict) else value
-    return found
+    return list(found)

@@ -83,14 +83,14 @@ class Symbolic:
         return module
 
     def numbers(self, tensors: Sequence[Tensor]) -> Numbers | None:
-        """Return what the graph's extents are for other inputs; `None` if it does not hold for these."""
+        """Return what symbols and extents are for other inputs; `None` if the graph does not hold for these."""
         known = {symbol: tensors[i].size(d) for symbol, (i, d) in self._symbols.items()}
         numbers = {formula: known.get(formula) or _torch.evaluated(formula, known) for formula in self._formulas}
         if any(numbers[size] < 2 for size in self._sizes.values() if size is not None):
             return None  # what is one or none is another graph
         if any(at(kind, numbers) != (x.shape, x.stride()) for kind, x in zip(self._inputs, tensors, strict=True)):
             return None
-        return numbers
+        return known | numbers
 
     def _extent(self, number: Any) -> int:
         value, formula = _torch.example_of(number)

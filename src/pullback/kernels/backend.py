@@ -85,10 +85,8 @@ def _is_there() -> bool:
     return True
 
 
-def lower(
-    modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backend
-) -> list[tuple[fx.GraphModule, Callable[..., list[Any]]]]:
-    """Return for each graph what is run for it, as a graph and as a function.
+def lower(modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backend) -> list[tuple[fx.GraphModule, Any]]:
+    """Return for each graph what is run for it, as a graph and as a function, or as an `inductor.ForSizes`.
 
     Args:
         modules: the graphs.
@@ -99,7 +97,7 @@ def lower(
         RunnerError: if the backend is "native" and cannot compile.
     """
     if name == "inductor":
-        return [(module, _by_inductor(module)) for module in modules]
+        return [(module, inductor.lowered(module, _warn)) for module in modules]
     lowered = list(modules)
     if is_compiled(name):
         try:
@@ -111,14 +109,6 @@ def lower(
                 raise
             _warn(str(error))
     return [(module, eager.lower(module)) for module in lowered]
-
-
-def _by_inductor(module: fx.GraphModule) -> Callable[..., list[Any]]:
-    try:
-        return inductor.lowered(module)
-    except RunnerError as error:
-        _warn(str(error))
-        return eager.lower(module)
 
 
 def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Tensor]:

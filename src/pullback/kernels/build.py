@@ -140,16 +140,14 @@ def _compile(source: str, path: Path) -> None:
         here = Path(made)
         head = "".join(f'#include "{name}"\n' for name in ("types.h", header(), "ops.h", "loop.h"))
         ahead = headers.ahead(head, [_surroundings(), *_of_compiler()], _call_with_flags)
-        try:
-            if ahead is None or not source.startswith(head):
-                _link(source, [], here)
-            else:
-                _link(source.removeprefix(head), ["-include", str(ahead.absolute())], here)
-        except RunnerError:
-            if ahead is None:
-                raise
+        if ahead is None:
             _link(source, [], here)
-            headers.discard(ahead)
+        else:
+            try:
+                _link(source.removeprefix(head), ["-include", str(ahead.absolute())], here)
+            except RunnerError:
+                _link(source, [], here)
+                headers.discard(ahead)
         (here / "kernel.so").replace(path)
 
 

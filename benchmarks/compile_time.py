@@ -4,8 +4,8 @@
 
 Each figure is of a process of its own, forward and backward of a formula at 2^12 elements, ours and `torch.compile`'s
 in turns, medians. `import torch` is not counted on either side; `import pullback` is. A first compilation in an empty
-cache also builds what serves all that follow (Inductor's precompiled header, our table of symbols): the time of a
-second formula in the same process is shown apart. The first call in a second process is split into import, making the
+cache also builds what serves all that follow (the precompiled headers of Inductor and of ours): the time of a second
+formula in the same process is shown apart. The first call in a second process is split into import, making the
 op, stable forms, trace and derivation, and loading kernels.
 
 What is differentiated is a sum. Where it is given a cotangent, PyTorch itself imports sympy to compare shapes, which

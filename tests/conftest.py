@@ -9,7 +9,7 @@ import torch
 
 from pullback.bind import node
 from pullback.errors import RunnerError
-from pullback.kernels import build
+from pullback.kernels import build, headers
 from pullback.kernels.backend import backend, set_backend
 
 # eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
@@ -51,6 +51,17 @@ def _forget_modules_of_temporary_files():
 def _cache_of_its_own(tmp_path, monkeypatch):
     """What a test keeps is gone after it, and nothing is read that the user keeps."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def _headers(tmp_path_factory):
+    return tmp_path_factory.mktemp("headers")
+
+
+@pytest.fixture(autouse=True)
+def _headers_of_all(_headers, monkeypatch):
+    """What all kernels include is compiled once for all tests: it is the same, and large."""
+    monkeypatch.setattr(headers, "folder", lambda: _headers)
 
 
 @pytest.fixture

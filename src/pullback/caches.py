@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-KINDS = {"kernels": "*.so", "sources": "*.py", "nodes": "*.so", "certificates": "*.stable.toml"}
+KINDS = {"kernels": "*.so", "headers": "*.gch", "sources": "*.py", "nodes": "*.so", "certificates": "*.stable.toml"}
 """Folders of the cache, and the files that count there."""
 
 
@@ -19,6 +20,12 @@ def root() -> Path:
     """
     given = os.environ.get("PULLBACK_CACHE_DIR")
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pullback"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder is the user's, and nobody else may write to it."""
+    at = folder.stat()
+    return not hasattr(os, "getuid") or (at.st_uid == os.getuid() and not at.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 @dataclass(frozen=True, slots=True)

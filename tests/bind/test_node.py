@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import grad
 
+import pullback
 from tests.bind._node import both, gate, in_cpp, in_python, is_in_cpp, leaf, parts, same, scaled, wave
 from tests.wrappers import Wrapper
 
@@ -128,6 +129,28 @@ def test_derivatives_of_higher_order(on):
     assert same(*results)
     assert torch.autograd.gradcheck(op, (x, y))
     assert torch.autograd.gradgradcheck(op, (x, y))
+
+
+@pytest.mark.parametrize("options", [{}, {"stable": False}])
+@pytest.mark.parametrize("formula", [gate, wave, torch.nn.functional.gelu])
+def test_a_gradient_that_autograd_records(on, monkeypatch, formula, options):
+    """It is a call in C++ as well, with the bits that it has in Python."""
+    xs = [leaf(3, 4, seed=i) for i in range(2 if formula is wave else 1)]
+    directions = [leaf(3, 4, seed=4 + i, needs=False) for i in range(len(xs))]
+    for needs in (True, False):
+        g, results = leaf(3, 4, seed=3, needs=needs), []
+        for node in ("off", "on"):
+            monkeypatch.setenv("PULLBACK_NODE", node)
+            op = pullback.function(backend="native", **options)(lambda *xs: formula(*xs) * 1)
+            for _ in range(3):
+                gradients = grad(op(*xs), xs, g, create_graph=True)
+            assert [is_in_cpp(y) for y in gradients] == [node == "on"] * len(xs)
+            second = grad(gradients, [*xs, *[g] * needs], directions, create_graph=True)
+            third = grad(sum(s.sum() for s in second), xs)
+            results.append([*gradients, *second, *third])
+        assert same(*results)
+        right = grad(grad(formula(*xs), xs, g, create_graph=True), [*xs, *[g] * needs], directions)
+        assert all(map(torch.allclose, second, right))
 
 
 def test_a_batch_of_cotangents(on):

@@ -417,6 +417,7 @@ def test_many_processes_and_threads_share_one_compilation(tmp_path):
     processes = [subprocess.Popen(command, env=os.environ | environment) for _ in range(2)]
     assert [p.wait(timeout=120) for p in processes] == [0, 0]
     assert len(list((tmp_path / "kernels").glob("*.so"))) == 1
+    assert len(list((tmp_path / "headers").glob("*.gch"))) == 1
 
 
 def test_several_threads_compute_what_one_does(tmp_path):
@@ -494,6 +495,7 @@ def test_the_cache_is_shown_and_emptied(bare):
     runner = CliRunner()
     assert runner.invoke(program, ["cache", "info"]).output.splitlines()[1:] == [
         "kernels: 0, 0 KiB",
+        "headers: 0, 0 KiB",
         "sources: 0, 0 KiB",
         "nodes: 0, 0 KiB",
         "certificates: 0, 0 KiB",

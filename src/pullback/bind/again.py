@@ -15,20 +15,20 @@ from pullback.graph.facts import Flat
 
 def gradient_of(
     native: Flat, wanted: Sequence[int], connected: Sequence[int], n_inputs: int
-) -> Callable[..., list[Tensor | None]]:
+) -> Callable[..., tuple[Tensor | None, ...]]:
     """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
 
     Each input goes in as an alias of its own: where one input was made from another, the gradient of the first must not
     count the way through the second, which the engine adds.
     """
 
-    def gradient(*given: Tensor) -> list[Tensor | None]:
+    def gradient(*given: Tensor) -> tuple[Tensor | None, ...]:
         inputs, cotangents = given[:n_inputs], given[n_inputs:]
         record = torch.is_grad_enabled()
         with torch.enable_grad():
             aliases = [_alias(x, i in wanted) for i, x in enumerate(inputs)]
             outputs = [out for out in native(*aliases) if isinstance(out, Tensor)]
-            return list(
+            return tuple(
                 torch.autograd.grad(
                     [outputs[i] for i in connected],
                     [aliases[i] for i in wanted],
@@ -41,19 +41,19 @@ def gradient_of(
     return gradient
 
 
-def picked(gradients: Callable[..., list[Tensor]], wanted: Sequence[int]) -> Callable[..., list[Tensor | None]]:
+def picked(gradients: Callable[..., list[Tensor]], wanted: Sequence[int]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Return a function that gives some of the gradients that another gives."""
 
-    def some(*given: Tensor) -> list[Tensor | None]:
+    def some(*given: Tensor) -> tuple[Tensor | None, ...]:
         every = gradients(*given)
-        return [every[i] for i in wanted]
+        return tuple([every[i] for i in wanted])
 
     return some
 
 
 def _alias(x: Tensor, wanted: bool) -> Tensor:
     if x.requires_grad:
-        return x.view_as(x)
+        return x[...]
     return x.detach().requires_grad_() if wanted else x
 
 

@@ -167,6 +167,10 @@ def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) 
     plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, again=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
+        table = plans.table
+        result = NotImplemented if table is None else table.call(tuple(tensors))
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
         plan = plans.known(key_of(tensors, True)) or plans.of(Call(tuple(tensors), {}, True), True)
         if plan.kernels is None:
             return None

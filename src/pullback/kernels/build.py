@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import torch
 
 from pullback import caches
 from pullback.errors import RunnerError
+from pullback.kernels import headers
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-w")
 """No contraction and no fast-math: code runs as it is written."""
@@ -96,15 +96,21 @@ def compiler() -> str:
 
 
 @functools.cache
-def _surroundings() -> bytes:
+def _surroundings() -> str:
     """Return what a compiled kernel depends on besides its source."""
     parts = [torch.__version__, *_FLAGS, *_machine()[1]]
     parts += [path.read_text() for path in sorted(_INCLUDE.glob("*.h"))]
-    return "\0".join(parts).encode()
+    return "\0".join(parts)
 
 
 def _key(source: str) -> str:
-    return hashlib.sha256(_surroundings() + b"\0" + source.encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{_surroundings()}\0{source}".encode()).hexdigest()[:32]
+
+
+def _of_compiler() -> list[str]:
+    """Return what tells a compiler from another, or from another version of it."""
+    at = Path(compiler()).stat()
+    return [compiler(), str(at.st_size), str(at.st_mtime_ns)]
 
 
 def _library(key: str, source: str) -> ctypes.CDLL:
@@ -112,7 +118,7 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         folder = caches.root() / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{key}.so"
-        if not is_private(folder):
+        if not caches.is_private(folder):
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
         if path.exists():
             try:
@@ -128,25 +134,36 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         raise RunnerError(f"kernels cannot be kept: {error}") from error
 
 
-def is_private(folder: Path) -> bool:
-    """Whether a folder is the user's, and nobody else may write to it."""
-    at = folder.stat()
-    return not hasattr(os, "getuid") or (at.st_uid == os.getuid() and not at.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-
-
 def _compile(source: str, path: Path) -> None:
-    """Write a shared library, whole or not at all.
+    """Write a shared library, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
+        here = Path(made)
+        head = "".join(f'#include "{name}"\n' for name in ("types.h", header(), "ops.h", "loop.h"))
+        ahead = headers.ahead(head, [_surroundings(), *_of_compiler()], _call_with_flags)
+        if ahead is None:
+            _link(source, [], here)
+        else:
+            try:
+                _link(source.removeprefix(head), ["-include", str(ahead.absolute())], here)
+            except RunnerError:
+                _link(source, [], here)
+                headers.discard(ahead)
+        (here / "kernel.so").replace(path)
+
+
+def _link(source: str, included: list[str], folder: Path) -> None:
+    """Write a shared library that may not be whole.
 
     OpenMP is compiled in, and not linked: its functions are those that PyTorch has loaded, so that there is one pool
     of threads.
     """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
-        here = Path(made)
-        (here / "kernel.cpp").write_text(source)
-        flags = [*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{TORCH / 'include'}"]
-        _call([*flags, "-fopenmp", "-c", "kernel.cpp", "-o", "kernel.o"], here)
-        _call(["-shared", "kernel.o", "-o", "kernel.so", f"-L{TORCH / 'lib'}", "-ltorch_cpu"], here)
-        (here / "kernel.so").replace(path)
+    (folder / "kernel.cpp").write_text(source)
+    _call_with_flags(["-c", "kernel.cpp", "-o", "kernel.o", *included], folder)
+    _call(["-shared", "kernel.o", "-o", "kernel.so", f"-L{TORCH / 'lib'}", "-ltorch_cpu"], folder)
+
+
+def _call_with_flags(arguments: list[str], folder: Path) -> None:
+    _call([*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{TORCH / 'include'}", "-fopenmp", *arguments], folder)
 
 
 def _call(arguments: list[str], folder: Path) -> None:

@@ -26,7 +26,7 @@ import torch
 
 from pullback import caches
 from pullback.errors import RunnerError
-from pullback.kernels.build import TORCH, compiler, is_private
+from pullback.kernels.build import TORCH, compiler
 
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10")
@@ -107,7 +107,7 @@ class Extension:
     def _load(self) -> bool:
         self._next_look = time.monotonic() + _LOOK_EVERY
         path = self._path("so")
-        if self.module is None and path.exists() and is_private(path.parent):
+        if self.module is None and path.exists() and caches.is_private(path.parent):
             spec = spec_from_file_location(self._name, path, loader=ExtensionFileLoader(self._name, str(path)))
             assert spec is not None
             assert spec.loader is not None
@@ -134,7 +134,7 @@ class Extension:
             self._next_look = _NEVER
             return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not is_private(folder):
+        if not caches.is_private(folder):
             return
         try:
             lock = _locked(self._path("lock"), wait=False)

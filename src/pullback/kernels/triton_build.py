@@ -21,7 +21,6 @@ import torch
 
 from pullback import caches
 from pullback.errors import RunnerError
-from pullback.kernels.build import is_private
 
 _made: dict[str, ModuleType] = {}
 _lock = threading.Lock()
@@ -86,7 +85,7 @@ def _module(key: str, source: str) -> ModuleType:
         folder = caches.root() / "sources"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{key}.py"
-        if not is_private(folder):
+        if not caches.is_private(folder):
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
         if not _holds(path, source):
             _write(path, source)

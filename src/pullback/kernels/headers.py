@@ -1,0 +1,71 @@
+"""What every kernel includes, compiled ahead: reading it takes most of the time that a kernel takes.
+
+It lies in the user's cache, beside its text, under the hash of all that it depends on; including the text finds it. A
+compiler passes over what it did not make itself, or with other flags, and reads the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pullback import caches
+from pullback.errors import RunnerError
+
+_useless: set[Path] = set()
+"""What did not serve this process, which does not try it again."""
+
+
+def folder() -> Path:
+    """Return where they are kept."""
+    return caches.root() / "headers"
+
+
+def ahead(text: str, parts: Sequence[str], compile_in: Callable[[list[str], Path], None]) -> Path | None:
+    """Return a header that is compiled ahead; `None` where there can be none, and a kernel has to read the text.
+
+    Args:
+        text: of the header.
+        parts: what it depends on besides.
+        compile_in: runs the compiler with some arguments in a folder.
+    """
+    key = hashlib.sha256("\0".join([text, *parts]).encode()).hexdigest()[:32]
+    header = folder() / f"{key}.h"
+    if header in _useless:
+        return None
+    try:
+        header.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not caches.is_private(header.parent):
+            return None
+        if not _made(header).exists():
+            _make(header, text, compile_in)
+    except (OSError, RunnerError):
+        _useless.add(header)
+        return None
+    return header
+
+
+def discard(header: Path) -> None:
+    """Remove one that is damaged: the next process makes it again."""
+    _useless.add(header)
+    _made(header).unlink(missing_ok=True)
+
+
+def _made(header: Path) -> Path:
+    return header.with_suffix(".h.gch")
+
+
+def _make(header: Path, text: str, compile_in: Callable[[list[str], Path], None]) -> None:
+    from filelock import FileLock  # here, since it takes a while
+
+    with FileLock(str(header.with_suffix(".lock"))):
+        if _made(header).exists():
+            return
+        with tempfile.TemporaryDirectory(dir=header.parent, prefix="making-") as made:
+            here = Path(made)
+            (here / "all.h").write_text(text)
+            compile_in(["-x", "c++-header", "all.h", "-o", "all.h.gch"], here)
+            (here / "all.h").replace(header)
+            (here / "all.h.gch").replace(_made(header))

@@ -14,6 +14,7 @@ from pullback.kernels import build, headers
 
 POINTWISE = "lambda x: torch.exp(x) * 2 + 1"
 ROWS = "lambda x: x / x.square().mean(-1, keepdim=True)"
+SHORT = "lambda x: torch.sigmoid(x.double()).sqrt().float()"
 CALL = "print(pullback.function(backend='native')({})(torch.ones(64, 64, requires_grad=True)).sum().item())"
 
 
@@ -37,7 +38,7 @@ def ran(cache, *lines):
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("formula", [POINTWISE, ROWS])
+@pytest.mark.parametrize("formula", [POINTWISE, ROWS, SHORT])
 def test_kernels_of_all_kinds_use_it(native, tmp_path, formula):
     if "g++" not in build.compiler():
         pytest.skip("what is told of headers is known of g++")

@@ -140,7 +140,7 @@ def _compile(source: str, path: Path) -> None:
         here = Path(made)
         head = "".join(f'#include "{name}"\n' for name in ("types.h", header(), "ops.h", "loop.h"))
         ahead = headers.ahead(head, [_surroundings(), *_of_compiler()], _call_with_flags)
-        if ahead is None:
+        if ahead is None or not source.startswith(head):
             _link(source, [], here)
         else:
             try:

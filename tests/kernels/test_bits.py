@@ -92,6 +92,11 @@ def test_bits_are_those_of_numpy(vectors):
             assert back.stride() == lain.stride()
 
 
+def test_passes_begin_with_what_is_compiled_ahead(native):
+    head = "".join(f'#include "{name}"\n' for name in ("types.h", build.header(), "ops.h", "loop.h"))
+    assert bit_passes._source("Bits", "bool*").startswith(head)  # or it is compiled twice, and the header thrown away
+
+
 @pytest.mark.parametrize("columns", [33, 40, 64])
 @pytest.mark.parametrize("of", ["row", "column", "number"])
 def test_rows_that_share_bytes_and_rows_that_do_not(native, columns, of, passes):

@@ -47,6 +47,10 @@ def exp_rest(t):
     return mp.hyp1f1(1, 3, t) / 2
 
 
+def erfcx(t):
+    return mp.exp((1 + t) ** 2) * mp.erfc(1 + t)
+
+
 def exp_tail(t):
     return mp.hyp1f1(1, 4, t) / 6
 
@@ -74,22 +78,19 @@ def fits(bits):
     many coefficients are rounded one by one."""
     narrow = bits == 24
     half = mp.log(2) / 2 * mp.mpf("1.0001")
-    short = (
-        {}
-        if narrow
-        else {
-            "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
-            "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
-        }
-    )
-    return short | {
+    floats = {"ERFCX": (erfcx, -0.0001, 3, 8, lambda t: mp.exp(-((1 + t) ** 2)), 1)}
+    doubles = {
+        "LOG_ERFCX": (log_erfcx, -0.0001, 5, 17, lambda t: mp.erfc(1 + t), 3),
+        "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
+        "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
+    }
+    return (floats if narrow else doubles) | {
         "EXP_TAIL": (exp_tail, -half, half, 3 if narrow else 9, lambda t: abs(t) ** 3, 4),
         "LOG_TAIL": (log_tail, LEAST, 0.04001, 3 if narrow else 7, lambda z: z, 4),
         "SIN_TAIL": (sin_tail, LEAST, 0.63, 2 if narrow else 5, lambda z: z, 2),
         "COS_TAIL": (cos_tail, LEAST, 0.63, 2 if narrow else 5, lambda z: z * z, 2),
         "ATAN_TAIL": (atan_tail, LEAST, 1.0001, 9 if narrow else 20, lambda z: z, 2),
         "ERF_REST": (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, LEAST, 1.0002, 6 if narrow else 12, equally, 4),
-        "LOG_ERFCX": (log_erfcx, -0.0001, 3 if narrow else 5, 6 if narrow else 17, lambda t: mp.erfc(1 + t), 3),
         "SCALED_ERFC": (
             scaled_erfc,
             position(0.74),

@@ -20,12 +20,18 @@ from pullback.kernels.sides import CHEAP
 aten = torch.ops.aten
 
 _FUNCTION = 16
+_FEW = (
+    "clamp clamp_min clamp_max maximum minimum hardtanh hardtanh_backward threshold threshold_backward leaky_relu "
+    "leaky_relu_backward round floor ceil trunc frac hardsigmoid hardswish"
+)
+"""Ops of some instructions."""
 _TIME = {
     **dict.fromkeys(CHEAP, 1),
     **dict.fromkeys([aten.div.Tensor, aten.div.Scalar, aten.reciprocal.default, aten.sqrt.default], 4),
     aten.rsqrt.default: 8,
     **dict.fromkeys([aten.sigmoid_backward.default, aten.tanh_backward.default, ops.softplus_slope], 3),
-    **dict.fromkeys([ops.softplus_sum, aten.clamp_min.default, aten.clamp_max.default], 3),
+    **dict.fromkeys([getattr(aten, name).default for name in _FEW.split()], 3),
+    ops.softplus_sum: 3,
     ops.tanh_softplus: 8,
 }
 """How long results are waited for, in additions; an elementary function about as long as the last one."""

@@ -594,3 +594,27 @@ def test_a_form_in_pieces_is_one_kernel(native):
     assert is_kernel(kernel.call)
     assert kernel.source.count("narrow(") == 1
     assert torch.allclose(lower(module)(x)[0], form(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: torch.where(x > 0.3, x * x, x * 3),
+        lambda x: torch.where(x >= 0.3, x * x, x * 3),
+        lambda x: torch.clamp(x, -0.3, 0.7) * 2,
+        lambda x: torch.where(x == 0.1, 2 * x, x.abs()),
+    ],
+)
+def test_a_number_is_rounded_to_the_16_bits_that_it_is_compared_with(native, dtype, formula):
+    x = torch.linspace(-1, 1, 64, dtype=dtype)
+    x = torch.cat([x, torch.tensor([0.3, -0.3, 0.7, 0.1], dtype=dtype)])
+    op = pullback.function(backend="native")(formula)
+    for ours, theirs in zip(derived(op, x), derived(formula, x), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def derived(function, x):
+    x = x.clone().requires_grad_()
+    y = function(x)
+    return y, *torch.autograd.grad(y.sum(), x)

@@ -338,14 +338,15 @@ def is_written(node: fx.Node) -> bool:
 _OF_COPIES = {"dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"}
 
 
-def expression(node: fx.Node, operands: Mapping[fx.Node, str], vector: str) -> str:
-    """Return what a node computes, of operands in a type of vector.
+def expression(node: fx.Node, operands: Mapping[fx.Node, str], vector: str, rounded: torch.dtype | None = None) -> str:
+    """Return what a node computes, of operands in a type of vector, and of numbers, which may be rounded to a dtype.
 
     Raises:
         NotOursError: if it is called in a way that is not known.
     """
     writers = FLOATING.get(node.target) or COMPARING.get(node.target) or LOGICAL[node.target]
-    given = [_argument(a, operands, vector) for a in node.args]
+    args = node.args if rounded is None else [_rounded(a, rounded) for a in node.args]
+    given = [_argument(a, operands, vector) for a in args]
     keywords = dict(node.kwargs)
     if node.target in _KEYWORDS:
         given += [
@@ -365,6 +366,10 @@ _KEYWORDS: Mapping[Any, tuple[str, ...]] = {
     aten.gelu.default: ("approximate",),
     aten.gelu_backward.default: ("approximate",),
 }
+
+
+def _rounded(a: Any, dtype: torch.dtype) -> Any:
+    return torch.tensor(a, dtype=dtype, device="cpu").item() if isinstance(a, int | float) else a
 
 
 def _argument(a: Any, operands: Mapping[fx.Node, str], vector: str) -> Any:

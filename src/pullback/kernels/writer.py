@@ -157,14 +157,16 @@ class Writer:
     def _expression(self, node: fx.Node, vector: str) -> str:
         if node.target == aten._to_copy.default:
             return self._cast(node, vector)
-        wanted = vector
+        wanted, rounded = vector, None
         if node.target in ops.COMPARING:
-            wanted = ops.COMPUTED[_common_dtype(node)]
+            common = _common_dtype(node)
+            wanted = ops.COMPUTED[common]
+            rounded = common if common.itemsize == 2 else None  # as PyTorch compares 16 bits with a number
         operands = {a: self._operand(a, wanted) for a in self._operands_of(node)}
         if mirrored := self._mirrored(node):
             text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
         else:
-            text = ops.expression(node, operands, wanted)
+            text = ops.expression(node, operands, wanted, rounded)
         if node in self._short:
             text = f"short_{text}"
         rounds = self._exact and _dtype(node).itemsize == 2

@@ -99,12 +99,17 @@ def sanitizer(folder):
     return compiler
 
 
-def sanitized(folder, dtype, change=lambda source: source):
+def chosen(x, b):
+    return [torch.where(x > b, x * b + 1, x - b), x >= b]
+
+
+def computed_again(x, b):
+    """At 0, which is what the arrays hold, the sum of what short functions compute is 0."""
+    return [(torch.sigmoid(x.double()) - 0.5).float() * b, x >= b]
+
+
+def sanitized(folder, dtype, change=lambda source: source, formula=chosen):
     """Run a kernel on arrays of all sizes; return its exit status and what it says."""
-
-    def formula(x, b):
-        return [torch.where(x > b, x * b + 1, x - b), x >= b]
-
     x, b = torch.zeros(4, 8, dtype=dtype), torch.zeros(8, dtype=dtype)
     (region,) = regions_of(make_fx(formula, tracing_mode="fake")(x, b).graph)
     types = TYPES.format(STORED[dtype])
@@ -162,6 +167,20 @@ def ran(folder, source):
 def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
     code, said, complaints = sanitized(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints
+
+
+@pytest.mark.parametrize(("change", "code"), [("TILE", 0), ("1", 1)])
+def test_vectors_that_are_computed_again_are_noted_within_a_tile(native, tmp_path, change, code):
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("short functions are written for AVX-512")
+
+    def changed(source):
+        assert "noted[TILE]" in source
+        return source.replace("noted[TILE]", f"noted[{change}]")
+
+    found, _, complaints = sanitized(tmp_path, torch.float32, changed, computed_again)
+    assert bool(found) == bool(code)
+    assert ("stack-buffer-overflow" in complaints) == bool(code)
 
 
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)

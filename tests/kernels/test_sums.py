@@ -51,6 +51,16 @@ def test_sums_are_right(name, shape, dtype):
         assert (got.double() - exact).abs().max() <= scale
 
 
+@pytest.mark.parametrize("size", [17, 256, 4096, 2**16, 2**20])
+def test_only_16_floats_are_added_up_as_floats(size):
+    x = normal(size).abs()
+    run = lowered(lambda x: [(x * x * x + x).sum()], x)[1]
+    terms = (x * x * x + x).double()
+    assert (run(x)[0].double() - terms.sum()).abs() <= 2.0**-24 * (
+        0.5 + 1.5
+    ) * terms.sum()  # rounded once, and 16 times
+
+
 @pytest.mark.parametrize(
     "make",
     [

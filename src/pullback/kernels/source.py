@@ -106,6 +106,7 @@ def _span(
     """Return the loops over whole vectors of columns of one row, a tile of them after another."""
     partial, added_to = names_of(len(region.sums)), _added_to(region)
     summed = [(name, node.all_input_nodes[0]) for name, node in zip(added_to, region.every_sum, strict=True)]
+    tiles = [(name, vector_of(node)) for name, node in summed if name in partial]
     lines = [
         "template <bool DENSE>",
         f"static void span({_parameters(stored, results, added_to)}) {{",
@@ -114,6 +115,7 @@ def _span(
         *([f"  {line}" for line in guards.arrays()] if guards else []),
         "  for (int64_t i = 0; i < n; i += TILE * LANES) {",
         "    const int64_t end = n - i < TILE * LANES ? n : i + TILE * LANES;",
+        *(f"    {vector} of_tile_{t} = set_{vector}(0);" for t, vector in tiles),
     ]
     for stage in range(writer.count):
         read = [(vector_of(node), region.inputs.index(node)) for node in writer.reads(stage)]
@@ -125,10 +127,11 @@ def _span(
             *(f"      {line}" for line in writer.lines(stage)),
             *([f"      {line}" for line in guards.lines(writer, stage)] if guards else []),
             *(f"      store(q{i} + at, {writer.names[node]});" for i, node in done),
-            *(f"      sum_{t} = sum_{t} + wide({value});" for t, value in added if t in partial),
+            *(f"      of_tile_{t} = of_tile_{t} + {value};" for t, value in added if t in partial),
             *(f"      store({c} + at, load({c} + at) + {value});" for c, value in added if c not in partial),
             "    }",
         ]
+    lines += [f"    sum_{t} = sum_{t} + wide(of_tile_{t});" for t, _ in tiles]
     lines += [f"    {line}" for line in guards.end()] if guards else []
     return [*lines, "  }", *(f"  store({t}, sum_{t});" for t in partial), "}"]
 

@@ -1,7 +1,9 @@
 """Sums and means over everything: the last thing that a region computes, in the loop that computes what they sum.
 
-Such a sum is a loss, or the gradient of a number that all elements share. Each block adds to one of a few partial sums
-in double precision, always the same ones, so that the result does not depend on the number of threads.
+Such a sum is a loss, or the gradient of a number that all elements share. What a tile has for each place of a vector,
+16 numbers, is added up in the type that is computed in, since to widen each would take as long as much of what computes
+it. Each block adds its tiles to one of a few partial sums in double precision, always the same ones, so that the result
+does not depend on the number of threads.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, chunks: Chunks, slopes: Slopes, *tensors: Tensor) -> Tensor:
         value, found = value_and_gradient(chunks, slopes, tensors)
         ctx.chunks, ctx.slopes, ctx.found = chunks, slopes, [found]
-        ctx.kinds = [kind_of(t) for t in tensors]
+        ctx.kinds = list(map(kind_of, tensors))
         ctx.save_for_backward(*tensors)
         return value
 

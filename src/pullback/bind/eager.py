@@ -33,7 +33,7 @@ class _Kernels(torch.autograd.Function):
             results = kernels.forward(*tensors)
         outputs, computed = results[: kernels.n_outputs], results[kernels.n_outputs :]
         ctx.kernels = kernels
-        ctx.kinds = [kind_of(t) for t in (*tensors, *computed)]
+        ctx.kinds = list(map(kind_of, (*tensors, *computed)))
         ctx.save_for_backward(*tensors, *computed)
         if kernels.dead:
             ctx.mark_non_differentiable(*(outputs[i] for i in kernels.dead))
@@ -54,7 +54,7 @@ def bits_kept_by(node: Any) -> list[Tensor]:
 
 
 def gradients_of(
-    kernels: Kernels, kept: Sequence[Tensor], kinds: Sequence[Kind | None], cotangents: Sequence[Tensor]
+    kernels: Kernels, kept: Sequence[Tensor], kinds: list[Kind | None], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Return the gradient of each input, in a backward pass.
 
@@ -64,9 +64,10 @@ def gradients_of(
         kinds: what these were like in the forward.
         cotangents: of the outputs.
     """
-    if not torch.compiler.is_compiling():
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
         kept = as_kept(kernels.name, kept, kinds)
-    if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
+    if torch.is_grad_enabled() or (not compiling and _torch.in_functorch()):
         gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
     else:
         watched = is_watched((*kept, *cotangents))

@@ -27,7 +27,7 @@ def kind_of(x: Tensor) -> Kind | None:
         return None
 
 
-def as_kept(name: str, tensors: Sequence[Tensor], kinds: Sequence[Kind | None]) -> Sequence[Tensor]:
+def as_kept(name: str, tensors: Sequence[Tensor], kinds: list[Kind | None]) -> Sequence[Tensor]:
     """Return tensors that kernels can read: those given, converted where they only differ in dtype or layout.
 
     Args:
@@ -38,7 +38,7 @@ def as_kept(name: str, tensors: Sequence[Tensor], kinds: Sequence[Kind | None]) 
     Raises:
         DerivativeError: if one has another shape or device, or its storage is too small.
     """
-    if all([kind_of(x) == kind for x, kind in zip(tensors, kinds, strict=True)]):  # noqa: C419 - faster
+    if list(map(kind_of, tensors)) == kinds:
         return tensors
     return [
         x if kind is None or kind_of(x) == kind else _converted(name, x, kind)

@@ -142,7 +142,7 @@ def _kind(forward: Single, dtype: torch.dtype) -> Kind:
 
 
 def _gradients(
-    kernels: Kernels, kinds: Sequence[Kind]
+    kernels: Kernels, kinds: list[Kind | None]
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
     """Return what computes the gradients in Python; a function, since Dynamo traces it for compiled autograd."""
 

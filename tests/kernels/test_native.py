@@ -19,7 +19,7 @@ import pullback
 from pullback import caches
 from pullback.cli import program
 from pullback.errors import OptionError, RunnerError
-from pullback.kernels import backend, build, layout, notice
+from pullback.kernels import backend, build, headers, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
@@ -319,8 +319,9 @@ def test_another_backend_makes_other_plans(native):
 
 
 @pytest.fixture
-def bare(monkeypatch, native):
-    """As in a process that has compiled nothing yet."""
+def bare(monkeypatch, native, empty_cache, shared_cache):
+    """As in a process that has compiled nothing yet, but for the headers."""
+    monkeypatch.setattr(headers, "folder", lambda: shared_cache / "headers")
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
     monkeypatch.setattr(backend, "_said", set())

@@ -389,3 +389,49 @@ def test_a_method_set_on_one_tensor_shows():
     assert op(x).item() == 1
     strange.exp = lambda: strange * 3
     assert op(strange).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(0.0, -0.0), (1, 1.0), (1, True), (0, -0.0), ((0.0,), (-0.0,))], ids=repr
+)
+@pytest.mark.parametrize("where", ["keyword", "default", "cell", "global"])
+def test_a_value_that_is_equal_and_not_the_same_is_noticed(module, where, before, after):
+    module.a = value = before
+    formulas = {
+        "keyword": "def f(x, *, k=a): return x * k",
+        "default": "def f(x, k=a): return x * k",
+        "global": "def f(x): return x * a",
+    }
+    f = (lambda x: x * value) if where == "cell" else formula_in(module, formulas[where])
+    reads = reads_of(f)
+    assert not reads.obstacle
+    assert reads.unchanged()
+    value = module.a = after
+    if where == "keyword":
+        f.__kwdefaults__["k"] = after
+    elif where == "default":
+        f.__defaults__ = (after,)
+    assert not reads.unchanged()
+
+
+def test_a_number_that_was_computed_anew_is_the_same(module):
+    f = formula_in(module, "def f(x, *, k=0.0): return x * k * a")
+    for a in (0.1 * 3, 0.1 * 3, float("nan"), float("nan")):
+        module.a, f.__kwdefaults__["k"] = a, a
+        reads = reads_of(f)
+        module.a, f.__kwdefaults__["k"] = (float.fromhex(a.hex()) for _ in range(2))
+        assert module.a is not a
+        assert reads.unchanged()
+
+
+def test_a_keyword_default_of_another_sign_shows_in_the_gradient():
+    def formula(x, *, at_zero=0.0):
+        return torch.copysign(x, torch.full_like(x, at_zero))
+
+    op = pullback.function(formula)
+    x = torch.ones(2, requires_grad=True)
+    for at_zero in (0.0, -0.0, 0.0):
+        formula.__kwdefaults__["at_zero"] = at_zero
+        ours, theirs = op(x), formula(x)
+        assert torch.equal(ours, theirs)
+        assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] for out in (ours, theirs)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from pullback import _torch
 from pullback.graph.attributes import is_of_kind
+from pullback.graph.identity import identity
 from pullback.graph.names import attributes_in, catches, imports_in, matches, names_in, operators_in, sets_in, writes_in
 from pullback.graph.trust import is_fixed, is_trusted_function, trusted
 
@@ -59,12 +60,15 @@ class Reads:
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
         for holder, name, value in self.watched:  # plain loops: this runs at every call
-            if (holder.get(name, _MISSING) if name else _now(holder, "")) is not value:
+            now = holder.get(name, _MISSING) if name else _now(holder, "")
+            if now is not value and not _is_same(now, value):
                 return False
         for function, code, defaults, keywords in self.codes:
-            if function.__code__ is not code or function.__defaults__ is not defaults:
+            if function.__code__ is not code:
                 return False
-            if function.__kwdefaults__ != keywords:
+            if function.__defaults__ is not defaults and not _is_same(function.__defaults__, defaults):
+                return False
+            if (keywords or function.__kwdefaults__) and not _holds_same(function.__kwdefaults__ or {}, keywords or {}):
                 return False
         return torch.get_default_dtype() is self.dtype and len(_METHODS) == self.n_methods
 
@@ -258,6 +262,17 @@ def _now(holder: Any, name: str) -> Any:
         except ValueError:
             return _MISSING
     return holder.get(name, _MISSING)
+
+
+def _is_same(now: Any, then: Any) -> bool:
+    """Whether a value is another object with the same type and bits, as a number that was computed anew is."""
+    known = identity(then)
+    return known is not None and known == identity(now)
+
+
+def _holds_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether keyword defaults are the same; equality does not say so, since 0.0 == -0.0 and 1 == True."""
+    return now.keys() == then.keys() and all(now[k] is v or _is_same(now[k], v) for k, v in then.items())
 
 
 def _is_op(value: Any) -> bool:

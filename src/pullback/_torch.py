@@ -711,24 +711,32 @@ def is_tripwire(target: Any) -> bool:
     return getattr(target, "namespace", "") == "pullback"
 
 
-def tree_leaves(tree: Any) -> tuple[list[Any], Any]:
+def tree_leaves(tree: Any, containers: list[Any] | None = None) -> tuple[list[Any], Any]:
     """Return the leaves of nested tuples, lists and dicts, and their structure.
+
+    `containers`, where given, receives the type, the context (the keys of a dict) and the number of children of each
+    container, and `None` for each leaf, parents before children.
 
     As `torch.utils._pytree.tree_flatten`, which leaves at each call a closure that names itself: garbage for the
     collector. Relies on `_get_node_type`, `SUPPORTED_NODES`, `TreeSpec` and `_LEAF_SPEC` of that module.
     """
     leaves: list[Any] = []
-    return leaves, _spec_of(tree, leaves)
+    return leaves, _spec_of(tree, leaves, containers)
 
 
-def _spec_of(node: Any, leaves: list[Any]) -> Any:
+def _spec_of(node: Any, leaves: list[Any], containers: list[Any] | None) -> Any:
     kind = _pytree._get_node_type(node)
     container = _pytree.SUPPORTED_NODES.get(kind)
     if container is None:
         leaves.append(node)
+        if containers is not None:
+            containers.append(None)
         return _pytree._LEAF_SPEC
     children, context = container.flatten_fn(node)
-    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves) for child in children])
+    children = list(children)
+    if containers is not None:
+        containers.append((kind, context, len(children)))
+    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves, containers) for child in children])
 
 
 def any_autocast() -> bool:

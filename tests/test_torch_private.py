@@ -627,3 +627,10 @@ def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
         lambda x, y: list(x),
     ):
         assert not _torch.trace_for_sizes(decides, [x, y], {5, 7})[1]
+
+
+def test_a_proxy_mode_is_active_while_make_fx_records():
+    seen = []
+    make_fx(lambda x: (seen.append(_torch.is_recorded()), x * 2)[1])(torch.ones(2))
+    assert seen == [True]
+    assert not _torch.is_recorded()

@@ -204,6 +204,14 @@ def may_be_traced() -> bool:
     )
 
 
+def is_recorded() -> bool:
+    """Whether a tracer records the ATen ops that run (`make_fx`, `torch.export`).
+
+    Relies on `torch.fx.experimental.proxy_tensor.get_proxy_mode`.
+    """
+    return get_proxy_mode() is not None
+
+
 def forward_grad_enabled() -> AbstractContextManager[Any]:
     """Return a context in which ops carry tangents: PyTorch calls a Function's `jvp` without, and loses outer ones.
 

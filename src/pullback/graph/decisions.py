@@ -22,43 +22,55 @@ from pullback.graph.lines import op_name
 _ROUNDED = "rounded"
 """Key of `fx.Node.meta`: the result of the op is rounded to its dtype."""
 
-_JUMPING = frozenset(
-    "angle ceil copysign floor floor_divide fmod frac frexp hardshrink heaviside nan_to_num nextafter remainder round "
-    "sgn sign threshold threshold_backward trunc logit_backward".split()
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+_JUMPING = _names(
+    """
+    angle ceil copysign floor floor_divide fmod frac frexp hardshrink heaviside logit_backward nan_to_num nextafter
+    remainder round sgn sign threshold threshold_backward trunc
+    """
 )
 """Discontinuous ops that PyTorch tags as pointwise, but for those from numbers to truth values or integers."""
 
-_KINKED = frozenset(
-    "abs amax amin aminmax celu clamp clamp_max clamp_min elu fmax fmin hardsigmoid hardswish hardtanh leaky_relu "
-    "max maximum min minimum _prelu_kernel relu relu6 selu softshrink".split()
+_KINKED = _names(
+    """
+    _prelu_kernel abs amax amin aminmax celu clamp clamp_max clamp_min elu fmax fmin hardsigmoid hardswish hardtanh
+    leaky_relu max maximum min minimum relu relu6 selu softshrink
+    """
 )
 """Continuous ops whose derivative is not."""
 
-_CONTINUOUS = frozenset(
-    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _fused_rms_norm _fused_rms_norm_backward _log_softmax "
-    "_log_softmax_backward_data _softmax _softmax_backward_data _unsafe_index addbmm addmm addmv addr amax amin "
-    "avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm "
-    "binary_cross_entropy_backward bmm cat constant_pad_nd convolution convolution_backward cumprod cumsum dot "
-    "elu empty_like flip gather glu glu_backward hardsigmoid hardswish huber_loss huber_loss_backward index "
-    "index_add index_copy index_put index_select kl_div linalg_vector_norm log_sigmoid_backward logcumsumexp "
-    "logsumexp max mean min mish_backward mm mse_loss mse_loss_backward mv native_batch_norm "
-    "native_batch_norm_backward native_group_norm native_group_norm_backward native_layer_norm "
-    "native_layer_norm_backward new_empty new_empty_strided new_full new_ones new_zeros nll_loss_backward "
-    "nll_loss_forward prod repeat roll scatter scatter_add select_backward select_scatter slice_backward "
-    "slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus_backward stack std sum trace tril triu "
-    "unfold_backward var vdot".split()
+_CONTINUOUS = _names(
+    """
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _fused_rms_norm _fused_rms_norm_backward _log_softmax
+    _log_softmax_backward_data _softmax _softmax_backward_data _unsafe_index addbmm addmm addmv addr amax amin
+    avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm binary_cross_entropy_backward
+    bmm cat constant_pad_nd convolution convolution_backward cumprod cumsum dot elu empty_like flip gather glu
+    glu_backward hardsigmoid hardswish huber_loss huber_loss_backward index index_add index_copy index_put
+    index_select kl_div linalg_vector_norm log_sigmoid_backward logcumsumexp logsumexp max mean min mish_backward mm
+    mse_loss mse_loss_backward mv native_batch_norm native_batch_norm_backward native_group_norm
+    native_group_norm_backward native_layer_norm native_layer_norm_backward new_empty new_empty_strided new_full
+    new_ones new_zeros nll_loss_backward nll_loss_forward prod repeat roll scatter scatter_add select_backward
+    select_scatter slice_backward slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus_backward stack std
+    sum trace tril triu unfold_backward var vdot
+    """
 )
 """Other ops that are continuous in their operands, or do not read them; any op that is not known may not be."""
 
-_PICKING = frozenset(
-    "abs alias bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone detach eq floor ge "
-    "gt hardtanh hardtanh_backward isinf isnan le logical_and logical_not logical_or logical_xor lt masked_fill "
-    "maximum minimum ne neg relu round sgn sign threshold threshold_backward trunc where _to_copy".split()
+_PICKING = _names(
+    """
+    _to_copy abs alias bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone detach eq
+    floor ge gt hardtanh hardtanh_backward isinf isnan le logical_and logical_not logical_or logical_xor lt
+    masked_fill maximum minimum ne neg relu round sgn sign threshold threshold_backward trunc where
+    """
 )
 """Ops whose result is an operand, a simple one, or a truth value."""
-_ARITHMETIC = frozenset("add div mul reciprocal rsub sub".split())
+_ARITHMETIC = _names("add div mul reciprocal rsub sub")
 """Ops that IEEE 754 leaves one result, once they round it."""
-_MAKING = frozenset("full full_like ones_like scalar_tensor zeros_like".split())
+_MAKING = _names("full full_like ones_like scalar_tensor zeros_like")
 
 
 def is_cheap(node: fx.Node) -> bool:
@@ -116,8 +128,8 @@ def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
     What leads to `results` is rounded for what leads to them alone: their values are those without a derivative.
     """
     ahead = ancestors(results)
-    for nodes in (ahead, {node for node in graph.nodes if node not in ahead}):
-        for node in ancestors(a for node in nodes if _selects(node) for a in node.all_input_nodes) & nodes:
+    for part in (ahead, set(graph.nodes) - ahead):
+        for node in part & ancestors(a for choice in part if _selects(choice) for a in choice.all_input_nodes):
             value = node.meta.get("val")
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype.itemsize == 2:
                 node.meta[_ROUNDED] = True

@@ -303,7 +303,7 @@ def _context(draw: Draw, sizes: dict[str, int], leaves: list[str]) -> str:
     return "backward()"
 
 
-BYTES = 8 + 4 * 12 + LINES * 24 + 60
+BYTES = 8 + 4 * 12 + LINES * 24 + 20 + 3 * 32
 
 
 def trials(backend: str = "native") -> st.SearchStrategy[Trial]:
@@ -333,4 +333,5 @@ def _trial(draw: Draw, backend: str) -> Trial:
         packing = "arguments"
     program = Program(program.inputs, text, sizes, packing, program.seed)
     leaves = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
-    return Trial(program, _context(draw, sizes, leaves), backend, making)
+    contexts = [_context(draw.part(32), sizes, leaves) for _ in range(1 + draw.number(3))]
+    return Trial(program, "; ".join(dict.fromkeys(contexts)), backend, making)

@@ -19,6 +19,8 @@ set_backend(BACKEND)
 # tests compile it, and use it, where they ask for it (`on`, below); "wait" has all of them use it
 os.environ.setdefault("PULLBACK_NODE", "off")
 
+os.environ["PULLBACK_STRICT"] = "1"  # a fault of ours is raised, here and in what tests start
+
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

@@ -20,6 +20,7 @@ def quick(script, tmp_path, *options):
 def test_kernels_are_measured_beside_their_peers(tmp_path):
     rows = quick("kernels.py", tmp_path, "--only", "sin²")
     assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()
+    assert [(row["n"], row["large_pages"]) for row in rows] == [(8, False), (2**12, False), (2**12, True)]
 
 
 def test_second_derivatives_are_measured(tmp_path):

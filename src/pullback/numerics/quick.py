@@ -99,10 +99,10 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
             chosen[by] = form
     if not better:
         return None
-    places = {name: i for i, name in enumerate(meaning.variables)}
+    positions = {name: i for i, name in enumerate(meaning.variables)}
     return QuickForms(
         chosen.get(()),
-        {tuple(places[name] for name in by): form for by, form in chosen.items() if by},
+        {tuple(positions[name] for name in by): form for by, form in chosen.items() if by},
         any(len(by) == 1 for by in better),
         tuple(dict.fromkeys(text for rules in better.values() for text in rules)),
     )
@@ -173,7 +173,7 @@ def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
 
 
-def _left_open(formula: Formula, places: Sequence[float], dtype: torch.dtype) -> Sequence[float]:
+def _left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
     """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places
@@ -190,7 +190,7 @@ class _Bench:
         meaning: Meaning,
         dtype: torch.dtype,
         terms: Sequence[Term],
-        places: Sequence[float],
+        places: list[float],
     ) -> None:
         self._holes = places
         self._names, self._dtype = meaning.variables, dtype

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any
@@ -52,12 +52,14 @@ class QuickForms:
     Attributes:
         value: of the formula; `None` where it stays as written.
         derivatives: of first and second order, by the positions of the variables.
+        drafts: of these derivatives.
         steeper: whether those of first order are better than autograd's.
         rules: the rules that they owe to.
     """
 
     value: Function | None
     derivatives: Mapping[tuple[int, ...], Function]
+    drafts: Mapping[tuple[int, ...], Draft]
     steeper: bool
     rules: tuple[str, ...]
 
@@ -85,6 +87,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     except Exception:  # whatever a user's function raises: it does not take float64, or such numbers
         return None
     chosen: dict[By, Function] = {}
+    used: dict[By, Draft] = {}
     better: dict[By, Sequence[str]] = {}
     for by, draft in drafts.items():
         if not (*draft.rules, *draft.last, *places) and not by and bench.agrees(draft):
@@ -96,13 +99,14 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
         if verdict.better:
             better[by] = (*draft.rules, *draft.last, *(f"the limit at {at:g}" for at in places))
         if verdict.better or by:
-            chosen[by] = form
+            chosen[by], used[by] = form, draft
     if not better:
         return None
     positions = {name: i for i, name in enumerate(meaning.variables)}
     return QuickForms(
         chosen.get(()),
         {tuple(positions[name] for name in by): form for by, form in chosen.items() if by},
+        {tuple(positions[name] for name in by): draft for by, draft in used.items() if by},
         any(len(by) == 1 for by in better),
         tuple(dict.fromkeys(text for rules in better.values() for text in rules)),
     )
@@ -132,6 +136,21 @@ class Draft:
     rules: tuple[str, ...]
     last: tuple[str, ...]
     wide: bool = False
+
+    @property
+    def program(self) -> Program:
+        """What computes it."""
+        return Program.of(self.term, self.wide)
+
+    def derivative(self, by: str) -> Draft:
+        """Return the draft of a derivative, made with the same rules.
+
+        Raises:
+            DerivativeError: if the table has no derivative for an op on the way.
+        """
+        used = dict.fromkeys(self.rules)
+        raw = tidy(derivative(self.base, by))
+        return Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
 
     @classmethod
     def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
@@ -228,9 +247,9 @@ class _Bench:
             return exact(target, point)
 
         for draft in self._both(narrow):
-            term = filled(draft.term, target, self._names[0], self._holes)
-            form = emit(Program.of(term, draft.wide), self._names, self._dtype, " ".join((self._name, *by)), free)
-            values = (evaluate(term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
+            draft = replace(draft, term=filled(draft.term, target, self._names[0], self._holes))
+            form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
+            values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)
             verdict = judged(way, written, self._format, self._single, exactly)
             special, wanted = widened(form(*self._special)), widened(self._written_special[of])

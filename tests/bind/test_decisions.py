@@ -1,4 +1,4 @@
-"""Ops that decide by what they compute (extremes, comparisons, clipping), in compiled kernels, against native PyTorch."""
+"""Ops that decide by what they compute (extremes, comparisons, clipping) in compiled kernels, against PyTorch."""
 
 import math
 

@@ -24,6 +24,8 @@ from torch._C import (
 )
 from torch._C._functorch import TransformType as _TransformType
 from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
+from torch._C._functorch import get_unwrapped as _get_unwrapped
+from torch._C._functorch import is_functorch_wrapped_tensor as _is_functorch_wrapped
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
@@ -204,6 +206,14 @@ def may_be_traced() -> bool:
     )
 
 
+def is_recorded() -> bool:
+    """Whether a tracer records the ATen ops that run (`make_fx`, `torch.export`).
+
+    Relies on `torch.fx.experimental.proxy_tensor.get_proxy_mode`.
+    """
+    return get_proxy_mode() is not None
+
+
 def forward_grad_enabled() -> AbstractContextManager[Any]:
     """Return a context in which ops carry tangents: PyTorch calls a Function's `jvp` without, and loses outer ones.
 
@@ -222,12 +232,24 @@ def in_functorch() -> bool:
 
 
 def differentiations() -> int:
-    """Return how many transforms of `torch.func` that differentiate are running, one inside the other.
+    """Return how many transforms that differentiate are running inside each other: of `torch.func`, or a dual level.
 
-    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`.
+    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`, and on `torch.func.jvp` opening a dual
+    level too.
     """
-    stack = _get_interpreter_stack() or ()
-    return sum(level.key() in (_TransformType.Grad, _TransformType.Jvp) for level in stack)
+    kinds = [level.key() for level in _get_interpreter_stack() or ()]
+    duals = in_dual_level() and _TransformType.Jvp not in kinds
+    return duals + sum(kind in (_TransformType.Grad, _TransformType.Jvp) for kind in kinds)
+
+
+def requires_grad_below(tensor: torch.Tensor) -> bool:
+    """Whether autograd itself records a tensor, below the transforms of `torch.func` that are running.
+
+    Relies on `torch._C._functorch.is_functorch_wrapped_tensor` and `get_unwrapped`.
+    """
+    while _is_functorch_wrapped(tensor):
+        tensor = _get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def is_plain_kind(tensor: torch.Tensor) -> bool:
@@ -711,24 +733,32 @@ def is_tripwire(target: Any) -> bool:
     return getattr(target, "namespace", "") == "pullback"
 
 
-def tree_leaves(tree: Any) -> tuple[list[Any], Any]:
+def tree_leaves(tree: Any, containers: list[Any] | None = None) -> tuple[list[Any], Any]:
     """Return the leaves of nested tuples, lists and dicts, and their structure.
+
+    `containers`, where given, receives the type, the context (the keys of a dict) and the number of children of each
+    container, and `None` for each leaf, parents before children.
 
     As `torch.utils._pytree.tree_flatten`, which leaves at each call a closure that names itself: garbage for the
     collector. Relies on `_get_node_type`, `SUPPORTED_NODES`, `TreeSpec` and `_LEAF_SPEC` of that module.
     """
     leaves: list[Any] = []
-    return leaves, _spec_of(tree, leaves)
+    return leaves, _spec_of(tree, leaves, containers)
 
 
-def _spec_of(node: Any, leaves: list[Any]) -> Any:
+def _spec_of(node: Any, leaves: list[Any], containers: list[Any] | None) -> Any:
     kind = _pytree._get_node_type(node)
     container = _pytree.SUPPORTED_NODES.get(kind)
     if container is None:
         leaves.append(node)
+        if containers is not None:
+            containers.append(None)
         return _pytree._LEAF_SPEC
     children, context = container.flatten_fn(node)
-    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves) for child in children])
+    children = list(children)
+    if containers is not None:
+        containers.append((kind, context, len(children)))
+    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves, containers) for child in children])
 
 
 def any_autocast() -> bool:

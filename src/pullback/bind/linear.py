@@ -65,9 +65,10 @@ def objection(
     )
     if any(t.is_nested for t in every):  # there is no making one like it
         return unproven
-    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), repr(record.args.template))
+    arguments = record.args.identity()
+    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or proof.reads.obstacle or not proof.reads.unchanged():
+    if proof is None or arguments is None or proof.reads.obstacle or not proof.reads.unchanged():
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
         prove = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)

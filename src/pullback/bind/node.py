@@ -19,6 +19,7 @@ from pullback import settings
 from pullback.bind.eager import gradients_of
 from pullback.bind.plan import Kernels, Plan
 from pullback.bind.tree import TENSOR
+from pullback.graph.identity import value_of
 from pullback.graph.reads import Reads, missing
 from pullback.kernels.extension import Extension
 from pullback.kernels.notice import noticed
@@ -155,8 +156,7 @@ def _arguments(key: Hashable, forward: Single) -> tuple[tuple[Any, ...], ...] | 
                 return None
             found.append((dtype, bool(needs)))
         elif isinstance(first, type):
-            value: Any = next(parts)
-            found.append((float.fromhex(value) if first is float else value,))
+            found.append((value_of(first, next(parts)),))
         else:
             return None
     return tuple(found)

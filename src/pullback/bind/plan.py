@@ -11,10 +11,11 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.again import Run
-from pullback.bind.call import ATOMS, Call
+from pullback.bind.call import Call
 from pullback.bind.tree import Tree
 from pullback.errors import DerivativeError, FormulaError
 from pullback.graph.facts import Flat, facts_of
+from pullback.graph.identity import ATOMS
 from pullback.graph.joint import Joint, Trace, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.graph.record import trace_ops

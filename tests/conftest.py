@@ -76,12 +76,12 @@ def shared_cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(shared_cache, tmp_path, monkeypatch):
-    """Give each test a cache of its own, except for compiled code, which all tests share."""
-    cache = tmp_path / "cache" / "pullback"
-    cache.mkdir(parents=True, mode=0o700)
+    """Give each test a cache of its own, except for compiled code, which all tests share. It lies beside `tmp_path`."""
+    home = tmp_path.with_name(f"{tmp_path.name}-cache")
+    (home / "pullback").mkdir(parents=True, mode=0o700)
     for kind in COMPILED:
-        (cache / kind).symlink_to(shared_cache / kind)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        (home / "pullback" / kind).symlink_to(shared_cache / kind)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
 
 
 @pytest.fixture

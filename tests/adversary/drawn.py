@@ -297,7 +297,7 @@ def _context(draw: Draw, sizes: dict[str, int], leaves: list[str]) -> str:
             others.append(sizes | {name: draw.of([s for s in SIZES if s < 70]) for name in sizes if draw.number(2)})
         return f"sizes({', '.join(map(str, others))})"
     if kind == 7:
-        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'narrower', 'strided'))!r})"
+        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'recast', 'strided'))!r})"
     if kind == 8:
         return f"subset({draw.of(leaves)!r})"
     return "backward()"

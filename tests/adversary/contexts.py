@@ -15,7 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from tests.adversary.program import Program, widened
 
 Observed = dict[str, Any]
-WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
+WIDER = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
 
 
 @dataclass(frozen=True)
@@ -346,6 +351,7 @@ def checkpointed(side: Side, reentrant: bool = False) -> Observed:
 
 def packed(side: Side, how: str = "same") -> Observed:
     """Hooks that pack what is saved: in float64 and back, in float64 and not back, in a copy with other strides."""
+
     def pack(x: Tensor) -> Any:
         return x.dtype, x.detach().to(WIDER.get(x.dtype, x.dtype), copy=True)
 

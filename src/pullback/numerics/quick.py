@@ -192,7 +192,7 @@ def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
 
 
-def _left_open(formula: Formula, places: Sequence[float], dtype: torch.dtype) -> Sequence[float]:
+def _left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
     """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places

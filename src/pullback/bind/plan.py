@@ -13,10 +13,10 @@ from pullback import _torch
 from pullback.bind.again import Run
 from pullback.bind.call import Call
 from pullback.bind.tree import Tree
-from pullback.errors import DerivativeError, FormulaError
+from pullback.errors import DerivativeError, FormulaError, tell
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.identity import ATOMS
-from pullback.graph.joint import Joint, Trace, cotangent_stride, joint_of
+from pullback.graph.joint import Joint, Trace, UntracedError, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.graph.record import trace_ops
 from pullback.kernels import eager
@@ -168,8 +168,11 @@ def _make_plan(
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
         joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace, packs_bits(backend))
+    except (UntracedError, FormulaError) as error:
+        return Plan(None, f"its derivative cannot be traced ({error})".splitlines()[0])
     except Exception as error:
-        return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
+        tell(error, name)
+        return Plan(None, f"Pullback failed to divide its graph ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
         value = _value(joint, facts.outputs, structure[0], functions.exact, backend)
         return Plan(None, _NOT_ASKED, value, len(call.tensors))

@@ -28,7 +28,7 @@ class Trial:
     """A program, and how it is run.
 
     Attributes:
-        context: a call of one of `contexts`, without the side.
+        context: calls of `contexts`, without the side, one after another on one op; `; ` is between them.
         backend: of the op.
         making: how the op is made of the formula, one of `MAKINGS`.
     """
@@ -135,19 +135,25 @@ def wrongs(trial: Trial) -> list[Wrong] | None:
     ours = Side(program, make(program.function()), is_ours=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        right = observe(native, trial.context)
-        writes = trial.context.startswith("written")
-        if isinstance(right, Exception) and not writes:
-            return None
-        with pullback.backend(trial.backend):
-            got = observe(ours, trial.context)
-        if writes:
-            return _after_a_write(got, right, observe(native, "backward()"), native, wide, trial.context)
-        if isinstance(got, Exception):
-            return [] if _is_documented(got, trial) else [Wrong("the call", f"{type(got).__name__}: {got}")]
-        if trial.making == "ruled":  # its rule gives all outputs a derivative
-            right = {label: x for label, x in right.items() if not label.endswith("requires grad")}
-        return list(_differences(got, right, wide, trial.context))
+        found = [_wrongs(trial, context, ours, native, wide) for context in trial.context.split("; ")]
+    known = [wrong for wrong in found if wrong is not None]
+    return [wrong for each in known for wrong in each] if known else None
+
+
+def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) -> list[Wrong] | None:
+    right = observe(native, context)
+    writes = context.startswith("written")
+    if isinstance(right, Exception) and not writes:
+        return None
+    with pullback.backend(trial.backend):  # type: ignore[arg-type]
+        got = observe(ours, context)
+    if writes:
+        return _after_a_write(got, right, observe(native, "backward()"), wide, context)
+    if isinstance(got, Exception):
+        return [] if _is_documented(got, trial) else [Wrong(context, f"{type(got).__name__}: {got}")]
+    if trial.making == "ruled":  # its rule gives all outputs a derivative
+        right = {label: x for label, x in right.items() if "requires grad" not in label}
+    return list(_differences(got, right, wide, context))
 
 
 def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
@@ -210,9 +216,7 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str) -> It
                 yield found
 
 
-def _after_a_write(
-    got: Observed | Exception, right: Any, before: Any, native: Side, wide: Side, context: str
-) -> list[Wrong]:
+def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:
     """After a write an op raises, or has the gradient of before or after it."""
     if isinstance(got, Exception):
         return []

@@ -106,10 +106,10 @@ def run(
     jobs: int,
     variants: list[str],
     sanitize: bool = False,
-    first: bool = False,
-    trials: int = 60,
+    shrink: bool = True,
+    trials: int = 150,
 ) -> Iterator[str]:
-    """Run batches; yield what they find, and lines on how it goes; with `first` end with the first that is found."""
+    """Run batches; yield what they find, and lines on how it goes."""
     root = Path(tempfile.mkdtemp(prefix="adversary-"))
     end = time.monotonic() + 60 * minutes
     turns = itertools.count()
@@ -120,11 +120,11 @@ def run(
             while len(running) < jobs and time.monotonic() < end:
                 turn = next(turns)
                 variant = variants[turn % len(variants)]
-                running.append(start(variant, seed + turn, trials, root, sanitize, shrink=not first))
+                running.append(start(variant, seed + turn, trials, root, sanitize, shrink))
             time.sleep(0.5)
             for batch in list(running):
                 if batch.process.poll() is None:
-                    late = time.monotonic() > end + (0 if first else 300)
+                    late = time.monotonic() > end + 300 * shrink
                     if batch.idle > HANG or late:
                         os.killpg(batch.process.pid, signal.SIGKILL)
                         batch.process.wait()
@@ -137,8 +137,6 @@ def run(
                 found = batch.found()
                 if found:
                     yield f"FOUND ({batch.variant}, seed {batch.number}): {found}"
-                    if first:
-                        return
                 left = max(0.0, (end - time.monotonic()) / 60)
                 yield f"{ran} trials, {refused} of them refused by PyTorch; {left:.1f} minutes left ({batch.variant})"
                 shutil.rmtree(batch.folder)
@@ -152,6 +150,7 @@ def run(
 
 def main() -> None:
     """Run, and end with 1 if anything was found."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))

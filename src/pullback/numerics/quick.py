@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, tell_mistake
 from pullback.numerics import quick_points, quick_rules
 from pullback.numerics.certificate import By
 from pullback.numerics.complements import resolved
@@ -84,7 +84,8 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
         with torch.no_grad():
             places = _left_open(Formula(function), places, dtype)
             bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
-    except Exception:  # whatever a user's function raises: it does not take float64, or such numbers
+    except Exception as error:  # whatever a user's function raises: it does not take float64, or such numbers
+        tell_mistake(error, meaning.name)
         return None
     chosen: dict[By, Function] = {}
     used: dict[By, Draft] = {}

@@ -19,6 +19,8 @@ set_backend(BACKEND)
 # tests compile it, and use it, where they ask for it (`on`, below); "wait" has all of them use it
 os.environ.setdefault("PULLBACK_NODE", "off")
 
+os.environ["PULLBACK_STRICT"] = "1"  # a fault of ours is raised, here and in what tests start
+
 COMPILED = ("kernels", "headers", "nodes")
 """The kinds of cache entries that are addressed by everything they depend on."""
 

@@ -1,11 +1,16 @@
 """The benchmarks of kernels run; what they measure is not looked at."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pullback.check.rules import all_rules
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.load import base_names
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -22,6 +27,7 @@ def quick(script, tmp_path, *options):
 def test_kernels_are_measured_beside_their_peers(tmp_path):
     rows = quick("kernels.py", tmp_path, "--only", "sin²")
     assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()
+    assert [(row["n"], row["large_pages"]) for row in rows] == [(8, False), (2**12, False), (2**12, True)]
 
 
 @pytest.mark.slow
@@ -47,3 +53,13 @@ def test_the_functions_of_the_kernels_are_measured(native):
         run = [sys.executable, str(BENCHMARKS / "kernel_functions.py"), *options]
         done = subprocess.run(run, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_counts_mutants_and_rules_as_they_are():
+    page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    (mutants,) = re.findall(r"There are (\d+) mutants of (\d+) right functions today", page)
+    assert [int(n) for n in mutants] == [len(MUTANTS), len(base_names())]
+    assert "`pullback.check` finds all but one" in page
+    assert sum(bool(mutant.survives) for mutant in MUTANTS) == 1
+    (rules,) = re.findall(r"There are (\d+) runtime rules today", page)
+    assert int(rules) == sum(rule.runtime is not None for rule in all_rules())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, is_fault
 from pullback.graph.bits import cross_as_bits
 from pullback.graph.choices import by_comparisons
 from pullback.graph.decisions import ancestors, decides, round_before_choices
@@ -28,6 +28,10 @@ from pullback.graph.saving import chosen, early_of
 Trace = Callable[..., fx.GraphModule]
 
 _NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+class UntracedError(Exception):
+    """Why a derivative cannot be traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,10 @@ def joint_of(
         recompute: whether the backward computes cheap values again, where that saves memory.
         trace: records the ops of a call.
         bits: whether truth values that are saved take one bit each, where cheap values are computed again.
+
+    Raises:
+        UntracedError: if the formula or its derivative cannot be traced.
+        FormulaError: if its derivative is zero on one of several devices.
     """
     results = [out for out in outputs if isinstance(out, Tensor)]
     connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
@@ -102,7 +110,12 @@ def joint_of(
         return [values, _torch.pulled(roots, leaves, given[n:])]
 
     given = [*(x.detach() for x in tensors), *cotangents]
-    graph = trace(both, *given)
+    try:
+        graph = trace(both, *given)
+    except Exception as error:  # whatever the formula raises on tensors without values, or autograd refuses
+        if is_fault(error):
+            raise
+        raise UntracedError(f"{type(error).__name__}: {error}") from error
     _fill_zeros(graph, {x.device for x in given})
     return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute, bits)
 

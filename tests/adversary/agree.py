@@ -153,7 +153,7 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
         return [] if _is_documented(got, trial) else [Wrong(context, f"{type(got).__name__}: {got}")]
     if trial.making == "ruled":  # its rule gives all outputs a derivative
         right = {label: x for label, x in right.items() if "requires grad" not in label}
-    return list(_differences(got, right, wide, context))
+    return list(_differences(got, right, wide, context, strides=context == "backward()" and trial.making != "ruled"))
 
 
 def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
@@ -175,7 +175,8 @@ def _is_documented(error: Exception, trial: Trial) -> bool:
     return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula
 
 
-def _differences(got: Observed, right: Observed, wide: Side, context: str) -> Iterator[Wrong]:
+def _differences(got: Observed, right: Observed, wide: Side, context: str, strides: bool = False) -> Iterator[Wrong]:
+    """Yield what is wrong with what an op gives; `strides` says whether gradients are to lie as PyTorch's do."""
     true = observe(wide, context)
     if isinstance(true, Exception):
         return
@@ -204,8 +205,8 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str) -> It
             if type(mine) is not type(theirs) or mine != theirs:
                 yield Wrong(label, f"{mine!r}, PyTorch's is {theirs!r}")
             continue
-        strides = context == "backward()" or label.startswith("output")
-        differing = wrong_metadata(label, metadata(mine, strides), metadata(theirs, strides))
+        lies = strides or label.startswith("output")
+        differing = wrong_metadata(label, metadata(mine, lies), metadata(theirs, lies))
         if differing is not None:
             yield differing
         if mine.shape != theirs.shape or not mine.numel():

@@ -215,7 +215,8 @@ def _cut(
     computed = [node for node in borders if node not in inputs]
     ahead |= ancestors(computed)
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
-    body = [node for node in graph.nodes if node in again or node in later or (node.op == "get_attr" and node in ahead)]
+    again.update(later)
+    body = [node for node in graph.nodes if node in again or (node.op == "get_attr" and node in ahead)]
     backward = _part(joint, [*borders, *cotangents], body, list(gradients))
     if bits:
         cross_as_bits(forward, backward, len(outputs), [node not in inputs for node in borders])

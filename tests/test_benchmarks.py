@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pullback.check.rules import all_rules
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.load import base_names
@@ -28,11 +30,13 @@ def test_kernels_are_measured_beside_their_peers(tmp_path):
     assert [(row["n"], row["large_pages"]) for row in rows] == [(8, False), (2**12, False), (2**12, True)]
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_measured(tmp_path):
     (of,) = quick("second_order.py", tmp_path)["seconds"].values()
     assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())
 
 
+@pytest.mark.slow
 def test_gradients_in_the_memory_of_cotangents_are_measured(tmp_path):
     for record in quick("cotangent_memory.py", tmp_path):
         assert record["seconds"].keys() == {"op", "held", "sigmoid", "compile"}
@@ -43,6 +47,7 @@ def test_the_coefficients_of_the_kernels_are_those_that_are_fitted():
     assert subprocess.run(run, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_functions_of_the_kernels_are_measured(native):
     for options in (["--every", "2000", "exp", "erfc"], ["--double", "2000", "tanh", "erf"]):
         run = [sys.executable, str(BENCHMARKS / "kernel_functions.py"), *options]

@@ -627,3 +627,39 @@ def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
         lambda x, y: list(x),
     ):
         assert not _torch.trace_for_sizes(decides, [x, y], {5, 7})[1]
+
+
+def test_a_proxy_mode_is_active_while_make_fx_records():
+    seen = []
+    make_fx(lambda x: (seen.append(_torch.is_recorded()), x * 2)[1])(torch.ones(2))
+    assert seen == [True]
+    assert not _torch.is_recorded()
+
+
+def test_a_dual_level_counts_once_also_inside_of_jvp():
+    seen = []
+
+    def f(x):
+        seen.append(_torch.differentiations())
+        return x * x
+
+    x = torch.ones(2)
+    torch.func.jvp(f, (x,), (x,))
+    torch.func.jvp(lambda t: torch.func.jvp(f, (t,), (t,))[1], (x,), (x,))
+    with forward_ad.dual_level():
+        f(x)
+    assert seen == [1, 2, 1]
+
+
+def test_wrappers_of_transforms_hide_what_autograd_records():
+    seen = []
+
+    def f(x):
+        seen.append(_torch.requires_grad_below(x))
+        return x.sum()
+
+    for requires_grad in (False, True):
+        x = torch.ones(2, 2, requires_grad=requires_grad)
+        torch.func.vmap(torch.func.grad(f))(x)
+        f(x)
+    assert seen == [False, False, True, True]

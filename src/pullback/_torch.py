@@ -24,6 +24,8 @@ from torch._C import (
 )
 from torch._C._functorch import TransformType as _TransformType
 from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
+from torch._C._functorch import get_unwrapped as _get_unwrapped
+from torch._C._functorch import is_functorch_wrapped_tensor as _is_functorch_wrapped
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
@@ -204,6 +206,14 @@ def may_be_traced() -> bool:
     )
 
 
+def is_recorded() -> bool:
+    """Whether a tracer records the ATen ops that run (`make_fx`, `torch.export`).
+
+    Relies on `torch.fx.experimental.proxy_tensor.get_proxy_mode`.
+    """
+    return get_proxy_mode() is not None
+
+
 def forward_grad_enabled() -> AbstractContextManager[Any]:
     """Return a context in which ops carry tangents: PyTorch calls a Function's `jvp` without, and loses outer ones.
 
@@ -222,12 +232,24 @@ def in_functorch() -> bool:
 
 
 def differentiations() -> int:
-    """Return how many transforms of `torch.func` that differentiate are running, one inside the other.
+    """Return how many transforms that differentiate are running inside each other: of `torch.func`, or a dual level.
 
-    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`.
+    Relies on `torch._C._functorch.get_interpreter_stack` and `TransformType`, and on `torch.func.jvp` opening a dual
+    level too.
     """
-    stack = _get_interpreter_stack() or ()
-    return sum(level.key() in (_TransformType.Grad, _TransformType.Jvp) for level in stack)
+    kinds = [level.key() for level in _get_interpreter_stack() or ()]
+    duals = in_dual_level() and _TransformType.Jvp not in kinds
+    return duals + sum(kind in (_TransformType.Grad, _TransformType.Jvp) for kind in kinds)
+
+
+def requires_grad_below(tensor: torch.Tensor) -> bool:
+    """Whether autograd itself records a tensor, below the transforms of `torch.func` that are running.
+
+    Relies on `torch._C._functorch.is_functorch_wrapped_tensor` and `get_unwrapped`.
+    """
+    while _is_functorch_wrapped(tensor):
+        tensor = _get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def is_plain_kind(tensor: torch.Tensor) -> bool:

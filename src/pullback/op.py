@@ -125,12 +125,12 @@ class Op:
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the formula in native ops, which every transform differentiates."""
-        forms = self._stable.native_forms(args, kwargs) if self._stable is not None else None
-        if forms is None:
+        native = self._stable.native(args, kwargs) if self._stable is not None else None
+        if native is None:
             return self._native(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
             self._formula(*args)  # for its guards on what the formula reads; what it computes is dropped
-        return forms.second(*args)
+        return native(*args)
 
     def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the formula where nothing is differentiated."""

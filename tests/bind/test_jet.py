@@ -5,20 +5,20 @@ import torch
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from pullback.bind.jet import first_order, second_order
+from pullback.bind.jet import first_order, jet
 from tests.bind.test_relaxed import BITS, points, same_bits
 
 DTYPES = pytest.mark.parametrize("dtype", BITS, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
-def jet(value, slope, curvature):
-    return second_order(value, [slope], {(0, 0): curvature})
+def second_order(value, slope, curvature):
+    return jet(value, {(0,): slope, (0, 0): curvature})
 
 
-cubed_apart = jet(lambda x: x * 1, lambda x: 3 * x * x, lambda x: 6 * x)
+cubed_apart = second_order(lambda x: x * 1, lambda x: 3 * x * x, lambda x: 6 * x)
 """The value x with the derivatives of x³: what was lost shows."""
-root = jet(lambda x: x.sqrt(), lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt()))
-steeper = jet(lambda x: x * x.sqrt(), lambda x: 1.5 * x.sqrt(), lambda x: 0.75 / x.sqrt())
+root = second_order(lambda x: x.sqrt(), lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt()))
+steeper = second_order(lambda x: x * x.sqrt(), lambda x: 1.5 * x.sqrt(), lambda x: 0.75 / x.sqrt())
 
 
 def reverse(f, x):
@@ -70,7 +70,7 @@ def test_the_value_is_exact(dtype, requires_grad, order):
     def slope(x):
         return 1 / x - 1 / (x - 1.5)
 
-    f = first_order(value, [slope]) if order == 1 else jet(value, slope, lambda x: slope(x) * float("nan"))
+    f = first_order(value, [slope]) if order == 1 else second_order(value, slope, lambda x: slope(x) * float("nan"))
     x = points(dtype)
     if order == 1:  # for graphs of a gradient: its value is not used where it is not finite
         x = x[slope(x).isfinite()]
@@ -124,33 +124,109 @@ def test_nan_stays_nan_and_alone(mode):
     x = torch.tensor([float("nan"), 2.0])
     assert FIRST[mode](cubed_apart, x)[0].isnan()
     assert FIRST[mode](cubed_apart, x)[1] == 12
-    nowhere = jet(lambda x: x * 1, lambda x: torch.where(x > 1, torch.nan, x), lambda x: x)
+    nowhere = second_order(lambda x: x * 1, lambda x: torch.where(x > 1, torch.nan, x), lambda x: x)
     g = FIRST[mode](nowhere, torch.tensor([0.5, 2.0]))
     assert g[0] == 0.5
     assert g[1].isnan()
 
 
+softplus = second_order(torch.nn.functional.softplus, torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x))
+cosine = second_order(torch.cos, lambda x: -torch.sin(x), lambda x: -torch.cos(x))
+
+
 @pytest.mark.parametrize("mode", FIRST)
-def test_where_an_input_is_infinite_the_derivative_is_zero(mode):
-    assert FIRST[mode](cubed_apart, torch.tensor([float("inf"), float("-inf"), 2.0])).tolist() == [0, 0, 12]
+def test_where_an_input_is_infinite_the_derivative_is_the_slope(mode):
+    x = torch.tensor([float("inf"), float("-inf"), 2.0])
+    assert FIRST[mode](cubed_apart, x).tolist() == [float("inf"), float("inf"), 12]
+    assert FIRST[mode](softplus, x)[:2].tolist() == [1, 0]
+    assert FIRST[mode](lambda t: -softplus(-t), x)[:2].tolist() == [0, 1]
 
 
-def test_the_third_derivative_is_not_silently_zero():
-    x = torch.tensor([0.0, 0.5, -2.0])
-    third = reverse(lambda t: functional(lambda s: functional(cubed_apart, s), t), x)
-    assert not third.isfinite().any()
-    assert not forward(lambda t: forward(lambda s: forward(cubed_apart, s), t), x).isfinite().any()
-    x.requires_grad_()
-    out = cubed_apart(x)
-    for _ in range(3):
+@pytest.mark.parametrize("mode", SECOND)
+def test_where_an_input_is_infinite_the_second_derivative_is_zero(mode):
+    x = torch.tensor([float("inf"), float("-inf"), 0.0])
+    assert SECOND[mode](softplus, x).tolist() == [0, 0, 0.25]
+
+
+@pytest.mark.parametrize("mode", FIRST)
+def test_where_there_is_no_slope_at_infinity_the_derivative_is_zero(mode):
+    x = torch.tensor([float("inf"), 0.5])
+    assert FIRST[mode](cosine, x).tolist() == [0, -torch.sin(x[1]).item()]
+
+
+@pytest.mark.parametrize("other", [2.0, -3.0])
+def test_with_one_infinite_input_the_others_have_their_derivatives(other):
+    """Of softplus(x) y."""
+    f = jet(
+        lambda x, y: torch.nn.functional.softplus(x) * y,
+        {
+            (0,): lambda x, y: torch.sigmoid(x) * y,
+            (1,): lambda x, y: torch.nn.functional.softplus(x) + 0 * y,
+            (0, 0): lambda x, y: torch.sigmoid(x) * torch.sigmoid(-x) * y,
+            (0, 1): lambda x, y: torch.sigmoid(x) + 0 * y,
+            (1, 1): lambda x, y: 0 * y,
+        },
+    )
+    inf = float("inf")
+    x, y = torch.tensor([inf, -inf]), torch.tensor([other, other])
+    assert f(x, y).tolist() == [inf * other, 0]
+    assert grad(lambda x, y: f(x, y).sum(), 0)(x, y).tolist() == [other, 0]
+    assert grad(lambda x, y: f(x, y).sum(), 1)(x, y).tolist() == [inf, 0]
+    assert vmap(grad(grad(f, 1), 0))(x, y).tolist() == [1, 0]
+    assert vmap(grad(grad(f, 0), 1))(x, y).tolist() == [1, 0]
+    assert jvp(lambda x: f(x, y), (x,), (torch.ones(2),))[1].tolist() == [other, 0]
+
+
+def recorded(f, x, n):
+    x = x.clone().requires_grad_()
+    out = f(x)
+    for _ in range(n):
         (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    assert not out.isfinite().any()
+    return out.detach()
 
 
-product = second_order(
+def nested(derivative):
+    def of_order(f, x, n):
+        return f(x) if n == 0 else derivative(lambda t: of_order(f, t, n - 1), x)
+
+    return of_order
+
+
+ORDERS = {"recorded": recorded, "functional": nested(functional), "forward": nested(forward)}
+
+
+@pytest.mark.parametrize("mode", ORDERS)
+@DTYPES
+def test_four_orders_and_no_more(mode, dtype):
+    """The value x with the derivatives of x⁴ + x."""
+    factors = [lambda x: 4 * x**3 + 1, lambda x: 12 * x * x, lambda x: 24 * x, lambda x: 24 + 0 * x]
+    f = jet(lambda x: x * 1, {(0,) * n: factor for n, factor in enumerate(factors, 1)})
+    x = torch.tensor([0.0, 0.5, -2.0], dtype=dtype)
+    for n, factor in enumerate(factors, 1):
+        assert torch.equal(ORDERS[mode](f, x, n), factor(x))
+    assert ORDERS[mode](f, x, 5).isnan().all()
+
+
+@pytest.mark.parametrize("mode", ORDERS)
+def test_a_third_derivative_that_is_not_finite_is_nan_and_stays_alone(mode):
+    f = jet(lambda x: x * 1, {(0,): lambda x: 2 * x, (0, 0): lambda x: 2 + 0 * x, (0, 0, 0): lambda x: 1 / x})
+    x = torch.tensor([0.0, 4.0])
+    assert ORDERS[mode](f, x, 1).tolist() == [0, 8]
+    assert ORDERS[mode](f, x, 2).tolist() == [2, 2]
+    third = ORDERS[mode](f, x, 3)
+    assert third[0].isnan()
+    assert third[1] == 0.25
+
+
+product = jet(
     lambda x, y: x - y,
-    [lambda x, y: 2 * x * y, lambda x, y: x * x + 0 * y],
-    {(0, 0): lambda x, y: 2 * y + 0 * x, (0, 1): lambda x, y: 2 * x + 0 * y, (1, 1): lambda x, y: 0 * x * y},
+    {
+        (0,): lambda x, y: 2 * x * y,
+        (1,): lambda x, y: x * x + 0 * y,
+        (0, 0): lambda x, y: 2 * y + 0 * x,
+        (0, 1): lambda x, y: 2 * x + 0 * y,
+        (1, 1): lambda x, y: 0 * x * y,
+    },
 )
 """The value x − y with the derivatives of x² y."""
 
@@ -184,10 +260,15 @@ def test_a_tensor_given_twice_gets_both_gradients():
 
 
 def test_an_infinite_mixed_curvature_is_infinite():
-    mixed = second_order(
+    mixed = jet(
         lambda x, y: x * y,
-        [lambda x, y: y + 0 * x, lambda x, y: x + 0 * y],
-        {(0, 0): lambda x, y: 0 * x, (0, 1): lambda x, y: 1 / (x * y), (1, 1): lambda x, y: 0 * x},
+        {
+            (0,): lambda x, y: y + 0 * x,
+            (1,): lambda x, y: x + 0 * y,
+            (0, 0): lambda x, y: 0 * x,
+            (0, 1): lambda x, y: 1 / (x * y),
+            (1, 1): lambda x, y: 0 * x,
+        },
     )
     zero, one = torch.tensor(0.0), torch.tensor(1.0)
     assert grad(mixed, (0, 1))(zero, one) == (1, 0)

@@ -7,6 +7,7 @@ stable forms, or computes the formula as written (its value or derivatives, then
 import copy
 import io
 
+import mpmath
 import pytest
 import torch
 from torch._decomp import core_aten_decompositions
@@ -30,8 +31,6 @@ X = torch.tensor([-100.0, 0.5, 30.0])
 WIDE = X.double()
 VALUE = torch.nn.functional.logsigmoid(WIDE).float()
 FIRST, SECOND = torch.sigmoid(-WIDE).float(), -(torch.sigmoid(WIDE) * torch.sigmoid(-WIDE)).float()
-THIRD = (-torch.sigmoid(WIDE) * torch.sigmoid(-WIDE) * (1 - 2 * torch.sigmoid(WIDE))).float()
-FOURTH = torch.tensor([0.0, 0.14325, 0.0])  # at 0.5, where the formula as written is right
 
 
 def leaf():
@@ -288,6 +287,7 @@ def test_where_the_formula_stands_as_written(context):
     assert g[0].isnan()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_inductor():
@@ -360,25 +360,21 @@ def test_the_second_derivative_is_the_stable_one(context):
     torch.testing.assert_close(SECONDS[context](log_sigmoid()), SECOND, rtol=1e-6, atol=1e-40)
 
 
-def recorded_three_times(op):
-    x = leaf()
-    out = op(x)
-    for _ in range(3):
-        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    return out.detach()
+def exact(order):
+    """Return a derivative of log(sigmoid(x)) by mpmath."""
+    with mpmath.workdps(60):
+        return torch.tensor([float(mpmath.diff(lambda x: -mpmath.log1p(mpmath.exp(-x)), x, order)) for x in X.tolist()])
 
 
-THIRDS = {
-    "create_graph": recorded_three_times,
-    "grad of grad of grad": lambda op: vmap(grad(grad(grad(op))))(X),
-    "jacfwd of hessian": lambda op: vmap(jacfwd(jacrev(jacfwd(op))))(X),
-    "autograd.grad of grad of grad": lambda op: gradient(vmap(grad(grad(op)))),
-    "dual of grad of grad": lambda op: dual(vmap(grad(grad(op))), X),
-    "dual of create_graph": lambda op: dual_of_recorded(op),
-    "compile of three": lambda op: compiled(lambda x: vmap(grad(grad(grad(op))))(x))(X),
-    "make_fx of three": lambda op: make_fx(vmap(grad(grad(grad(op)))))(X)(X),
-    "three of what make_fx made": lambda op: vmap(grad(grad(grad(make_fx(lambda x: op(x))(X[0])))))(X),
-}
+def recorded_times(order):
+    def run(op):
+        x = leaf()
+        out = op(x)
+        for _ in range(order):
+            (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return out.detach()
+
+    return run
 
 
 def dual_of_recorded(op):
@@ -389,36 +385,95 @@ def dual_of_recorded(op):
         return forward_ad.unpack_dual(h).tangent.detach()
 
 
-@pytest.mark.parametrize("context", THIRDS)
-def test_the_third_derivative_is_right_or_not_finite(context):
-    """Where the formula as written is wrong, so may this be; elsewhere never another number."""
-    found = THIRDS[context](log_sigmoid())
-    written = THIRDS[context](log_sigmoid_as_written)
-    for ours, right, naive in zip(found, THIRD, written, strict=True):
-        assert not ours.isfinite() or torch.isclose(ours, right, rtol=1e-4) or torch.equal(ours, naive)
-    assert found[1] != 0
+def pushed(function, x):
+    return jvp(function, (x,), (torch.ones_like(x),))[1]
 
 
-FOURTHS = {
-    "grad four times": lambda op: vmap(grad(grad(grad(grad(op)))))(X[1:2]),
-    "hessian of hessian": lambda op: vmap(hessian(hessian(op)))(X[1:2]),
-    "create_graph": lambda op: fourth_recorded(op),
+def in_a_mode(op):
+    with Passing():
+        return recorded_times(3)(op)
+
+
+def module_of(op):
+    return torch.export.export(Module(op), (X,)).module()
+
+
+THIRDS = {
+    "create_graph": recorded_times(3),
+    "grad of grad of grad": lambda op: vmap(grad(grad(grad(op))))(X),
+    "jacfwd of hessian": lambda op: vmap(jacfwd(jacrev(jacfwd(op))))(X),
+    "forward three times": lambda op: pushed(lambda x: pushed(lambda x: pushed(op, x), x), X),
+    "autograd.grad of grad of grad": lambda op: gradient(vmap(grad(grad(op)))),
+    "create_graph of grad": lambda op: recorded_times(2)(vmap(grad(op))),
+    "dual of grad of grad": lambda op: dual(vmap(grad(grad(op))), X),
+    "dual of create_graph": dual_of_recorded,
+    "a dispatch mode": in_a_mode,
+    "compile of three": lambda op: compiled(lambda x: vmap(grad(grad(grad(op))))(x))(X),
+    "gradient of compile of two": lambda op: gradient(compiled(lambda x: vmap(grad(grad(op)))(x))),
+    "make_fx": lambda op: recorded_times(3)(make_fx(lambda x: op(x))(X)),
+    "make_fx, symbolic": lambda op: recorded_times(3)(make_fx(lambda x: op(x), tracing_mode="symbolic")(X)),
+    "three of what make_fx made": lambda op: vmap(grad(grad(grad(make_fx(lambda x: op(x))(X[0])))))(X),
+    "export": lambda op: recorded_times(3)(module_of(op)),
+    "export, strict": lambda op: recorded_times(3)(torch.export.export(Module(op), (X,), strict=True).module()),
+    "checkpoint": lambda op: recorded_times(3)(lambda x: checkpoint(op, x, use_reentrant=False)),
 }
 
 
-def fourth_recorded(op):
-    x = X[1:2].clone().requires_grad_()
-    out = op(x)
-    for _ in range(4):
-        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    return out.detach()
+@pytest.mark.parametrize("context", THIRDS)
+def test_the_third_derivative_is_right(context):
+    """Where the formula as written has NaN, too."""
+    torch.testing.assert_close(THIRDS[context](log_sigmoid()), exact(3), rtol=1e-5, atol=1e-40)
+
+
+FOURTHS = {
+    "create_graph": recorded_times(4),
+    "grad four times": lambda op: vmap(grad(grad(grad(grad(op)))))(X),
+    "hessian of hessian": lambda op: vmap(hessian(hessian(op)))(X),
+    "create_graph of grad of grad": lambda op: recorded_times(2)(vmap(grad(grad(op)))),
+    "make_fx": lambda op: recorded_times(4)(make_fx(lambda x: op(x))(X)),
+    "export": lambda op: recorded_times(4)(module_of(op)),
+}
 
 
 @pytest.mark.parametrize("context", FOURTHS)
-def test_the_fourth_derivative_is_right_or_not_finite(context):
-    found = FOURTHS[context](log_sigmoid())
-    assert not found.isfinite().all() or torch.allclose(found, FOURTHS[context](log_sigmoid_as_written), rtol=1e-4)
-    assert (found != 0).all()
+def test_the_fourth_derivative_is_right(context):
+    torch.testing.assert_close(FOURTHS[context](log_sigmoid()), exact(4), rtol=1e-5, atol=1e-40)
+
+
+FIFTHS = {
+    "create_graph": recorded_times(5),
+    "grad five times": lambda op: vmap(grad(grad(grad(grad(grad(op))))))(X),
+    "create_graph of grad of grad of grad": lambda op: recorded_times(2)(vmap(grad(grad(grad(op))))),
+    "make_fx of three, then two": lambda op: recorded_times(2)(make_fx(vmap(grad(grad(grad(op)))))(X)),
+}
+
+
+@pytest.mark.parametrize("context", FIFTHS)
+def test_the_fifth_derivative_is_that_of_the_formula_as_written(context):
+    found, right = FIFTHS[context](log_sigmoid()), exact(5)
+    torch.testing.assert_close(found[1], right[1], rtol=1e-4, atol=0)
+    torch.testing.assert_close(found, FIFTHS[context](log_sigmoid_as_written), equal_nan=True)
+
+
+def test_the_fifth_derivative_of_a_graph_is_nan():
+    assert recorded_times(5)(make_fx(lambda x: log_sigmoid()(x))(X)).isnan().all()
+
+
+AT_INFINITY = {
+    "recorded": (recorded_times(1), recorded_times(2)),
+    "func": (lambda op: vmap(grad(op))(X), lambda op: vmap(grad(grad(op)))(X)),
+    "jvp": (lambda op: jvp(op, (X,), (torch.ones(3),))[1], lambda op: vmap(jacfwd(jacfwd(op)))(X)),
+    "make_fx": tuple(lambda op, n=n: recorded_times(n)(make_fx(lambda x: op(x))(X)) for n in (1, 2)),
+    "compile": (lambda op: gradient(compiled(op)), lambda op: compiled(vmap(grad(grad(op))))(X)),
+}
+
+
+@pytest.mark.parametrize("context", AT_INFINITY)
+def test_derivatives_at_infinity_are_the_limits_everywhere(context, monkeypatch):
+    monkeypatch.setitem(globals(), "X", torch.tensor([float("inf"), float("-inf"), 0.0]))
+    first, second = AT_INFINITY[context]
+    assert first(log_sigmoid()).tolist() == [0, 1, 0.5]
+    assert second(log_sigmoid()).tolist() == [0, 0, -0.25]
 
 
 def weights_and_inputs():

@@ -194,6 +194,7 @@ def test_what_reads_a_sum_and_what_it_sums_waits(native):
             torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811

@@ -13,6 +13,8 @@ from pullback.kernels.row_source import row_source_of
 from pullback.kernels.rows import row_regions_of
 from pullback.kernels.source import source_of
 
+pytestmark = pytest.mark.slow
+
 MAIN = """
 #include <cstdio>
 #include <cstdlib>

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.jet import first_order, first_order_within, gradients, second_order
+from pullback.bind.jet import By, first_order, first_order_within, gradients
+from pullback.bind.orders import MOST, Native, Partials, native_of
 from pullback.bind.parts import replaced
 from pullback.bind.turns import Turns
 from pullback.errors import FormulaError, PullbackError
@@ -35,8 +36,9 @@ class Forms:
     """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
 
     Attributes:
-        value, first, second: functions of so many tensors; `second` in native ops, for transforms and tracers.
-        recorded: as `second`, where autograd records in plain eager mode: with derivatives of every order.
+        value, first: functions of so many tensors.
+        native: the same in native ops, for transforms and tracers, with derivatives of several orders.
+        recorded: where autograd records in plain eager mode: with derivatives of every order.
         arity: how many tensors.
         certificates: that they are from: one, or those of the formula's pointwise parts.
         rules: that they owe to, if they are made by the quick rule pass.
@@ -48,7 +50,7 @@ class Forms:
 
     value: Callable[..., Any]
     first: Callable[..., Any]
-    second: Callable[..., Any]
+    native: Native
     recorded: Callable[..., Any]
     arity: int
     certificates: tuple[Certificate, ...] = ()
@@ -79,12 +81,13 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
     found = {part: forms for part in cut.parts(dtype) if (forms := find(part.function, part.meaning)) is not None}
     if not found or not cut.is_meant():
         return None
-    value, first, second, recorded = (
+    value, first, recorded = (
         replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
-        for order in ("value", "within", "second", "recorded")
+        for order in ("value", "within", "recorded")
     )
+    native = Native(lambda order: replaced(cut, {part: forms.native.of(order) for part, forms in found.items()}, dtype))
     certificates = {c.key: c for forms in found.values() for c in forms.certificates}
-    return Forms(value, first, second, recorded, cut.arity, tuple(certificates.values()))
+    return Forms(value, first, native, recorded, cut.arity, tuple(certificates.values()))
 
 
 def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
@@ -92,23 +95,29 @@ def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
     return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
 
 
-def forms_by_rules(found: QuickForms, formula: Callable[..., Tensor], written: Callable[..., Tensor]) -> Forms:
+def forms_by_rules(
+    found: QuickForms,
+    formula: Callable[..., Tensor],
+    meaning: Meaning,
+    dtype: torch.dtype,
+    written: Callable[..., Tensor],
+) -> Forms:
     """Return the forms that the quick rule pass gives; `written` is the formula, for derivatives beyond the second."""
     value = formula if found.value is None else found.value
     arity = sum(len(by) == 1 for by in found.derivatives)
     slopes = [found.derivatives[(i,)] for i in range(arity)]
     curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
     first = first_order(value, slopes) if found.value is not None or found.steeper else formula
-    second = second_order(value, slopes, curvatures)
-    turns = Turns({(): value, **found.derivatives}, written)
+    partials = Partials({(): value, **found.derivatives}, found.drafts, meaning, dtype)
+    native, turns = native_of(partials, written), Turns(partials.find, written)
     pair = _gradients(slopes, curvatures)
-    recorded = _recorded(turns, second)
+    recorded = _recorded(turns, native)
     return Forms(
-        value, first, second, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
+        value, first, native, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
     )
 
 
-def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
+def forms_of(found: Certificate, meaning: Meaning, written: Callable[..., Tensor]) -> Forms:
     """Return the forms of a certificate; `written` is its formula, for derivatives beyond the second.
 
     Raises:
@@ -119,21 +128,21 @@ def forms_of(found: Certificate, written: Callable[..., Tensor]) -> Forms:
     _require_sound(found, dtype, made)
     value, slopes = made[()], [made[(name,)] for name in names]
     curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
-    first, second = first_order(value, slopes), second_order(value, slopes, curvatures)
-    turns = Turns({tuple(names.index(name) for name in by): form for by, form in made.items()}, written)
-    within, pair = first_order_within(value, slopes), _gradients(slopes, curvatures)
-    derivatives: dict[tuple[int, ...], Callable[..., Tensor]] = {(i,): slope for i, slope in enumerate(slopes)}
+    derivatives: dict[By, Callable[..., Tensor]] = {(i,): slope for i, slope in enumerate(slopes)}
     for by, curvature in curvatures.items():
         derivatives[by] = curvature
+    programs = {tuple(names.index(name) for name in by): form.program for by, form in found.forms.items() if by}
+    partials = Partials({(): value, **derivatives}, programs, meaning, dtype)
+    native, turns = native_of(partials, written), Turns(partials.find, written)
     return Forms(
         value,
-        first,
-        second,
-        _recorded(turns, second),
+        first_order(value, slopes),
+        native,
+        _recorded(turns, native),
         len(names),
         (found,),
-        gradients=pair,
-        within=within,
+        gradients=_gradients(slopes, curvatures),
+        within=first_order_within(value, slopes),
         derivatives=derivatives,
     )
 
@@ -146,10 +155,11 @@ def _gradients(
     return gradients(slopes), gradients(differentiable)
 
 
-def _recorded(turns: Turns, second: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _recorded(turns: Turns, native: Native) -> Callable[..., Tensor]:
     def recorded(*tensors: Tensor) -> Tensor:
-        plain = not torch.compiler.is_dynamo_compiling() and _torch.is_plain_eager()
-        return turns(*tensors) if plain else second(*tensors)
+        if torch.compiler.is_dynamo_compiling():
+            return native.made[2](*tensors)
+        return turns(*tensors) if _torch.is_plain_eager() else native.of(MOST)(*tensors)
 
     return recorded
 

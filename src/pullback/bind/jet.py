@@ -1,13 +1,23 @@
 """Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
 
-With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the quantity `s = d (f₁(a) + d f₂(a) / 2)` is 0, its
-derivative is f₁ and its second derivative f₂. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
-for bit, and these derivatives, in every transform. The third derivative, which is not carried, is ±∞ and not 0.
+With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor polynomial s = d f₁(a) + d² f₂(a) / 2 + …
+is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
+for bit, and these derivatives, in every transform. With several inputs there is a term for each partial derivative.
+
+A polynomial of order n has no derivative beyond n: that would be 0. So s also has the term 0 · d^(n + ½). It is 0 with
+n derivatives, and its next one is 0 · ∞ = NaN. (No composition of finitely many native ops is right in all orders: the
+terms of a Taylor series with the right coefficients are infinitely many.)
+
+Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
+this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x are 0: those of a
+function that tends to a number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from math import factorial, prod
 
 import torch
 from torch import Tensor
@@ -15,8 +25,7 @@ from torch import Tensor
 from pullback.bind.relaxed import cut
 
 Function = Callable[..., Tensor]
-_BEYOND = 2.5
-"""d^2.5 is 0 at 0 with two derivatives, and has no third."""
+By = tuple[int, ...]
 
 
 def first_order(value: Function, slopes: Sequence[Function]) -> Function:
@@ -45,40 +54,87 @@ def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
 def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
     """Return `first_order` for the middle of a formula: its own value is right too, where that has NaN.
 
-    There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞. Where an input is infinite its derivative is 0.
+    There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞.
+    """
+    partials: dict[By, Function] = {(i,): slope for i, slope in enumerate(slopes)}
+
+    def function(*given: Tensor) -> Tensor:
+        point = _Point(given, torch.Tensor.detach)
+        out, s = _expanded(value, partials, point)
+        return out - (s.detach() - s)
+
+    return function
+
+
+def jet(value: Function, partials: Mapping[By, Function]) -> Function:
+    """Return the native form that has the derivatives given, and NaN for those of higher order.
+
+    Args:
+        value: of the inputs.
+        partials: all partial derivatives up to some order, by positions of inputs in ascending order.
+    """
+    order = max(map(len, partials))
+
+    def function(*given: Tensor) -> Tensor:
+        point = _Point(given, cut)
+        out, s = _expanded(value, partials, point)
+        s = s + _nan_from(order + 1, _total(point.steps))
+        return out - (cut(s) - s)
+
+    return function
+
+
+class _Point:
+    """Where a function is expanded.
+
+    Attributes:
+        xs: the inputs, of one shape.
+        at: their values.
+        infinite: where these are infinite.
+        steps: 0 with derivative 1, and with derivative 0 where infinite.
     """
 
-    def function(*given: Tensor) -> Tensor:
-        xs = torch.broadcast_tensors(*given)
-        at = [x.detach() for x in xs]
-        steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
-        reached = [slope(*at).masked_fill(torch.isinf(a), 0.0) for slope, a in zip(slopes, at, strict=True)]
-        s = _total([_times(step, slope, step, 0.5) for step, slope in zip(steps, reached, strict=True)])
-        return value(*at) - (s.detach() - s)
-
-    return function
+    def __init__(self, given: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
+        self.xs = torch.broadcast_tensors(*given)
+        self.at = [stop(x) for x in self.xs]
+        self.infinite = [torch.isinf(a) for a in self.at]
+        self.steps = [torch.where(inf, 0.0, x - a) for x, a, inf in zip(self.xs, self.at, self.infinite, strict=True)]
 
 
-def second_order(
-    value: Function, slopes: Sequence[Function], curvatures: Mapping[tuple[int, int], Function]
-) -> Function:
-    """Return the native form; where an input is infinite its derivatives are 0, as a relaxed op's."""
+def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
+    """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others."""
+    factors = {by: partial(*point.at) for by, partial in partials.items()}
+    out = _with_asymptotes(value(*point.at), factors, point)
+    terms = []
+    for by, factor in factors.items():
+        steps = [point.steps[i] for i in by]
+        for i in set(by):
+            factor = factor.masked_fill(point.infinite[i], 0.0)
+        repeats = prod([factorial(by.count(i)) for i in set(by)])
+        if repeats > 1:
+            factor = factor * (1 / repeats)
+        along = _total([point.steps[i] for i in dict.fromkeys(by)])
+        terms.append(_times(steps, factor, along))
+    return out, _total(terms)
 
-    def function(*given: Tensor) -> Tensor:
-        xs = torch.broadcast_tensors(*given)
-        at = [cut(x) for x in xs]
-        steps = [_step(x, a) for x, a in zip(xs, at, strict=True)]
-        infinite = [torch.isinf(x) for x in xs]
-        s = _total(steps).pow(_BEYOND)
-        for i, step in enumerate(steps):
-            s = s + _times(step, slopes[i](*at).masked_fill(infinite[i], 0.0), step, 0.5)
-        for (i, j), curvature in curvatures.items():
-            factor = (curvature(*at) * (0.5 if i == j else 1.0)).masked_fill(infinite[i] | infinite[j], 0.0)
-            along = steps[i] if i == j else steps[i] + steps[j]
-            s = s + _times(steps[i] * steps[j], factor, along, 1.5)
-        return value(*at) - (cut(s) - s)
 
-    return function
+def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> Tensor:
+    """Return the value; where an input is infinite, as slope · input if that is the value.
+
+    The slope depends on the other inputs: it is expanded to first order.
+    """
+    lines, anywhere = [], []
+    for i, (x, a, infinite) in enumerate(zip(point.xs, point.at, point.infinite, strict=True)):
+        fits = infinite & (factors[i,] * a == out)
+        slope = torch.where(fits, factors[i,], 0.0)
+        for j, step in enumerate(point.steps):
+            mixed = factors.get((min(i, j), max(i, j)))
+            if i != j and mixed is not None:
+                grows = fits & (mixed * a == factors[j,])
+                slope = slope + torch.where(grows, torch.where(grows, mixed, 0.0) * step, 0.0)
+        lines.append(torch.where(fits, slope * torch.where(fits, x, 1.0), 0.0))
+        anywhere.append(fits)
+    return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -88,20 +144,26 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _step(x: Tensor, a: Tensor) -> Tensor:
-    """Return 0 with derivative 1; with derivative 0 where x is infinite."""
-    return torch.where(torch.isinf(x), 0.0, x - a)
-
-
-def _times(zero: Tensor, factor: Tensor, d: Tensor, power: float) -> Tensor:
-    """Return a product with 0 as 0, also where a factor is infinite.
+def _times(steps: Sequence[Tensor], factor: Tensor, along: Tensor) -> Tensor:
+    """Return a product with zeros as 0, also where a factor is infinite.
 
     There it is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and
-    no lower one; where the factor is NaN, that derivative is.
+    no lower one; where the factor is NaN, that derivative is. Beyond the second order it is NaN in both cases.
     """
+    order = len(steps)
     steep = ~torch.isfinite(factor)
+    product = reduce(torch.mul, steps) * torch.where(steep, 0.0, factor)
+    d = torch.where(steep, along, 1.0)  # elsewhere the power is taken at 1, so that no 0 · ∞ arises
+    if order > _SIGNED:
+        return product + torch.where(steep, _nan_from(order, d), 0.0)
     sign = torch.where(factor > 0, 1.0, torch.where(factor < 0, -1.0, 0.0)).to(d.dtype)
-    # elsewhere the power is taken at 1, so that no 0 · ∞ arises
-    return zero * torch.where(steep, 0.0, factor) + torch.where(
-        steep, sign * torch.where(steep, d, 1.0).pow(power), 0.0
-    )
+    return product + torch.where(steep, sign * d.pow(order - 0.5), 0.0)
+
+
+_SIGNED = 2
+"""The order up to which an infinite derivative has a sign."""
+
+
+def _nan_from(order: int, d: Tensor) -> Tensor:
+    """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on."""
+    return d.pow(order - 0.5) * 0.0

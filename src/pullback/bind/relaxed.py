@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.draws import with_one_draw
 from pullback.bind.tree import described
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
@@ -28,7 +29,11 @@ def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Ca
     Where the value of `soft` is not finite, its derivative is taken as 0. Integer and bool outputs of `hard`
     have no derivative.
 
+    If both draw random numbers, `soft` sees the draw of `hard`. The generators are then left as `hard` leaves them, as
+    by a call without a gradient; one from which `hard` does not draw, as `soft` leaves it.
+
     Raises:
+        DerivativeError: when called, if both draw and the call is traced: a graph cannot replay a generator.
         FormulaError: when called, if the two return different structures, shapes or dtypes.
     """
 
@@ -50,10 +55,10 @@ def _combined(
                 f"the derivative given for {name} would be lost: torch.jit's passes drop it. To keep it, use "
                 "torch.export."
             )
-        with torch.no_grad():
-            value = hard(*args, **kwargs)
+        relaxation, value = with_one_draw(
+            lambda: soft(*args, **kwargs), lambda: _without_grad(hard, args, kwargs), name
+        )
         values, spec = _torch.tree_leaves(value)
-        relaxation = soft(*args, **kwargs)
         relaxations, soft_spec = _torch.tree_leaves(relaxation)
         if spec != soft_spec:
             raise FormulaError(
@@ -63,6 +68,11 @@ def _combined(
         return _torch.tree_unflatten([_value_of(h, s, i, name, combine) for i, (h, s) in enumerate(pairs)], spec)
 
     return native
+
+
+def _without_grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with torch.no_grad():
+        return function(*args, **kwargs)
 
 
 def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor, Tensor], Tensor]) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
+from pullback.bind.orders import MOST
 from pullback.bind.plan import while_current
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.blank import is_plain_kind
@@ -38,7 +39,18 @@ class Stable:
             """Run while Dynamo traces."""
             return self._of(dtype) is not None
 
-        self._look_up_compiling = look_up
+        @_torch.constant_while_compiling
+        def make(dtype: torch.dtype) -> int:
+            """Run while Dynamo traces: make the native form; return how many orders it carries, 0 if there is none."""
+            forms = self._of(dtype)
+            # what is compiled is differentiated once more at most, what is exported any number of times
+            order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiations())
+            if forms is None or order > MOST:
+                return 0
+            forms.native.of(order)
+            return order
+
+        self._look_up_compiling, self._make_compiling = look_up, make
 
     def forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms for a call, if there are any for tensors like these."""
@@ -58,15 +70,22 @@ class Stable:
             forms = self._of(dtype)
         return None if forms is None or forms.arity != len(args) else forms
 
-    def native_forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
-        """Return the stable forms where they stand for the formula in transforms and tracers.
+    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """Return what computes the formula in transforms and tracers, if that is not the formula as written.
 
-        Not for derivatives of third order by transforms, which they do not carry, nor where torch.jit's passes
-        would drop what they are made of: there the formula stands as written, and is right.
+        It is as written for derivatives of higher order than native forms carry, and where torch.jit's passes would
+        drop what these are made of.
         """
-        if not torch.compiler.is_dynamo_compiling() and (_torch.is_jit_tracing() or _torch.differentiations() > 2):
+        if not torch.compiler.is_dynamo_compiling() and _torch.is_jit_tracing():
             return None
-        return self.forms(args, kwargs)
+        forms = self.forms(args, kwargs)
+        if forms is None:
+            return None
+        if torch.compiler.is_dynamo_compiling():
+            order = self._make_compiling(args[0].dtype)
+            return forms.native.made[order] if order else None  # on which Dynamo then guards
+        order = _order(args)
+        return forms.native.of(order) if order else None
 
     def use(self, *found: Certificate) -> None:
         """Use a certificate from now on, or those of the formula's parts, all for one dtype.
@@ -82,7 +101,7 @@ class Stable:
 
             def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
                 certificate = given.get(key_of(meaning, dtype))
-                return None if certificate is None else forms_of(certificate, self._written(formula, reads))
+                return None if certificate is None else forms_of(certificate, meaning, self._written(formula, reads))
 
             forms = _torch.apart(lambda: forms_by(self._formula, dtype, find))
             if forms is None:
@@ -156,16 +175,12 @@ class Stable:
                 path = certificate.cached(key) if place.is_dir() else place
                 try:
                     for found in certificate.load(path, key):
-                        return forms_of(found, written)
-                except (
-                    ValueError,
-                    OSError,
-                    PullbackError,
-                ) as error:  # the file may be anybody's
+                        return forms_of(found, meaning, written)
+                except (ValueError, OSError, PullbackError) as error:  # the file may be anybody's
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             # the parts of a formula are not tried: its first call would wait for each
             quick = quick_forms(formula, meaning, dtype) if formula is self._formula else None
-            return None if quick is None else forms_by_rules(quick, formula, written)
+            return None if quick is None else forms_by_rules(quick, formula, meaning, dtype, written)
 
         with unnoticed():
             # a formula is cut into parts, which takes a while, only for certificates of them
@@ -173,6 +188,14 @@ class Stable:
 
     def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
         return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
+
+
+def _order(args: Sequence[Tensor]) -> int:
+    """Return how many orders of derivatives may be taken of a call; 0 for more than native forms carry."""
+    known = _torch.differentiations()
+    if _torch.is_recorded() or any(_torch.requires_grad_below(x) for x in args):
+        return MOST if known <= MOST - 2 else 0  # a graph, or autograd, may be differentiated any number of times
+    return max(1, known) if known <= MOST else 0
 
 
 def _holds(place: Path) -> bool:

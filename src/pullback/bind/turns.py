@@ -1,12 +1,12 @@
-"""Derivatives that have stable forms, one after another, in plain eager mode; those beyond, as autograd takes them.
+"""Derivatives that have forms, one after another, in plain eager mode; those beyond, as autograd takes them.
 
-A jet (`jet`) carries two orders and has no third. Where autograd records, the next derivative is asked for when it is
-needed: that of the second is then the third derivative of the formula as written.
+A native form (`jet`) carries a fixed number of orders. Where autograd records, the next derivative is asked for when it
+is needed: that of the last form is then the derivative of the formula as written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +23,12 @@ class Turns:
     """A function of tensors of one shape, and its derivatives.
 
     Args:
-        forms: of the value and of the derivatives that have one.
+        form: returns that of the value or of a derivative, if it has one.
         written: the formula, which autograd differentiates further.
     """
 
-    def __init__(self, forms: Mapping[By, Function], written: Function) -> None:
-        self.forms, self._written = forms, written
+    def __init__(self, form: Callable[[By], Function | None], written: Function) -> None:
+        self.form, self._written = form, written
 
     def __call__(self, *given: Tensor) -> Tensor:
         """Return the value, of which autograd takes derivatives in plain eager mode."""
@@ -36,11 +36,12 @@ class Turns:
 
     def of(self, by: By, xs: Sequence[Tensor]) -> Tensor:
         """Return a derivative; where autograd records, one that it can differentiate further."""
-        if by in self.forms:
+        form = self.form(by)
+        if form is not None:
             if not torch.is_grad_enabled():
-                return self.forms[by](*xs)
+                return form(*xs)
             if _torch.is_plain_eager():
-                out: Tensor = _apply(self, by, *xs)
+                out: Tensor = _apply(self, form, by, *xs)
                 return out
         return self._as_written(by, xs)
 
@@ -63,17 +64,17 @@ class _Turn(torch.autograd.Function):
     """One derivative, whose gradient is the next."""
 
     @staticmethod
-    def forward(ctx: Any, turns: Turns, by: By, *xs: Tensor) -> Tensor:
+    def forward(ctx: Any, turns: Turns, form: Function, by: By, *xs: Tensor) -> Tensor:
         ctx.turns, ctx.by = turns, by
         ctx.save_for_backward(*xs)
-        return turns.forms[by](*xs)
+        return form(*xs)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         xs, by = ctx.saved_tensors, ctx.by
-        wanted = ctx.needs_input_grad[2:]
+        wanted = ctx.needs_input_grad[3:]
         gs = [g * ctx.turns.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]
-        return (None, None, *gs)
+        return (None, None, None, *gs)
 
 
 _apply = _torch.plain_apply(_Turn)

@@ -18,6 +18,7 @@ from pullback import _torch
 from pullback.errors import FormulaError, is_fault
 from pullback.graph.bits import cross_as_bits
 from pullback.graph.choices import by_comparisons
+from pullback.graph.decisions import ancestors, decides, round_before_choices
 from pullback.graph.extents import kind_of
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
@@ -190,27 +191,29 @@ def _cut(
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
     recompute = recompute and not mutates(graph)
     bits = bits and recompute
-    if bits:
+    if recompute:
         by_comparisons(graph, inputs)
     results: Any = graph.output_node().args[0]
     outputs, gradients = results
+    round_before_choices(graph, outputs)
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
-    ahead = _ancestors([*outputs, *checks])
+    ahead = ancestors([*outputs, *checks])
     for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
-    early = early_of(later, cotangents) if bits else set()
+    early = early_of(later, cotangents) if recompute else set()
     later = [node for node in later if node not in early]
-    read = [a for node in later for a in node.all_input_nodes] + [g for g in gradients if isinstance(g, fx.Node)]
     known = {*ahead, *inputs, *early}
-    borders = [a for a in dict.fromkeys(read) if a in known and a.op != "get_attr"]
+    read = [(a, decides(node, a)) for node in later for a in node.all_input_nodes if a in known]
+    read += [(g, False) for g in gradients if g in known]
+    borders = [a for a in dict.fromkeys(a for a, _ in read) if a.op != "get_attr"]
     again: set[fx.Node] = set()
     if recompute and any(node not in inputs for node in borders):
-        kept = chosen(inputs, outputs, borders, early if bits else None)
+        kept = chosen(inputs, outputs, read, early, bits)
         borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
-    ahead |= _ancestors(computed)
+    ahead |= ancestors(computed)
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
     body = [node for node in graph.nodes if node in again or node in later or (node.op == "get_attr" and node in ahead)]
     backward = _part(joint, [*borders, *cotangents], body, list(gradients))
@@ -291,17 +294,6 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
     for node in graph.nodes:
         if node.op == "call_function" and _torch.is_view(node.target) and found.intersection(node.all_input_nodes):
             found.add(node)
-    return found
-
-
-def _ancestors(nodes: Sequence[Any]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    stack = [node for node in nodes if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node not in found and node.op != "placeholder":
-            found.add(node)
-            stack.extend(node.all_input_nodes)
     return found
 
 

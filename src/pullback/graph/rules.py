@@ -100,7 +100,7 @@ def _small(a: Any) -> Any:
 
 def _reduced(x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Shape:
     dims = [dim] if isinstance(dim, int) else dim or range(x.dim())
-    gone = {range(x.dim())[d] for d in dims}
+    gone = {range(x.dim() or 1)[d] for d in dims}  # a number may be reduced over dimension 0 or −1
     if len(gone) != len(dims):
         raise UnknownError
     return [1 if d in gone else n for d, n in enumerate(x.shape) if keepdim or d not in gone]
@@ -138,14 +138,14 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Shape:
 
 
 def _gathered(x: Tensor, dim: int, index: Tensor, **_: Any) -> Shape:
-    at = range(x.dim())[dim]
+    at = range(x.dim() or 1)[dim]
     if x.dim() != index.dim() or any(index.shape[d] > n for d, n in enumerate(x.shape) if d != at):
         raise UnknownError
     return index.shape
 
 
 def _scattered(x: Tensor, dim: int, index: Tensor, value: Any) -> Shape:
-    if isinstance(value, Tensor) or index.shape[dim] > x.shape[dim]:
+    if isinstance(value, Tensor) or not x.dim() or not index.dim() or index.shape[dim] > x.shape[dim]:
         raise UnknownError
     _gathered(x, dim, index)
     return x.shape

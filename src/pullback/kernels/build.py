@@ -120,18 +120,25 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         path = folder / f"{key}.so"
         if not caches.is_private(folder):
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
-        if path.exists():
-            try:
-                return ctypes.CDLL(str(path))
-            except OSError:  # damaged: made again
-                pass
+        if (library := _opened(path)) is not None:
+            return library
         from filelock import FileLock  # here, since it takes a while and a kernel that is there needs none
 
         with FileLock(str(folder / f"{key}.lock")):
+            if (library := _opened(path)) is not None:  # another process held the lock to compile it
+                return library
             _compile(source, path)
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError) as error:  # there may be no home
         raise RunnerError(f"kernels cannot be kept: {error}") from error
+
+
+def _opened(path: Path) -> ctypes.CDLL | None:
+    """Load a compiled kernel; `None` if it is missing or damaged."""
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
+        return None
 
 
 def _compile(source: str, path: Path) -> None:

@@ -9,10 +9,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from pullback.numerics.derive import derivative
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import working
 from pullback.numerics.nans import shown
 from pullback.numerics.term import Term, parse, show
+from pullback.numerics.tidy import tidy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,20 @@ class Program:
             value = torch.where(evaluate(self.branch, narrow, known[0]) <= piece.upper, made, value)
         assert value is not None, "a program has a piece"
         return value
+
+    def derivative(self, by: str) -> Program:
+        """Return the program of a partial derivative: that of each piece, with the same thresholds.
+
+        Raises:
+            DerivativeError: if the table has no derivative for an op on the way.
+        """
+        pieces = [
+            Piece(
+                p.body.derivative(by) if isinstance(p.body, Program) else tidy(derivative(p.body, by)), p.upper, p.wide
+            )
+            for p in self.pieces
+        ]
+        return Program(self.branch, tuple(pieces))
 
     def branches(self) -> Iterator[Term]:
         """Yield the terms that are compared with thresholds."""

@@ -1,0 +1,192 @@
+"""One draw of random numbers for two formulas: the second meets the states of the generators that the first met.
+
+A generator's state cannot be saved and replayed inside a graph. Where both formulas draw and a tracer records them, the
+call is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pullback import _torch
+from pullback.errors import DerivativeError
+
+RANDOM = frozenset(
+    [
+        "alpha_dropout",
+        "bernoulli",
+        "binomial",
+        "cauchy",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "exponential",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "fractional_max_pool2d",
+        "fractional_max_pool2d_with_indices",
+        "fractional_max_pool3d",
+        "fractional_max_pool3d_with_indices",
+        "geometric",
+        "gru",
+        "gumbel_softmax",
+        "log_normal",
+        "lstm",
+        "miopen_rnn",
+        "multi_head_attention_forward",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "pca_lowrank",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random",
+        "randperm",
+        "rnn_relu",
+        "rnn_tanh",
+        "rrelu",
+        "rrelu_with_noise",
+        "scaled_dot_product_attention",
+        "svd_lowrank",
+        "uniform",
+    ]
+)
+"""Functions of `torch`, `torch.nn.functional` and tensors that may draw; those in place end in an underscore."""
+_RANDOM = RANDOM | {f"{name}_" for name in RANDOM}
+
+
+def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str) -> tuple[Any, Any]:
+    """Call two functions, the second with the random numbers that the first has drawn.
+
+    Each generator is left as the second leaves it: after one evaluation. One that the second does not use is left as
+    the first leaves it, so that the next call draws other numbers.
+
+    Raises:
+        DerivativeError: if both draw and a tracer records them, or the device has no generator that is known.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return _while_compiling(first, second, name)
+    with _Draws(name) as draws:
+        one = first()
+    if not draws.states:
+        return one, second()
+    if _torch.is_recorded():
+        with _Draws(name) as again:
+            other = second()
+        if again.states:
+            raise _recorded(name)
+        return one, other
+    after = {g: g.get_state() for g in draws.states}
+    for g, state in draws.states.items():
+        g.set_state(state)
+    other = second()
+    for g, state in draws.states.items():
+        if _same(g.get_state(), state):
+            g.set_state(after[g])
+    return one, other
+
+
+def _while_compiling(first: Callable[[], Any], second: Callable[[], Any], name: str) -> tuple[Any, Any]:
+    drawn: list[str] = []
+    with _Named(drawn):
+        one = first()
+    again: list[str] = []
+    with _Named(again):
+        other = second()
+    if drawn and again:
+        _refuse(name)
+    return one, other
+
+
+@_torch.constant_while_compiling
+def _refuse(name: str) -> None:
+    """Raise while Dynamo traces: an exception of the traced code itself would be a graph break."""
+    raise _recorded(name)
+
+
+def _recorded(name: str) -> DerivativeError:
+    return DerivativeError(
+        f"{name} and its relaxation both draw random numbers. In a graph these would differ, since torch.compile, "
+        "torch.export and make_fx record no generator's state: the derivative would be that of another draw. Draw "
+        "outside and pass the random numbers as an argument, or call the op outside of what is traced."
+    )
+
+
+def _same(state: Tensor, other: Tensor) -> bool:
+    with _torch.outside_modes():
+        return torch.equal(state, other)
+
+
+def _of_cuda(device: torch.device) -> torch.Generator:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
+_DEFAULT: dict[str, Callable[[torch.device], torch.Generator]] = {
+    "cpu": lambda device: torch.default_generator,
+    "cuda": _of_cuda,
+}
+"""Generators of ops that are given none, by the type of device."""
+
+
+class _Draws(_torch.DispatchMode):
+    """Saves the state of each generator before its first draw.
+
+    Attributes:
+        states: by generator.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.states: dict[torch.Generator, Tensor] = {}
+        self._name = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            generator = kwargs.get("generator")
+            if generator is None:
+                generator = self._default(_device_of(args, kwargs))
+            if generator is not None and generator not in self.states:
+                self.states[generator] = generator.get_state()
+        return func(*args, **kwargs)
+
+    def _default(self, device: torch.device) -> torch.Generator | None:
+        if device.type == "meta":
+            return None
+        if device.type in _DEFAULT:
+            return _DEFAULT[device.type](device)
+        raise DerivativeError(
+            f"{self._name} draws random numbers on {device}, whose generator cannot be replayed for its relaxation: "
+            "draw outside and pass the random numbers as an argument."
+        )
+
+
+def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    tensors = [a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, Tensor)]
+    return tensors[0].device if tensors else torch.device(kwargs.get("device") or "cpu")
+
+
+class _Named(TorchFunctionMode):
+    """Notes the names of calls that may draw: Dynamo traces no dispatch mode."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _RANDOM:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))

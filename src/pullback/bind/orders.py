@@ -1,0 +1,123 @@
+"""The native forms of a formula, for each number of orders: beyond the stable forms, by the derivatives of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import combinations_with_replacement
+
+import torch
+from torch import Tensor
+
+from pullback.bind.jet import By, Function, jet
+from pullback.errors import DerivativeError
+from pullback.numerics.derive import derivative
+from pullback.numerics.emit import emit
+from pullback.numerics.meant import Meaning
+from pullback.numerics.piecewise import Program
+from pullback.numerics.quick import Draft
+from pullback.numerics.term import Term, topological, variables
+from pullback.numerics.tidy import tidy
+
+MOST = 4
+"""Orders that a native form carries."""
+_MOST_TERMS = 2000
+"""Of a derivative that is made here; beyond, the formula stands as written."""
+
+
+class Native:
+    """The native forms of a formula, by the number of orders that they carry (`jet`).
+
+    A transform or tracer may differentiate what it sees more often than is known when the op is called, and each order
+    has its price: so there is one for each number.
+
+    Attributes:
+        made: those that were asked for. Dynamo looks here, since it cannot make them.
+    """
+
+    def __init__(self, make: Callable[[int], Function]) -> None:
+        self._make = make
+        self.made: dict[int, Function] = {2: make(2)}
+
+    def of(self, order: int) -> Function:
+        """Return the native form that carries so many orders."""
+        if order not in self.made:
+            self.made[order] = self._make(order)
+        return self.made[order]
+
+
+class Partials:
+    """The partial derivatives of a formula.
+
+    Args:
+        forms: of the value, and of the first and second order.
+        sources: what those of the second order are made of.
+        meaning: of the formula.
+        dtype: of the inputs.
+    """
+
+    def __init__(
+        self, forms: Mapping[By, Function], sources: Mapping[By, Program | Draft], meaning: Meaning, dtype: torch.dtype
+    ) -> None:
+        self._forms, self._sources = dict(forms), dict(sources)
+        self._meaning, self._dtype = meaning, dtype
+
+    def up_to(self, order: int) -> dict[By, Function]:
+        """Return all up to an order.
+
+        Raises:
+            DerivativeError: if one cannot be made.
+        """
+        n = range(len(self._meaning.variables))
+        return {by: self.of(by) for k in range(1, order + 1) for by in combinations_with_replacement(n, k)}
+
+    def find(self, by: By) -> Function | None:
+        """Return one, if native forms carry its order and it can be made."""
+        try:
+            return self.of(by) if len(by) <= MOST else None
+        except DerivativeError:
+            return None
+
+    def of(self, by: By) -> Function:
+        """Return the value or a partial derivative.
+
+        Raises:
+            DerivativeError: if it cannot be made.
+        """
+        if by not in self._forms:
+            source, names = self._source(by), self._meaning.variables
+            program = source if isinstance(source, Program) else source.program
+            # the derivative of x·y by y may be a number where y is NaN
+            read = {name for term, _ in program.terms() for name in variables(term)}
+            label = " ".join((self._meaning.name, *(names[i] for i in by)))
+            self._forms[by] = emit(program, names, self._dtype, label, set(names) - read)
+        return self._forms[by]
+
+    def _source(self, by: By) -> Program | Draft:
+        if by not in self._sources:
+            try:
+                source = self._source(by[:-1]).derivative(self._meaning.variables[by[-1]])
+            except DerivativeError:  # a form may be made of ops that formulas are not
+                source = Program.of(self._as_written(by))
+            terms = source.terms() if isinstance(source, Program) else [(source.term, source.wide)]
+            if sum(len(topological([term])) for term, _ in terms) > _MOST_TERMS:
+                raise DerivativeError(f"the derivative of order {len(by)} of {self._meaning.name} is too long.")
+            self._sources[by] = source
+        return self._sources[by]
+
+    def _as_written(self, by: By) -> Term:
+        term = self._meaning.term
+        for i in by:
+            term = tidy(derivative(term, self._meaning.variables[i]))
+        return term
+
+
+def native_of(partials: Partials, written: Callable[..., Tensor]) -> Native:
+    """Return the native forms of a formula; `written` is the formula, for orders that cannot be made."""
+
+    def make(order: int) -> Function:
+        try:
+            return jet(partials.of(()), partials.up_to(order))
+        except DerivativeError:
+            return written
+
+    return Native(make)

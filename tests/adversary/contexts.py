@@ -15,6 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from tests.adversary.program import Program, widened
 
 Observed = dict[str, Any]
+WIDER = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
 
 
 @dataclass(frozen=True)
@@ -345,10 +351,9 @@ def checkpointed(side: Side, reentrant: bool = False) -> Observed:
 
 def packed(side: Side, how: str = "same") -> Observed:
     """Hooks that pack what is saved: in float64 and back, in float64 and not back, in a copy with other strides."""
-    wider = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
 
     def pack(x: Tensor) -> Any:
-        return x.dtype, x.detach().to(wider.get(x.dtype, x.dtype), copy=True)
+        return x.dtype, x.detach().to(WIDER.get(x.dtype, x.dtype), copy=True)
 
     def unpack(kept: Any) -> Tensor:
         dtype, x = kept
@@ -427,8 +432,8 @@ def written(side: Side, name: str, how: str = "add") -> Observed:
             x.add_(1)
         elif how == "smaller":
             x.data = x.data.flatten()[: max(x.numel() // 2, 1)].clone()
-        elif how == "narrower":
-            x.data = x.data.to(torch.bfloat16 if x.dtype != torch.bfloat16 else torch.float32)
+        elif how == "recast":  # to a dtype that holds the same numbers
+            x.data = x.data.to(WIDER.get(x.dtype, torch.float32))
         elif how == "strided":
             x.data = torch.stack([x.data] * 2, -1)[..., 0]
     return _gradients(outs, leaves_of(inputs))

@@ -98,6 +98,7 @@ def _numbers(shape: list[str], dtype: str, kind: str) -> str:
         "positive": f"(torch.rand({s}) + 0.5)",
         "large": f"(torch.randn({s}) * 30)",
         "small": f"(torch.randn({s}) * 1e-3)",
+        "special": f"(torch.randint(-2, 3, {s}) / torch.randint(0, 4, {s}))",  # infinities, NaN and zeros among them
     }[kind]
     if dtype.startswith("complex"):
         return f"torch.complex({made}, {made}){'' if dtype == 'complex64' else '.to(torch.complex128)'}"
@@ -131,7 +132,7 @@ def _inputs(draw: Draw, names: list[str]) -> dict[str, str]:
         if i:
             others = ("float32", "bfloat16", "float64", "float16", "int32", "uint8")
             dtype = draw.of((main, main, main, "bool", "int64", draw.of(others)))
-        kind = draw.of(("normal", "normal", "halves", "positive", "large", "small"))
+        kind = "special" if draw.rarely(16) else draw.of(("normal", "normal", "halves", "positive", "large", "small"))
         if dtype == "bool":
             kind = draw.of(("0.5", "1", "0"))
         made = _tensor(draw, shape, dtype, kind)
@@ -297,7 +298,7 @@ def _context(draw: Draw, sizes: dict[str, int], leaves: list[str]) -> str:
             others.append(sizes | {name: draw.of([s for s in SIZES if s < 70]) for name in sizes if draw.number(2)})
         return f"sizes({', '.join(map(str, others))})"
     if kind == 7:
-        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'narrower', 'strided'))!r})"
+        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'recast', 'strided'))!r})"
     if kind == 8:
         return f"subset({draw.of(leaves)!r})"
     return "backward()"
@@ -331,6 +332,8 @@ def _trial(draw: Draw, backend: str) -> Trial:
     making = draw.of(["derived"] * 6 + list(MAKINGS))
     if making == "ruled":
         packing = "arguments"
+        if re.search("rand|dropout|bernoulli|rrelu", text):
+            making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
     program = Program(program.inputs, text, sizes, packing, program.seed)
     leaves = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
     contexts = [_context(draw.part(32), sizes, leaves) for _ in range(1 + draw.number(3))]

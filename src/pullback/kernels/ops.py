@@ -25,7 +25,7 @@ STORED = {
     torch.float64: "double",
     torch.bfloat16: "bfloat",
     torch.float16: "half",
-    torch.bool: "bool",
+    torch.bool: "boolean",
 }
 
 _UNARY = (

@@ -228,10 +228,10 @@ def _seen(see, function, tensors):
     return [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in found.outputs], found.obstacle
 
 
-@pytest.mark.parametrize("shard", range(2))
+@pytest.mark.parametrize("shard", range(5))
 def test_blank_tensors_see_what_fake_ones_see(shard):
     known = 0
-    for name, entry in list(entries().items())[shard::2]:
+    for name, entry in list(entries().items())[shard::5]:
         for function, tensors in samples(entry):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -241,4 +241,4 @@ def test_blank_tensors_see_what_fake_ones_see(shard):
                     continue
                 assert not found or found == _seen(_by_fakes, function, tensors), name
                 known += bool(found)
-    assert known > 200
+    assert known > 80

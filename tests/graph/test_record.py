@@ -251,3 +251,22 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy", "networkx"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "reduced",
+    [
+        lambda x: x.amax(-1),
+        lambda x: x.sum(0, keepdim=True),
+        lambda x: x.exp().logsumexp(-1),
+        lambda x: x.softmax(-1),
+        lambda x: torch.gather(x, 0, torch.zeros((), dtype=torch.int64)),
+    ],
+)
+def test_a_number_may_be_reduced_over_its_last_dimension(reduced):
+    x = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    op = pullback.function(stable=False)(lambda x: reduced(x) * x)
+    ours, theirs = op(x), reduced(x) * x
+    assert torch.equal(ours, theirs)
+    gradients = [torch.autograd.grad(out, x)[0] for out in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)

@@ -4,15 +4,21 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 25
 
-.PHONY: help demo test docs format clean
+MINUTES ?= 30
+
+.PHONY: help demo test test-all fuzz docs format clean
 
 help:
-	@echo "make demo    audit a few custom autograd functions (and write report.html), then make and train them"
-	@echo "make test    formatting, lint, types and tests: what CI runs"
-	@echo "make docs    these pages as a site, in site/: open site/index.html"
-	@echo "make format  format the code and mend what the linter can"
-	@echo "make clean   remove .venv, caches and build products"
+	@echo "make demo      audit a few custom autograd functions (and write report.html), then make and train them"
+	@echo "make test      formatting, lint, types and the tests, without those marked slow: 10 minutes on 2 cores"
+	@echo "make test-all  the tests that 'make test' leaves out: 45 minutes; CI runs both"
+	@echo "make fuzz      random formulas against PyTorch, for MINUTES=30, from a seed that it prints"
+	@echo "make docs      these pages as a site, in site/: open site/index.html"
+	@echo "make format    format the code and mend what the linter can"
+	@echo "make clean     remove .venv, caches and build products"
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -22,7 +28,13 @@ test: $(STAMP)
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP)
+	$(PYTEST) -m slow
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.adversary.fuzz --minutes $(MINUTES) $(FUZZ)
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -9,13 +9,19 @@ backend="native"`), with searched forms (*wide*: `--wide`), the formula under ea
 `torch.compile` of the formula, warm, `torch.sigmoid` of the same size, and a copy of the bytes that have to be moved.
 The compiled functions alone, on outputs that are there, are timed apart: what a round trip takes beyond them is
 overhead.
+
+The largest size is measured twice: as it comes, where our kernels alone ask for large pages, and in another process
+with `THP_MEM_ALLOC_ENABLE=1`, where PyTorch's allocator asks for them too, and every peer has them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", help="formulas with this in their names")
     parser.add_argument("--plot", type=Path, help="draw time over size (matplotlib)")
     parser.add_argument("--brief", type=Path, help="put a small table between the marks of this page")
+    parser.add_argument("--large-pages", action="store_true", help="the largest size alone, with them for all")
     parser.add_argument("--from", dest="taken", type=Path, help="an earlier --json, in place of measuring")
 
 
@@ -41,7 +48,8 @@ def measured(case: Case, options: argparse.Namespace) -> list[Row]:
     """Measure one formula at every size."""
     ops = ops_of(case, options.wide)
     rows = []
-    for n in QUICK_SIZES if options.quick else SIZES:
+    sizes = QUICK_SIZES if options.quick else SIZES
+    for n in sizes[-1:] if options.large_pages else sizes:
         inputs = case.inputs(n, options.device)
         calls = calls_of(case, ops, inputs, compiled=not options.quick)
         with torch.no_grad():
@@ -51,13 +59,26 @@ def measured(case: Case, options: argparse.Namespace) -> list[Row]:
                 calls[f"{name} alone"] = alone
         calls["sigmoid alone"] = sigmoid_alone(n, options.device)
         seconds = medians(calls, options)
-        rows.append({"formula": case.label, "one_input": case.is_one_input, "n": n, "seconds": seconds})
-        print(f"{case.label}, n = {size(n)}: {ratio(seconds['op'], seconds['sigmoid'])}", file=sys.stderr)
+        row = {"formula": case.label, "one_input": case.is_one_input, "n": n, "large_pages": options.large_pages}
+        rows.append({**row, "seconds": seconds})
+        print(f"{case.label}, n = {size(rows[-1])}: {ratio(seconds['op'], seconds['sigmoid'])}", file=sys.stderr)
     return rows
 
 
-def size(n: int) -> str:
-    return str(n) if n < SMALL else f"2^{n.bit_length() - 1}"
+def with_large_pages() -> list[Row]:
+    """Measure the largest size in another process, whose allocator asks for large pages: it reads that as it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "found.json")
+        run = [sys.executable, *sys.argv, "--large-pages", "--json", str(path)]  # the last --json holds
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"THP_MEM_ALLOC_ENABLE": "1"})
+        rows: list[Row] = json.loads(path.read_text())["found"]
+        return rows
+
+
+def size(row: Row) -> str:
+    """Return the size of a row in words."""
+    n = row["n"]
+    return (str(n) if n < SMALL else f"2^{n.bit_length() - 1}") + ", large pages for all" * row["large_pages"]
 
 
 BARS = [  # what, over what, and of each n the floor and the goal
@@ -92,13 +113,13 @@ def figure(row: Row, what: str, over: str) -> float | None:
 
 def summary(rows: list[Row]) -> str:
     """Return the figures that the floors and goals are for: median and worst of the formulas."""
-    sizes = sorted({row["n"] for row in rows})
+    sizes = {size(row): row["n"] for row in rows}
     lines = []
     for what, over, bars in BARS:
         one_input = over.startswith("sigmoid")
         cells = []
-        for n in sizes:
-            of = [row for row in rows if row["n"] == n and (row["one_input"] or not one_input)]
+        for name, n in sizes.items():
+            of = [row for row in rows if size(row) == name and (row["one_input"] or not one_input)]
             found = [f for row in of if (f := figure(row, what, over)) is not None]
             text = f"{median(found):.2f}, {max(found):.2f}" if found else "–"
             floor, goal = bars.get(n, (None, None))
@@ -106,7 +127,7 @@ def summary(rows: list[Row]) -> str:
             cells.append(f"{text} ({limits})" if found and limits else text)
         if any(cell != "–" for cell in cells):
             lines.append([f"{what} / {over}" + (", one input" if one_input else ""), *cells])
-    head = ["median, worst (floor; goal)", *(f"n = {size(n)}" for n in sizes)]
+    head = ["median, worst (floor; goal)", *(f"n = {name}" for name in sizes)]
     return table(head, lines)
 
 
@@ -123,7 +144,7 @@ def details(rows: list[Row]) -> str:
     for row in rows:
         cells = ["–" if (f := figure(row, *p)) is None else ratio(f, 1) for p in shown]
         kernels = row["seconds"].get("written alone"), row["seconds"]["sigmoid alone"]
-        lines.append([f"{row['formula']}, {size(row['n'])}", *cells, ratio(*kernels)])
+        lines.append([f"{row['formula']}, {size(row)}", *cells, ratio(*kernels)])
     return table(["", *(f"{what} / {over}" for what, over in shown), "written alone / sigmoid's"], lines)
 
 
@@ -135,7 +156,7 @@ def brief(rows: list[Row]) -> str:
         [names.get(over, "`torch.compile`"), *(ratio(row["seconds"]["op"], row["seconds"][over]) for row in of)]
         for over in ("sigmoid", "eager", "hand", "compile")
     ]
-    return table(["time over that of", *(f"n = {size(row['n'])}" for row in of)], lines)
+    return table(["time over that of", *(f"n = {size(row)}" for row in of)], lines)
 
 
 def main() -> None:
@@ -147,6 +168,11 @@ def main() -> None:
             cases = [case for case in CASES if not options.only or options.only in case.label]
             cases = cases[:: len(cases) - 1 or 1] if options.quick else cases  # the first and the last
             rows = [row for case in cases for row in measured(case, options)]
+            if options.large_pages:
+                options.plot = options.brief = options.write = None  # that is left to who started this process
+            else:
+                labels = [case.label for case in cases]
+                rows = sorted([*rows, *with_large_pages()], key=lambda row: labels.index(row["formula"]))
         if options.plot:
             from kernels_plot import draw
 

@@ -31,7 +31,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    of = [row for row in rows if row["formula"] == rows[0]["formula"]]
+    of = [row for row in rows if row["formula"] == rows[0]["formula"] and not row["large_pages"]]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for peer, label in SHOWN.items():
         has = [row for row in of if peer in row["seconds"] and (peer != "copy" or row["n"] >= FEW)]

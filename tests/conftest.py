@@ -9,7 +9,7 @@ import torch
 
 from pullback.bind import node
 from pullback.errors import RunnerError
-from pullback.kernels import build, headers
+from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
 
 # eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
@@ -19,10 +19,29 @@ set_backend(BACKEND)
 # tests compile it, and use it, where they ask for it (`on`, below); "wait" has all of them use it
 os.environ.setdefault("PULLBACK_NODE", "off")
 
+os.environ["PULLBACK_STRICT"] = "1"  # a fault of ours is raised, here and in what tests start
+
+COMPILED = ("kernels", "headers", "nodes")
+"""The kinds of cache entries that are addressed by everything they depend on."""
+
 torch.set_num_threads(1)  # before any operation: a forked child of a process that ran threaded ones can hang
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+CPU_SECONDS = 20
+"""Limit on a test that is not marked slow. The rule is 5 s; slow or busy processors get four times that."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that uses too much CPU time, its own and its children's. A loaded machine does not stretch that."""
+    before = sum(os.times()[:4])
+    yield
+    seconds = sum(os.times()[:4]) - before
+    if seconds > CPU_SECONDS and item.get_closest_marker("slow") is None:
+        pytest.fail(f"took {seconds:.0f} s of CPU time: make it faster, or mark it slow", pytrace=False)
 
 
 @pytest.fixture(autouse=True)
@@ -47,21 +66,30 @@ def _forget_modules_of_temporary_files():
             del sys.modules[name]
 
 
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path, monkeypatch):
-    """What a test keeps is gone after it, and nothing is read that the user keeps."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="session")
-def _headers(tmp_path_factory):
-    return tmp_path_factory.mktemp("headers")
+def shared_cache(tmp_path_factory):
+    """Folder of everything that tests compile, one for all workers: its entries are addressed by content."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    for kind in COMPILED:
+        (folder / kind).mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def _headers_of_all(_headers, monkeypatch):
-    """What all kernels include is compiled once for all tests: it is the same, and large."""
-    monkeypatch.setattr(headers, "folder", lambda: _headers)
+def _cache_of_its_own(shared_cache, tmp_path, monkeypatch):
+    """Give each test a cache of its own, except for compiled code, which all tests share. It lies beside `tmp_path`."""
+    home = tmp_path.with_name(f"{tmp_path.name}-cache")
+    (home / "pullback").mkdir(parents=True, mode=0o700)
+    for kind in COMPILED:
+        (home / "pullback" / kind).symlink_to(shared_cache / kind)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+
+
+@pytest.fixture
+def empty_cache(_cache_of_its_own, tmp_path, monkeypatch):
+    """A cache that shares nothing, for tests of the cache itself."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty_cache"))
 
 
 @pytest.fixture
@@ -76,7 +104,7 @@ def native():
 
 
 @pytest.fixture(scope="session")
-def _node(tmp_path_factory):
+def _node(shared_cache):
     """The module in C++ that small calls run in, compiled once."""
     try:
         build.require()
@@ -84,7 +112,7 @@ def _node(tmp_path_factory):
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         if "PULLBACK_CACHE_DIR" not in os.environ:
-            patch.setenv("PULLBACK_CACHE_DIR", str(tmp_path_factory.mktemp("node")))
+            patch.setenv("PULLBACK_CACHE_DIR", str(shared_cache))
         if not node.EXTENSION.wait():
             pytest.skip(f"the node cannot be compiled here: {node.EXTENSION.trouble() or 'Python has no headers'}")
 

@@ -1,9 +1,16 @@
 """The benchmarks of kernels run; what they measure is not looked at."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from pullback.check.rules import all_rules
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.load import base_names
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -20,13 +27,16 @@ def quick(script, tmp_path, *options):
 def test_kernels_are_measured_beside_their_peers(tmp_path):
     rows = quick("kernels.py", tmp_path, "--only", "sin²")
     assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()
+    assert [(row["n"], row["large_pages"]) for row in rows] == [(8, False), (2**12, False), (2**12, True)]
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_measured(tmp_path):
     (of,) = quick("second_order.py", tmp_path)["seconds"].values()
     assert all(seconds.keys() == {"op", "written", "eager"} for seconds in of.values())
 
 
+@pytest.mark.slow
 def test_gradients_in_the_memory_of_cotangents_are_measured(tmp_path):
     for record in quick("cotangent_memory.py", tmp_path):
         assert record["seconds"].keys() == {"op", "held", "sigmoid", "compile"}
@@ -37,8 +47,19 @@ def test_the_coefficients_of_the_kernels_are_those_that_are_fitted():
     assert subprocess.run(run, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_functions_of_the_kernels_are_measured(native):
     for options in (["--every", "2000", "exp", "erfc"], ["--double", "2000", "tanh", "erf"]):
         run = [sys.executable, str(BENCHMARKS / "kernel_functions.py"), *options]
         done = subprocess.run(run, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_counts_mutants_and_rules_as_they_are():
+    page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    (mutants,) = re.findall(r"There are (\d+) mutants of (\d+) right functions today", page)
+    assert [int(n) for n in mutants] == [len(MUTANTS), len(base_names())]
+    assert "`pullback.check` finds all but one" in page
+    assert sum(bool(mutant.survives) for mutant in MUTANTS) == 1
+    (rules,) = re.findall(r"There are (\d+) runtime rules today", page)
+    assert int(rules) == sum(rule.runtime is not None for rule in all_rules())

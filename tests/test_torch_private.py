@@ -8,6 +8,7 @@ import operator
 import subprocess
 import sys
 import warnings
+import weakref
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -82,6 +83,13 @@ def test_pytree_gives_the_path_of_each_leaf():
     assert leaves == [1, 2, 3, 4]
     assert paths == [(0, 0), (0, 1, 0), (0, 1, 1, "a"), (1, "b")]
     assert _torch.tree_unflatten([5, 6, 7, 8], spec) == ((5, [6, {"a": 7}]), {"b": 8})
+
+
+def test_inductor_can_round_each_op_of_16_bits():
+    from torch._inductor import config
+
+    with config.patch(emulate_precision_casts=True):
+        assert config.emulate_precision_casts
 
 
 def test_inductor_can_do_without_worker_processes():
@@ -405,11 +413,47 @@ def test_hooks_of_the_caller_can_be_left_out():
         assert len(packed) == 1
 
 
-def test_hooks_of_saved_tensors_are_seen():
-    assert not _torch.has_saved_tensors_hooks()
+def test_saved_tensors_that_somebody_holds():
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x, x * 2)
+            return x + 1
+
+        @staticmethod
+        def backward(ctx, g):
+            kept = ctx.saved_tensors
+            found.append(_torch.held_by_their_node_alone(kept[1:]))
+            return g
+
+    def hold_nothing(node):
+        return None
+
+    def hook(node):
+        held = []
+        node._raw_saved_tensors[1].register_hooks(lambda t: held.append(t) or t, lambda t: t)
+        return held
+
+    holders = [
+        hold_nothing,
+        lambda node: node.saved_tensors,
+        lambda node: node._raw_saved_tensors[1].data,
+        lambda node: node.saved_tensors[1].detach(),
+        lambda node: node.saved_tensors[1].numpy(),
+        lambda node: node.saved_tensors[1].untyped_storage(),
+        lambda node: weakref.ref(node.saved_tensors[1]),
+        hook,
+    ]
+    found = []
+    for hold in holders:
+        y = Keeps.apply(torch.ones(3, requires_grad=True))
+        held = hold(y.grad_fn)
+        y.sum().backward()
+        del held
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        assert _torch.has_saved_tensors_hooks()
-    assert not _torch.has_saved_tensors_hooks()
+        y = Keeps.apply(torch.ones(3, requires_grad=True))
+    y.sum().backward()
+    assert found == [True] + [False] * len(holders)
 
 
 def test_a_backward_pass_says_whether_its_graph_is_kept():

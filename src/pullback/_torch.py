@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -556,16 +558,18 @@ def compiled_by_inductor(
 ) -> Callable[..., list[Any]]:
     """Compile a graph of ATen ops, for inputs like the examples, in this process.
 
+    Ops of 16 bits round their results, as PyTorch's kernels do: comparisons would not agree otherwise.
+
     Args:
         module: the graph.
         examples: its inputs, without values.
         is_small: whether threads are not worth it: if not, Inductor decides.
         options: of `standalone_compile`.
 
-    Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads` and
-    `cpp.threads`.
+    Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads`,
+    `emulate_precision_casts` and `cpp.threads`.
     """
-    patches: dict[str, Any] = {"compile_threads": 1}
+    patches: dict[str, Any] = {"compile_threads": 1, "emulate_precision_casts": True}
     if is_small:
         patches["cpp.threads"] = 1
     with warnings.catch_warnings():
@@ -733,24 +737,32 @@ def is_tripwire(target: Any) -> bool:
     return getattr(target, "namespace", "") == "pullback"
 
 
-def tree_leaves(tree: Any) -> tuple[list[Any], Any]:
+def tree_leaves(tree: Any, containers: list[Any] | None = None) -> tuple[list[Any], Any]:
     """Return the leaves of nested tuples, lists and dicts, and their structure.
+
+    `containers`, where given, receives the type, the context (the keys of a dict) and the number of children of each
+    container, and `None` for each leaf, parents before children.
 
     As `torch.utils._pytree.tree_flatten`, which leaves at each call a closure that names itself: garbage for the
     collector. Relies on `_get_node_type`, `SUPPORTED_NODES`, `TreeSpec` and `_LEAF_SPEC` of that module.
     """
     leaves: list[Any] = []
-    return leaves, _spec_of(tree, leaves)
+    return leaves, _spec_of(tree, leaves, containers)
 
 
-def _spec_of(node: Any, leaves: list[Any]) -> Any:
+def _spec_of(node: Any, leaves: list[Any], containers: list[Any] | None) -> Any:
     kind = _pytree._get_node_type(node)
     container = _pytree.SUPPORTED_NODES.get(kind)
     if container is None:
         leaves.append(node)
+        if containers is not None:
+            containers.append(None)
         return _pytree._LEAF_SPEC
     children, context = container.flatten_fn(node)
-    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves) for child in children])
+    children = list(children)
+    if containers is not None:
+        containers.append((kind, context, len(children)))
+    return _pytree.TreeSpec(kind, context, [_spec_of(child, leaves, containers) for child in children])
 
 
 def any_autocast() -> bool:
@@ -782,12 +794,45 @@ def without_saved_tensors_hooks() -> Iterator[None]:
         torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
-def has_saved_tensors_hooks() -> bool:
-    """Whether what autograd saves is handed to hooks of the caller, who may keep it.
+def held_by_their_node_alone(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether `ctx.saved_tensors[k:]` are tensors that nothing refers to but their node, which made them for itself.
 
-    Relies on `torch._C._autograd._top_saved_tensors_default_hooks`.
+    Then they may be written over. A hook, another tensor on the same memory, `grad_fn.saved_tensors` and weak
+    references count as well. Relies on `Tensor._use_count` and `torch._C._storage_Use_Count`.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return _holders(tensors) == _least_holders() * len(tensors)
+
+
+def _holders(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Return for each tensor how many refer to it and its storage, in Python and below; and weak references."""
+    counts: list[tuple[int, ...]] = []
+    for t in tensors:
+        storage = t.untyped_storage()
+        below = t._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+        counts.append((sys.getrefcount(t), sys.getrefcount(storage), *below, weakref.getweakrefcount(t)))
+    return counts
+
+
+@functools.cache
+def _least_holders() -> list[tuple[int, ...]]:
+    """Return what `_holders` counts of one tensor that a node has saved and nobody else knows."""
+    found: list[tuple[int, ...]] = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, x * 2)
+            return x + 1
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            kept = ctx.saved_tensors
+            found.extend(_holders(kept[1:]))
+            return g
+
+    with torch.enable_grad(), without_saved_tensors_hooks():
+        Probe.apply(torch.zeros(1, requires_grad=True)).backward()  # type: ignore[no-untyped-call]
+    return found
 
 
 def keeps_graph() -> bool:

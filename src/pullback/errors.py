@@ -1,4 +1,21 @@
-"""The errors that Pullback raises. Each says what was expected, what was found and what to do."""
+"""The errors that Pullback raises. Each says what was expected, what was found and what to do.
+
+Faults of Pullback's own are told here too: where an op can do without what failed, it does, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from pathlib import Path
+
+_OURS = str(Path(__file__).parent) + os.sep
+_FORMULAS = str(Path(__file__).parent / "catalog") + os.sep
+"""Functions of the user's kind, which may raise what they like."""
+_MISTAKES = (ArithmeticError, AssertionError, AttributeError, KeyError, NameError)
+"""What neither PyTorch nor Python raises to refuse an argument."""
+_told: set[str] = set()
 
 
 class PullbackError(Exception):
@@ -23,3 +40,49 @@ class FormulaError(PullbackError):
 
 class DerivativeError(PullbackError):
     """A derivative that was given cannot hold here: it would be lost, or it is not what it has to be."""
+
+
+class FaultError(Exception):
+    """A mistake in Pullback itself, which is raised where PULLBACK_STRICT is 1."""
+
+
+def is_from_ours(error: Exception) -> bool:
+    """Whether a line of Pullback raised an error, or a function in C that it called."""
+    *_, (frame, _) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    file = "" if frame is None else frame.f_code.co_filename
+    return file.startswith(_OURS) and not file.startswith(_FORMULAS) and not isinstance(error, PullbackError)
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether an error is a mistake in Pullback: not what a formula raises, nor what PyTorch refuses."""
+    return isinstance(error, FaultError) or (is_from_ours(error) and isinstance(error, _MISTAKES))
+
+
+def tell_mistake(error: Exception, name: str = "") -> None:
+    """Tell of an error if it is a mistake in Pullback; other errors are not its business."""
+    if is_fault(error):
+        tell(error, name)
+
+
+def tell(error: Exception, name: str = "") -> None:
+    """Warn of a fault of Pullback's own that an op can do without, once for each op; raise it if PULLBACK_STRICT is 1.
+
+    Args:
+        error: what was raised.
+        name: of the op; without, the place in its formula.
+    """
+    if isinstance(error, FaultError):
+        raise error
+    if os.environ.get("PULLBACK_STRICT") == "1":
+        raise FaultError(f"{type(error).__name__}: {error}") from error
+    *_, last = frames = traceback.extract_tb(error.__traceback__)
+    users = [f for f in frames if not f.filename.startswith(_OURS) and "torch" not in Path(f.filename).parts]
+    name = name or (f"{users[-1].filename}:{users[-1].lineno}" if users else "a formula")
+    if name not in _told:
+        _told.add(name)
+        what = f"{type(error).__name__}: {error}, in {last.filename}:{last.lineno}"
+        warnings.warn(
+            f"{name}: Pullback has failed ({what}), and goes on by PyTorch's own means: results are right, and may be "
+            "slow. Please report this message with the formula. With PULLBACK_STRICT=1 the error is raised.",
+            stacklevel=3,
+        )

@@ -59,7 +59,7 @@ class Op:
         self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
         self._exact = (soft is not None or not stable, not stable)
         self._plans = Plans(self.__name__, self._functions, (formula, soft), backend, chunk=chunk)
-        self._signature = _signature_of(formula)
+        self._signatures: tuple[Any, inspect.Signature] = (_defaults_of(formula), _signature_of(formula))
         self._method: Any = plain_method(self)
         self._rule: Rule | None = None
         self._residuals = residuals
@@ -71,6 +71,14 @@ class Op:
         if self._rule is not None or self._residuals:
             return "ruled"
         return "derived" if self._soft is None else "relaxed"
+
+    @property
+    def _signature(self) -> inspect.Signature:
+        """That of the formula; its defaults may be replaced."""
+        defaults = _defaults_of(self._formula)
+        if self._signatures[0] is not defaults:
+            self._signatures = (defaults, _signature_of(self._formula))
+        return self._signatures[1]
 
     @property
     def relaxation(self) -> Callable[..., Any] | None:
@@ -371,6 +379,10 @@ class Op:
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self
+
+
+def _defaults_of(formula: Callable[..., Any]) -> Any:
+    return getattr(formula, "__defaults__", None)
 
 
 def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:

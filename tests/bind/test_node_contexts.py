@@ -1,6 +1,7 @@
 """Small calls in C++: what is not a plain call of a known kind is left to Python."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -81,6 +82,22 @@ def test_a_closure_a_default_and_the_default_dtype_are_watched(on):
         assert not is_in_cpp(op(x))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, -0.0), (1, 1.0), (1, True)])
+def test_a_keyword_default_that_is_equal_and_not_the_same_is_noticed(on, before, after):
+    def formula(x, *, z=before):
+        return torch.exp(x) * (1 / z if z and z is not True else 5.0 if z else math.copysign(1.0, z)) + isinstance(
+            z, int
+        )
+
+    x = leaf(3)
+    op = in_cpp(formula, x)
+    assert is_in_cpp(op(x))
+    for z in (after, before):
+        formula.__kwdefaults__["z"] = z
+        for _ in range(3):
+            assert torch.equal(op(x), formula(x))
 
 
 def test_another_backend_and_new_forms_are_noticed(on):

@@ -247,6 +247,7 @@ def test_a_certificate_that_is_not_of_the_formula_is_refused():
         op._stable.use(certified(part.function, SOFTPLUS))
 
 
+@pytest.mark.slow
 def test_a_search_of_parts():
     pytest.importorskip("flint")
     op = pullback.function(lambda x: (1 - torch.sigmoid(x)).mean() + (1 - torch.sigmoid(x)).sum() * 0)  # one part twice

@@ -60,6 +60,7 @@ def test_the_value_is_exact(op, dtype, way):
     assert same_bits(WAYS[way](op)(x.requires_grad_()).detach(), op._formula(x.detach()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @OPS

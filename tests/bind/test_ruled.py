@@ -82,3 +82,17 @@ def test_export_under_a_transform_is_refused():
 
     with pytest.raises(Exception, match=r"would be lost: torch\.export records no rule"):
         torch.export.export(Module(), (X,), strict=False)
+
+
+def test_defaults_that_are_replaced_are_those_of_the_next_call():
+    def scaled(x, factor=2.0):
+        return x * factor
+
+    op = pullback.function(scaled)
+    op.vjp(lambda g, out, x, factor: (g * factor, None))
+    x = torch.ones(2, requires_grad=True)
+    for factor in (2.0, 5.0, -0.0):
+        scaled.__defaults__ = (factor,)
+        out = op(x)
+        assert out.tolist() == scaled(x).tolist()
+        assert torch.autograd.grad(out.sum(), x)[0].tolist() == [factor, factor]

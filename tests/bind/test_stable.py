@@ -416,6 +416,7 @@ def test_a_view_and_its_base():
     torch.testing.assert_close(ours, right)
 
 
+@pytest.mark.slow
 def test_a_search_of_its_own(tmp_path):
     pytest.importorskip("flint")
     op = pullback.function(lambda x: 1 - torch.sigmoid(x))

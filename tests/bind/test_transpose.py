@@ -1,5 +1,7 @@
 """The other mode from one rule: where the map is linear for certain, and an error elsewhere."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,36 @@ def test_what_is_not_linear_is_found_out_or_believed():
         with pytest.raises(pullback.DerivativeError, match=match):
             torch.func.jvp(clipped(linear), (X,), (ONES,))
     assert torch.equal(torch.func.jvp(clipped(True), (X,), (ONES,))[1], ONES)
+
+
+class Bound:
+    """A number that may change, and shows the same whatever it is."""
+
+    value = 0.0
+
+    def __float__(self):
+        return self.value
+
+    def __repr__(self):
+        return "Bound()"
+
+
+@pytest.mark.parametrize(
+    ("clips", "one", "other"),
+    [
+        (lambda bound: float(bound) > 0, BOUND := Bound(), BOUND),
+        (lambda options: math.copysign(1.0, next(iter(options))) > 0, {-0.0: 1}, {0.0: 1}),
+        (lambda pair: isinstance(pair, list), (1.0,), [1.0]),
+    ],
+)
+def test_what_was_proven_of_one_call_is_not_believed_of_another(clips, one, other):
+    clip = pullback.function(lambda x, options: x.clone())
+    clip.vjp(lambda g, out, x, options: (g.clamp(-1, 1) if clips(options) else 2 * g, None))
+    BOUND.value = 0.0
+    assert torch.equal(torch.func.jvp(lambda x: clip(x, one), (X,), (ONES,))[1], 2 * ONES)
+    BOUND.value = 1.0
+    with pytest.raises(pullback.DerivativeError, match="cannot be shown to be linear"):
+        torch.func.jvp(lambda x: clip(x, other), (X,), (ONES,))
 
 
 def test_an_affine_rule_is_not_linear():

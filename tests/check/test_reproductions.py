@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from pullback.check.find.discover import discover
-from pullback.check.runner.subjects import preload, run_subjects
 
-from ..bulk import OPTIONS, audit_all
+from ..bulk import OPTIONS, audit_all, outcomes_of
 from ..mutants.catalogue import MUTANTS
 from ..mutants.load import build, function_of
 
@@ -150,8 +149,7 @@ def precise():
 
 def audited(target, inputs=lambda subject: None):
     subjects = discover(target)
-    preload(OPTIONS)
-    return [finding for outcome in run_subjects(subjects, OPTIONS, inputs) for finding in outcome.findings]
+    return [finding for outcome in outcomes_of(subjects, OPTIONS, inputs) for finding in outcome.findings]
 
 
 OF_CHANCE = {"masked-scale/cached-by-address"}

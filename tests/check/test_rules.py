@@ -13,6 +13,10 @@ from .modules import import_source
 
 SECTIONS = ("## What it finds", "## Why it hurts", "## Limits", "## Bad", "## Good")
 OPTIONS = {"PB006": {"budget": 0.01}}
+each_rule = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+alone_and_among_all = pytest.mark.parametrize(
+    "alone", [pytest.param(True, id="alone"), pytest.param(False, id="among all", marks=pytest.mark.slow)]
+)
 
 
 def example(rule, heading, folder):
@@ -22,30 +26,35 @@ def example(rule, heading, folder):
     return import_source("import torch\n" + block.group(1), folder, f"{rule.id.lower()}_{heading.lower()}")
 
 
-def findings(rule, module):
+def findings(rule, module, alone):
+    """Return what a rule finds, selected alone or in an audit by all rules."""
     classes = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, torch.autograd.Function)]
     target = module.example if hasattr(module, "example") else classes[-1]
     inputs = module.inputs() if hasattr(module, "inputs") else ()
-    report = pullback.check(target, *inputs, **OPTIONS.get(rule.id, {}))
+    about_the_audit = rule.family == "PB0"  # which needs other rules at work
+    select = rule.id if alone and not about_the_audit else ()
+    report = pullback.check(target, *inputs, select=select, **OPTIONS.get(rule.id, {}))
     return [finding for finding in report.findings if finding.rule == rule.id]
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_the_bad_example_is_found(rule, tmp_path, monkeypatch):
+@each_rule
+@alone_and_among_all
+def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
     if rule.id == "PB003":  # the example never returns: do not wait the usual ten seconds for each attempt
         monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=1.5, total=20))
-    found = findings(rule, example(rule, "Bad", tmp_path))
+    found = findings(rule, example(rule, "Bad", tmp_path), alone)
     assert found
     assert {finding.name for finding in found} == {rule.name}
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_the_good_example_is_not_accused(rule, tmp_path):
-    found = findings(rule, example(rule, "Good", tmp_path))
+@each_rule
+@alone_and_among_all
+def test_the_good_example_is_not_accused(rule, alone, tmp_path):
+    found = findings(rule, example(rule, "Good", tmp_path), alone)
     assert [f.message for f in found if f.severity != "info"] == []
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+@each_rule
 def test_the_page_has_its_sections_in_order(rule):
     places = [rule.page.find(section) for section in SECTIONS]
     assert -1 not in places

@@ -125,9 +125,18 @@ def _equal(found: Tensor | None, want: Tensor) -> bool:
 
 def cells(family: str) -> Any:
     """Parametrize a test over the rows of a family and our columns."""
-    pairs = [(row, column) for (of, _), row in CONTEXTS.items() if of == family for column in row.tested]
-    ids = [f"{row.name}-{column}".replace(" ", "_") for row, column in pairs]
-    return pytest.mark.parametrize(("row", "column"), pairs, ids=ids)
+    chosen = [
+        pytest.param(
+            row,
+            column,
+            id=f"{row.name}-{column}".replace(" ", "_"),
+            marks=[pytest.mark.slow] if row.needs_compiler else [],
+        )
+        for (of, _), row in CONTEXTS.items()
+        if of == family
+        for column in row.tested
+    ]
+    return pytest.mark.parametrize(("row", "column"), chosen)
 
 
 def judge(row: Context, column: str, outcome: Outcome | None = None) -> None:

@@ -51,8 +51,8 @@ def dtype_of(entry):
     return next((d for d in (torch.float64, torch.complex128) if d in known), None)
 
 
-def outcome_of(name, entry):
-    """Compare the first samples of an entry."""
+def outcome_of(name, entry, count=SAMPLES):
+    """Compare the first `count` samples of an entry."""
     outcome = Outcome(name)
     function = entry.op
 
@@ -64,7 +64,7 @@ def outcome_of(name, entry):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the operators: deprecations, what is in beta state
         samples = entry.sample_inputs("cpu", dtype_of(entry), requires_grad=True)
-        for i, sample in enumerate(itertools.islice(samples, SAMPLES)):
+        for i, sample in enumerate(itertools.islice(samples, count)):
             native = run(lambda x, args, kwargs: function(x, *args, **kwargs), sample, i, entry.supports_gradgrad)
             ours = run(formula, sample, i, entry.supports_gradgrad)
             if found := difference(ours, native):

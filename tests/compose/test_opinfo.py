@@ -2,9 +2,9 @@
 
 import pytest
 
-from .opinfo import entries, outcome_of
+from .opinfo import SAMPLES, entries, outcome_of
 
-SHARDS = 8
+SHARDS = 13
 
 EXCEPTIONS = {
     "nn.functional.instance_norm": (
@@ -20,13 +20,20 @@ EXCEPTIONS = {
 """For each entry that differs the error that says so, and why."""
 
 
-@pytest.mark.parametrize("kernels", ["PyTorch's", "native"])
+@pytest.mark.parametrize(
+    ("kernels", "samples"),
+    [
+        ("PyTorch's", 1),
+        pytest.param("PyTorch's", SAMPLES, marks=pytest.mark.slow),
+        pytest.param("native", SAMPLES, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, request):
+def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, samples, request):
     if kernels == "native":
         request.getfixturevalue("native")
     chosen = dict(list(entries().items())[shard::SHARDS])
-    outcomes = [outcome_of(name, entry) for name, entry in chosen.items()]
+    outcomes = [outcome_of(name, entry, samples) for name, entry in chosen.items()]
     differing = {outcome.name: outcome.differences for outcome in outcomes if outcome.differences}
     assert {name: found for name, found in differing.items() if name not in EXCEPTIONS} == {}
     for name in EXCEPTIONS.keys() & chosen.keys():

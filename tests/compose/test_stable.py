@@ -287,6 +287,7 @@ def test_where_the_formula_stands_as_written(context):
     assert g[0].isnan()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_inductor():

@@ -56,6 +56,7 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_a_wrong_backward_is_replaced_and_only_that(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_bytes((HEADER + CUBE + STRAIGHT).replace("\n", "\r\n").encode())
@@ -84,6 +85,7 @@ def test_a_wrong_backward_is_replaced_and_only_that(run, tmp_path):
     assert run("ops.py", "--diff").return_value == 0
 
 
+@pytest.mark.slow
 def test_what_is_meant_is_changed_only_where_that_is_asked_for(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + STRAIGHT.strip())
@@ -94,6 +96,7 @@ def test_what_is_meant_is_changed_only_where_that_is_asked_for(run, tmp_path):
     assert "return g * torch.cos(x)" in path.read_text()
 
 
+@pytest.mark.slow
 def test_a_package_with_relative_imports_is_audited_as_one(run, tmp_path):
     package = tmp_path / "package"
     package.mkdir()
@@ -110,6 +113,7 @@ def test_a_package_with_relative_imports_is_audited_as_one(run, tmp_path):
 BROKEN_FORWARD = CUBE.replace("return x * x * x", "return torch.exp(x) / (1 + torch.exp(x))")
 
 
+@pytest.mark.slow
 def test_what_would_still_be_wrong_is_not_written(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + BROKEN_FORWARD)
@@ -132,6 +136,7 @@ def test_a_file_that_may_not_be_written_stays(run, tmp_path):
     assert path.read_text() == HEADER + CUBE
 
 
+@pytest.mark.slow
 def test_an_installed_module_is_changed_only_if_its_file_is_named(run, tmp_path, monkeypatch):
     folder = tmp_path / "site-packages"
     folder.mkdir()
@@ -158,6 +163,7 @@ TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial_functions.py"
 WRONG = {"MaskedSum", "GatedRsqrt", "XExpMinusY", "SinSquared"}
 
 
+@pytest.mark.slow
 def test_every_wrong_function_of_the_tutorial_is_mended(run, tmp_path):
     path = tmp_path / "tutorial_functions.py"
     path.write_bytes(TUTORIAL.read_bytes())

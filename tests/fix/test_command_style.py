@@ -89,6 +89,7 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_a_right_function_gets_the_new_style_and_keeps_its_backward(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE)
@@ -100,6 +101,7 @@ def test_a_right_function_gets_the_new_style_and_keeps_its_backward(run, tmp_pat
     assert "nothing to fix" in run("ops.py", "--fix").stderr
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_meant_stays_in_the_new_style(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + THROUGH.strip())
@@ -109,6 +111,7 @@ def test_a_gradient_that_is_meant_stays_in_the_new_style(run, tmp_path):
     assert text.endswith("    def setup_context(ctx, inputs, output):\n        pass\n\n" + THROUGH[-62:].strip("\n"))
 
 
+@pytest.mark.slow
 def test_a_wrong_function_gets_a_backward_and_the_new_style_at_once(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE.replace("g * 2 * x", "g * 3 * x"))
@@ -116,6 +119,7 @@ def test_a_wrong_function_gets_a_backward_and_the_new_style_at_once(run, tmp_pat
     assert path.read_text() == HEADER + SPLIT.replace("g * 2 * x", "2 * g * x")
 
 
+@pytest.mark.slow
 def test_what_was_not_looked_for_stays(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + SQUARE)
@@ -125,6 +129,7 @@ def test_what_was_not_looked_for_stays(run, tmp_path):
     assert "nothing to fix" in run("ops.py", "--fix").stderr
 
 
+@pytest.mark.slow
 def test_old_names_go_also_where_the_context_stays(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + RAMP)
@@ -175,6 +180,7 @@ class Absolute(Function):
 '''
 
 
+@pytest.mark.slow
 def test_another_gradient_is_noticed(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + HIDDEN)
@@ -186,6 +192,7 @@ def test_another_gradient_is_noticed(run, tmp_path):
 IDENTITY = SQUARE.replace("x * x", "x").replace("g * 2 * x", "-g").replace("x².", "Gradient reversal.")
 
 
+@pytest.mark.slow
 def test_what_pytorch_refuses_in_the_new_style_stays(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + IDENTITY)

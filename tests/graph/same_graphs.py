@@ -32,7 +32,7 @@ def differences(function, *tensors):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ours = record._recorded(function, tensors)
-        if ours is None:
+        if not isinstance(ours, fx.GraphModule):
             return None
         with _torch.quiet_fake_tensors():
             return _unlike(ours, _torch.trace_ops(function, *tensors), tensors)

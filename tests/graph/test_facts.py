@@ -9,8 +9,8 @@ from torch.utils import _pytree
 
 import pullback
 from pullback import _torch
-from pullback.errors import FormulaError
-from pullback.graph.facts import _by_blanks, _by_fakes, facts_of
+from pullback.errors import FormulaError, is_from_ours
+from pullback.graph.facts import Facts, _by_blanks, _by_fakes, facts_of
 from tests.compose.opinfo import entries
 from tests.graph.same_graphs import samples
 
@@ -223,8 +223,9 @@ def _seen(see, function, tensors):
     live = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
     with _torch.quiet_fake_tensors():
         found = see(lambda *xs: _pytree.tree_leaves(function(*xs)), live, [t.detach() for t in live], "f", False)
-    kinds = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (found.outputs if found else ())]
-    return found and (kinds, found.obstacle)
+    if not isinstance(found, Facts):
+        return found
+    return [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in found.outputs], found.obstacle
 
 
 @pytest.mark.parametrize("shard", range(2))
@@ -235,6 +236,9 @@ def test_blank_tensors_see_what_fake_ones_see(shard):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = _seen(_by_blanks, function, tensors)
+                if isinstance(found, Exception):
+                    assert not is_from_ours(found) or _seen(_by_fakes, function, tensors)[1], name
+                    continue
                 assert not found or found == _seen(_by_fakes, function, tensors), name
                 known += bool(found)
     assert known > 200

@@ -389,3 +389,168 @@ def test_a_method_set_on_one_tensor_shows():
     assert op(x).item() == 1
     strange.exp = lambda: strange * 3
     assert op(strange).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(0.0, -0.0), (1, 1.0), (1, True), (0, -0.0), ((0.0,), (-0.0,))], ids=repr
+)
+@pytest.mark.parametrize("where", ["keyword", "default", "cell", "global"])
+def test_a_value_that_is_equal_and_not_the_same_is_noticed(module, where, before, after):
+    module.a = value = before
+    formulas = {
+        "keyword": "def f(x, *, k=a): return x * k",
+        "default": "def f(x, k=a): return x * k",
+        "global": "def f(x): return x * a",
+    }
+    f = (lambda x: x * value) if where == "cell" else formula_in(module, formulas[where])
+    reads = reads_of(f)
+    assert not reads.obstacle
+    assert reads.unchanged()
+    value = module.a = after
+    if where == "keyword":
+        f.__kwdefaults__["k"] = after
+    elif where == "default":
+        f.__defaults__ = (after,)
+    assert not reads.unchanged()
+
+
+def test_a_number_that_was_computed_anew_is_the_same(module):
+    f = formula_in(module, "def f(x, *, k=0.0): return x * k * a")
+    for a in (0.1 * 3, 0.1 * 3, float("nan"), float("nan")):
+        module.a, f.__kwdefaults__["k"] = a, a
+        reads = reads_of(f)
+        module.a, f.__kwdefaults__["k"] = (float.fromhex(a.hex()) for _ in range(2))
+        assert module.a is not a
+        assert reads.unchanged()
+
+
+def test_a_keyword_default_of_another_sign_shows_in_the_gradient():
+    def formula(x, *, at_zero=0.0):
+        return torch.copysign(x, torch.full_like(x, at_zero))
+
+    op = pullback.function(formula)
+    x = torch.ones(2, requires_grad=True)
+    for at_zero in (0.0, -0.0, 0.0):
+        formula.__kwdefaults__["at_zero"] = at_zero
+        ours, theirs = op(x), formula(x)
+        assert torch.equal(ours, theirs)
+        assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] for out in (ours, theirs)))
+
+
+ONES = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {}.get,
+        {"a": 1}.get,
+        [].count,
+        set().__contains__,
+        bytearray().find,
+        ONES.add,
+        torch.zeros(()).add,
+        torch.ones(2).mul,
+        functools.partial(torch.add, 1),
+        operator.itemgetter(0),
+        np.ones(2),
+        np.float64(2.0),
+        np.random.rand,
+        random.Random(0).random,
+        Config().__init__,
+    ],
+)
+@pytest.mark.parametrize("where", ["cell", "default"])
+def test_a_method_of_what_may_change_and_a_callable_with_a_state_are_obstacles(value, where):
+    formula = (lambda x: value(x)) if where == "cell" else (lambda x, f=value: f(x))
+    assert "of type" in reads_of(formula).obstacle
+
+
+def test_a_method_of_a_dictionary_that_was_empty_reads_it_at_every_call():
+    config = {}
+    get = config.get
+    op = pullback.function(lambda x: x * get("scale", 2.0))
+    x = torch.ones(2, requires_grad=True)
+    for scale in (2.0, 3.0, 5.0):
+        assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [scale, scale]
+        config["scale"] = {2.0: 3.0}.get(scale, 5.0)
+
+
+def test_a_method_of_a_tensor_reads_it_at_every_call():
+    shift = torch.ones(2)
+    add = shift.add
+    op = pullback.function(lambda x: add(x) * x)
+    x = torch.ones(2, requires_grad=True)
+    for value in (1.0, 3.0):
+        shift.fill_(value)
+        assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [value + 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("around", "body"),
+    [
+        ("from torch import get_num_threads", "x * get_num_threads()"),
+        ("g = torch.get_num_threads", "x * g()"),
+        ("from torch import is_grad_enabled as on", "x * 2 if on() else x"),
+        ("from torch import get_default_dtype as d, initial_seed as s", "x * s()"),
+        ("from torch.random import initial_seed as s", "x * s()"),
+        ("from torch import backends", "x * backends.mkldnn.is_available()"),
+        ("from torch.backends import mkldnn", "x * mkldnn.is_available()"),
+        ("from torch.backends.mkldnn import is_available as a", "x * a()"),
+        ("from torch.cuda import is_available as a", "x * a()"),
+        ("from torch.cuda import device_count as a", "x * a()"),
+        ("from torch import are_deterministic_algorithms_enabled as a", "x * a()"),
+        ("from torch import seed", "x * seed()"),
+        ("settings = (torch.get_num_threads,)", "x * settings[0]()"),
+        ("import torch as t", "x * t.get_num_threads()"),
+        ("", "x * getattr(torch, 'get_num_threads')()"),
+        ("", "(lambda t: x * t.get_num_threads())(torch)"),
+        ("", "(lambda t: t.sigmoid(x))(torch)"),
+        ("users = types.SimpleNamespace(threads=torch.get_num_threads)", "x * users.threads()"),
+        ("users = types.ModuleType('users'); users.threads = torch.get_num_threads", "x * users.threads()"),
+        ("def h(n=torch.get_num_threads): return n()", "x * h()"),
+        ("def h(*, n=torch.get_num_threads): return n()", "x * h()"),
+        ("from torch import Tensor; leafy = Tensor.is_shared", "x * leafy(x)"),
+        ("from torch import Tensor; offset = Tensor.storage_offset", "x * offset(x)"),
+    ],
+)
+def test_a_setting_of_pytorch_is_an_obstacle_by_whatever_name(module, around, body):
+    module.types = types
+    assert reads_of(formula_in(module, f"{around}\ndef f(x): return {body}")).obstacle
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch import get_num_threads as n",
+        "import torch; n = torch.get_num_threads",
+        "import torch.nn.functional as F; n = lambda: F.relu(x)",
+        "from torch import nn; n = lambda: nn.functional.relu(x)",
+        "import math; n = lambda: math.pi",
+    ],
+)
+def test_what_is_imported_when_called_is_an_obstacle(module, line):
+    assert "when called" in reads_of(formula_in(module, f"def f(x):\n    {line}\n    return x * n()")).obstacle
+
+
+def test_the_number_of_threads_is_read_at_every_call():
+    threads = torch.get_num_threads
+    op = pullback.function(lambda x: x * threads())
+    x, before = torch.ones(2, requires_grad=True), threads()
+    try:
+        for n in (1, 2, 1):
+            torch.set_num_threads(n)
+            assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [n, n]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("made", [property(lambda x: x * SCALE), functools.partial(torch.mul, 3), staticmethod(triple)])
+def test_an_attribute_of_tensors_that_is_the_users_is_an_obstacle(monkeypatch, made):
+    monkeypatch.setattr(torch.Tensor, "mT", made)
+    assert "`.mT`" in reads_of(lambda x: x.mT).obstacle
+
+
+@pytest.mark.parametrize("value", [torch.is_tensor, torch.is_floating_point, Tensor.is_floating_point, len])
+def test_what_only_sounds_like_a_setting_is_none(value):
+    assert not reads_of(lambda x: value(x)).obstacle

@@ -194,6 +194,7 @@ def test_what_reads_a_sum_and_what_it_sums_waits(native):
             torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
@@ -223,3 +224,27 @@ def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
             assert ours.shape == theirs.shape
             worst = float((ours.double() - theirs).abs().max())
             assert worst <= (1e-5 if dtype == torch.float32 else 1e-13) * (1 + float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: x.exp().sum(-1) * x,
+        lambda x: x.exp().mean(0) * x,
+        lambda x: torch.softmax(x * x, -1) * x,
+        lambda x: torch.log_softmax(x * x, -1) * x,
+        lambda x: (x * x).sum((), keepdim=True) * x,
+        lambda x: (x * x).amax(-1) * x,
+        lambda x: torch.linalg.vector_norm(x * x, dim=-1) * x,
+        lambda x: (x * x).cumsum(-1) * x,
+    ],
+)
+def test_a_number_is_reduced_over_its_last_dimension(native, formula):
+    """PyTorch lets dimension 0 or -1 stand for none."""
+    op, found = pullback.function(formula), []
+    for function in (op, formula):
+        x = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        y = function(x)
+        (g,) = torch.autograd.grad(y, x, create_graph=True)
+        found.append(torch.stack([y, g, torch.autograd.grad(g, x)[0]]))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0)

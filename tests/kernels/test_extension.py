@@ -43,6 +43,7 @@ NO_CHILDREN = """
     """
 
 
+@pytest.mark.slow
 def test_it_is_compiled_in_the_background_once(on, tmp_path):
     """By two processes at once, one of which has ended long before; a later one uses it from its second call on."""
     environment = {"PULLBACK_CACHE_DIR": str(tmp_path), "PULLBACK_NODE": "on"}

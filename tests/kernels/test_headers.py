@@ -38,6 +38,7 @@ def ran(cache, *lines):
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula", [POINTWISE, ROWS, SHORT])
 def test_kernels_of_all_kinds_use_it(native, tmp_path, formula):
     if "g++" not in build.compiler():
@@ -55,13 +56,13 @@ def test_kernels_of_all_kinds_use_it(native, tmp_path, formula):
 
 
 @pytest.fixture
-def folder(native, monkeypatch, tmp_path):
+def folder(native, empty_cache, monkeypatch):
     """One that is empty, in a process that has compiled nothing."""
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
     monkeypatch.setattr(headers, "_useless", set())
-    monkeypatch.setattr(headers, "folder", lambda: tmp_path / "headers")
-    return tmp_path / "headers"
+    headers.folder().parent.mkdir(parents=True)
+    return headers.folder()
 
 
 def compiles(number=1):

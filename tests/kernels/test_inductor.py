@@ -69,6 +69,7 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_every_order_is_that_of_the_formula():
     op = pullback.function(backend="inductor")(norm)
     x, w = torch.randn(6, 8, requires_grad=True), torch.randn(8, requires_grad=True)
@@ -78,6 +79,7 @@ def test_every_order_is_that_of_the_formula():
         torch.testing.assert_close(op(x, w), norm(x, w))
 
 
+@pytest.mark.slow
 def test_other_settings_make_other_kernels(made):
     op = pullback.function(backend="inductor")(lambda x: x.cumsum(0).exp())
     x = torch.randn(4)
@@ -115,6 +117,7 @@ def sizes():
     return several + [(draw.randrange(2, 300), draw.randrange(301, 600)) for _ in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formula", "layout"), [(name, "contiguous") for name in FORMULAS] + [("norm", "transposed"), ("norm", "broadcast")]
 )
@@ -126,6 +129,7 @@ def test_all_sizes_are_served_by_what_two_took(made, threads, formula, layout):
     assert len(made) == 4
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_all_sizes_are_too(made, threads):
     threads(1)
     op = pullback.function(backend="inductor")(norm)
@@ -134,6 +138,7 @@ def test_second_derivatives_of_all_sizes_are_too(made, threads):
     assert len(made) == 10  # three times those of the gradient: the one that holds for all sizes has plans of its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 5), (5, 1), (0, 4), (6, 6)])
 def test_sizes_of_one_and_none_and_equal_ones_have_graphs_of_their_own(size):
     op = pullback.function(backend="inductor")(norm)
@@ -141,6 +146,7 @@ def test_sizes_of_one_and_none_and_equal_ones_have_graphs_of_their_own(size):
         agree(op, torch.randn(n, m), torch.randn(m), first_derivatives)
 
 
+@pytest.mark.slow
 def test_each_size_that_varies_is_noted_when_it_does(made, threads):
     threads(1)
     op = pullback.function(backend="inductor")(lambda x, w: x.cumsum(0) * w.exp())
@@ -153,6 +159,7 @@ def test_each_size_that_varies_is_noted_when_it_does(made, threads):
     assert counted == [1, 2, 2, 2, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_what_inductor_guards_on_is_compiled_anew(made, threads):
     """It adds up more than 4096 numbers in another way."""
     threads(1)
@@ -214,6 +221,7 @@ def compiled_for_sizes(op, *args, is_small=True):
     return _torch.compiled_for_sizes(module, {symbol: 6}, [], [((symbol, 8), (8, 1), x.dtype)], is_small)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_a_graph_for_many_sizes():
     """Relies on `torch._inductor.standalone_compile` with symbols, and on `ShapeEnv`: see `pullback/_torch.py`."""
     run, admits = compiled_for_sizes(torch.ops.aten.exp.default)
@@ -222,6 +230,7 @@ def test_inductor_compiles_a_graph_for_many_sizes():
     assert all(admits([n]) for n in (2, 9, 10**6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "admitted", "others"),
     [
@@ -241,6 +250,7 @@ def test_what_inductor_guards_on_is_known_also_where_it_lay_on_disk(call, admitt
     assert counters["aot_autograd"]["autograd_cache_hit"] == 1
 
 
+@pytest.mark.slow
 def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeypatch, tmp_path):
     """Relies on PyTorch's keys having the options of Inductor."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -251,6 +261,7 @@ def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeyp
     assert (found["autograd_cache_miss"], found["autograd_cache_hit"]) == (2, 1)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_a_graph_alone():
     """Relies on `torch._inductor.standalone_compile`: see `pullback/_torch.py`."""
     graph = _torch.trace_ops(lambda x: [x.t(), x + 1], torch.ones(2, 3))
@@ -260,3 +271,13 @@ def test_inductor_compiles_a_graph_alone():
     assert view.data_ptr() == x.data_ptr()
     assert view.stride() == (1, 3)
     assert torch.equal(result, x + 1)
+
+
+def test_extremes_in_16_bits_are_found_again():
+    def largest(x):
+        return (x * x + x).amax(-1).sum()
+
+    x = torch.randn(33, 10).bfloat16().requires_grad_()
+    (mine,) = torch.autograd.grad(pullback.function(backend="inductor")(largest)(x), x)
+    (native,) = torch.autograd.grad(largest(x), x)
+    assert torch.equal(mine, native)

@@ -48,6 +48,7 @@ def test_large_results_are(native, over_rows):
     assert not is_of_large_pages(made[64])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available() < 8 * 2**30, reason="it takes 2 GB of memory")
 def test_places_beyond_32_bits(native):
     """A matrix of more than 2³¹ numbers, of a column and a row: what lies behind is computed of what belongs there."""

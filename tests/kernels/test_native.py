@@ -1,5 +1,6 @@
 """Kernels of our own: which parts of a graph they take, what layouts they read, what happens where they cannot be."""
 
+import contextlib
 import io
 import os
 import stat
@@ -19,7 +20,7 @@ import pullback
 from pullback import caches
 from pullback.cli import program
 from pullback.errors import OptionError, RunnerError
-from pullback.kernels import backend, build, layout, notice
+from pullback.kernels import backend, build, headers, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
@@ -319,8 +320,9 @@ def test_another_backend_makes_other_plans(native):
 
 
 @pytest.fixture
-def bare(monkeypatch, native):
-    """As in a process that has compiled nothing yet."""
+def bare(monkeypatch, native, empty_cache, shared_cache):
+    """As in a process that has compiled nothing yet, but for the headers."""
+    monkeypatch.setattr(headers, "folder", lambda: shared_cache / "headers")
     for name in ("_loaded", "_locks"):
         monkeypatch.setattr(build, name, {})
     monkeypatch.setattr(backend, "_said", set())
@@ -340,6 +342,24 @@ def test_a_kernel_is_kept_and_read_again(bare, monkeypatch):
     monkeypatch.setattr(build, "_loaded", {})
     monkeypatch.setattr(build, "_call", lambda *_: pytest.fail("compiled again"))
     assert torch.allclose(pullback.function(gate)(torch.ones(5, requires_grad=True)), gate(torch.ones(5)))
+
+
+def test_a_kernel_that_another_process_compiles_is_waited_for(bare, monkeypatch):
+    op = pullback.function(gate)
+    op(torch.randn(5))
+    (kernel,) = (caches.root() / "kernels").glob("*.so")
+    content = kernel.read_bytes()
+    kernel.unlink()
+    monkeypatch.setattr(build, "_loaded", {})
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+
+    @contextlib.contextmanager
+    def lock(path):
+        kernel.write_bytes(content)
+        yield
+
+    monkeypatch.setattr("filelock.FileLock", lock)
+    assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
 
 
 def test_a_damaged_kernel_is_made_again(tmp_path):

@@ -84,6 +84,9 @@ NUMBERS = {
     "INV_SQRT_2PI": lambda: 1 / mp.sqrt(2 * mp.pi),
     "SQRT_2_OVER_PI": lambda: mp.sqrt(2 / mp.pi),
     "TWO_OVER_SQRTPI": lambda: 2 / mp.sqrt(mp.pi),
+    **{f"EXP{'_M' if n < 0 else '_'}{abs(n)}": lambda n=n: mp.exp(n) for n in range(-20, 21) if abs(n) > 1},
+    **{f"LN{n}": lambda n=n: mp.log(n) for n in (3, 5, 7)},
+    **{f"SQRT{n}": lambda n=n: mp.sqrt(n) for n in (3, 5, 6, 7, 10)},
 }
 
 

@@ -1,9 +1,11 @@
 """Implementations that a search chooses among."""
 
+import numpy as np
 import torch
 
-from pullback.numerics.candidates import Choice, clamped
+from pullback.numerics.candidates import Choice, clamped, polynomials
 from pullback.numerics.evaluate import evaluate
+from pullback.numerics.samples import samples
 from pullback.numerics.term import parse
 
 
@@ -25,3 +27,11 @@ def test_shared_parts_and_float64_have_their_cost():
     once, twice = (Choice(parse(t), False).cost for t in ("exp(x)*exp(x)", "exp(x)*exp(y)"))
     assert once < twice
     assert Choice(parse("x"), True).cost > Choice(parse("x"), False).cost
+
+
+def test_there_is_a_polynomial_about_a_hole():
+    target = parse("(sqrt(x) - SQRT3) / (x - 3)")
+    known = samples(target, {"x": np.array([2.0, 2.5, 3.0, 3.5])})
+    found = [c.term.value for c in polynomials(target, "x", known, [True], torch.float32)]
+    assert {p.centre for p in found} == {3.0}
+    assert all(abs(p.coefficients[0] - 1 / (2 * np.sqrt(3))) < 1e-6 for p in found)

@@ -144,6 +144,7 @@ def test_a_method_and_a_module_are_loaded_by_their_path(folder, monkeypatch):
     assert load("torch.nn.functional:gelu").__name__ == "gelu"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_an_exhaustive_measurement_and_its_processes(folder, tmp_path):
     """On a terminal, with a bar; what is done is kept."""
     command = [sys.executable, "-m", "pullback", "accuracy", "ops.py:swish", "--exhaustive", "--dtype", "float32"]

@@ -15,6 +15,9 @@ def test_identity_holds(difference):
     with mp.workdps(200):
         for a in (-40.0, -1.5, -1e-9, 0.0, 0.3, 2.0, 40.0):
             before, after = (reference.value(t, a=a) for t in (difference, IDENTITIES[difference]))
+            if before is None:  # outside of the domain
+                assert after is None
+                continue
             assert abs(before - after) <= abs(before) * mp.mpf(10) ** -100 + mp.mpf(10) ** -190
 
 

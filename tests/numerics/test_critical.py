@@ -18,6 +18,8 @@ from pullback.numerics.term import parse
         ("(x - 0.7)*(x - 0.7)", [0.7]),
         ("1/((x + 5.1)*(x + 5.1))", [-5.1]),
         ("(1 - cos(x))/(x*x)", [2 * np.pi, -2 * np.pi, 4 * np.pi]),
+        ("(sqrt(x) - SQRT3)/(x - 3)", [3.0]),
+        ("log(x - 2.5)", [2.5]),
         ("x*x + 1", []),
         ("sigmoid(x)", []),
     ],

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import special
 
+import pullback
 from pullback import DerivativeError, FormulaError
 from pullback.numerics.derive import derivative
 from pullback.numerics.evaluate import evaluate, evaluate_all
@@ -227,3 +228,13 @@ def test_a_step_has_its_value_at_the_kink():
     terms = Formula(lambda x: torch.heaviside(x, x + 0.5)).terms(torch.float64, 0)
     x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     assert evaluate(terms[Quantity(0, ())], {"x": x}).tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "formula", [lambda x: torch.exp(x) + True, lambda x: torch.exp(x) * False, lambda x: x.exp() / True]
+)
+def test_a_truth_value_among_operands_is_a_number(formula):
+    x = torch.tensor([-1.5, 0.0, 2.0], requires_grad=True)
+    ours, theirs = pullback.function(formula)(x), formula(x)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] for out in (ours, theirs)))

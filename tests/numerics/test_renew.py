@@ -143,6 +143,7 @@ PARTS = """
 """
 
 
+@pytest.mark.slow
 def test_of_a_larger_formula_the_parts_are_printed_and_written(stabilise, folder):
     (folder / "ops_of_parts.py").write_text(textwrap.dedent(PARTS))
     said = " ".join(stabilise("ops_of_parts.py", "--dtype", "bfloat16").split())

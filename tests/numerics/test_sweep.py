@@ -203,6 +203,7 @@ def test_a_process_pool(tmp_path, expected):
             sweep(task(lambda x: x.exp(), NARROW), executor=executor, resume=tmp_path / "g", chunks=CHUNKS)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of Dask's own
 def test_two_dask_workers(tmp_path, expected):
     distributed = pytest.importorskip("distributed")

@@ -12,7 +12,7 @@ from pullback.report.html import to_html
 from .findings import ERROR, INFO, MEASURED, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no browser")]
 
 DESK, PHONE = 1280, 390
 LIGHT, DARK = ("--blink-settings=preferredColorScheme=1",), ("--blink-settings=preferredColorScheme=0",)

@@ -11,15 +11,20 @@ import pytest
 import torch
 
 from pullback.check.find.discover import subject_of
-from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Options
 from pullback.errors import FormulaError, PullbackError
 from pullback.write.api import written
+from tests.bulk import outcomes_of
 from tests.check.modules import import_source
 from tests.compose.opinfo import dtype_of, entries
 
-EVERY, SHARDS, LEAST = 3, 4, 25
-"""Of the database each third entry is tried; at least so many of each shard are written."""
+EVERY, SHARDS = 3, 4
+"""The long run tries each third entry of the database, in so many parts."""
+SHARES = [pytest.param(slice(1, None, 60), 5, id="few")] + [
+    pytest.param(slice(shard * EVERY, None, EVERY * SHARDS), 25, id=str(shard), marks=pytest.mark.slow)
+    for shard in range(SHARDS)
+]
+"""The entries that a test tries, and how many of them at least are written."""
 OPTIONS = Options(select=("PB1",), budget=2)
 
 OF_THE_OPERATOR = {
@@ -52,22 +57,21 @@ def write_entry(name, entry):
     raise refusal
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_what_is_written_of_an_operator_passes_the_audit(shard, tmp_path):
-    chosen = dict(list(entries().items())[shard * EVERY :: EVERY * SHARDS])
+@pytest.mark.parametrize(("share", "least"), SHARES)
+def test_what_is_written_of_an_operator_passes_the_audit(share, least, tmp_path):
+    chosen = dict(list(entries().items())[share])
     made = {}
     for name, entry in chosen.items():
         try:
             found = write_entry(name, entry)
         except PullbackError:
             continue
-        module = import_source(found.source, tmp_path, f"operator_{shard}_{len(made)}")
+        module = import_source(found.source, tmp_path, f"operator_{len(made)}")
         made[name] = (getattr(module, found.definition.class_name), found.tensors)
-    assert len(made) >= LEAST
+    assert len(made) >= least
     subjects = {name: subject_of(function) for name, (function, _) in made.items()}
     inputs = {id(subjects[name]): [(tuple(x.detach() for x in tensors), {})] for name, (_, tensors) in made.items()}
-    preload(OPTIONS)
-    outcomes = run_subjects(list(subjects.values()), OPTIONS, lambda subject: inputs[id(subject)])
+    outcomes = outcomes_of(list(subjects.values()), OPTIONS, lambda subject: inputs[id(subject)])
     errors = {
         name: [f.message for f in outcome.findings if f.severity == "error"]
         for name, outcome in zip(subjects, outcomes, strict=True)

@@ -12,13 +12,12 @@ import torch
 
 import pullback
 from pullback.check.find.discover import subjects_of_module
-from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Options
 from pullback.errors import FormulaError
 from pullback.write import verify
 from pullback.write.api import written
 from pullback.write.reading import definition_of
-from tests.bulk import chosen
+from tests.bulk import outcomes_of
 from tests.catalog.test_audit import OPS
 from tests.check.modules import import_source
 
@@ -37,46 +36,30 @@ WITHOUT_A_GRADIENT = {"stop_grad"}
 """Which the audit has nothing to say of."""
 
 
-@pytest.fixture(scope="session")
-def modules(request, tmp_path_factory):
-    """For each selected target the module that was written of it, and its tests."""
+@pytest.fixture(scope="module")
+def modules(name, tmp_path_factory):
+    """The module that is written of a target, and its tests."""
     folder = tmp_path_factory.mktemp("written")
-    made = {}
+    number = sorted(TARGETS).index(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        for number, name in enumerate(chosen(request, "name")):
-            if name in made or name not in TARGETS:  # other tests have names, too
-                continue
-            found = written(TARGETS[name], (), {})
-            module = import_source(found.source, folder, f"written_{number}")
-            tests = import_source(found.test(module.__name__), folder, f"tests_of_written_{number}")
-            made[name] = (module, tests)
-    return made
+        found = written(TARGETS[name], (), {})
+        module = import_source(found.source, folder, f"written_{number}")
+        return module, import_source(found.test(module.__name__), folder, f"tests_of_written_{number}")
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
+@pytest.mark.parametrize("name", sorted(TARGETS), scope="module")
 def test_its_own_tests_pass(name, modules):
-    tests = [value for key, value in vars(modules[name][1]).items() if key.startswith("test_")]
+    tests = [value for key, value in vars(modules[1]).items() if key.startswith("test_")]
     assert len(tests) >= (1 if name in WITHOUT_A_GRADIENT | {"tutorial MaskedSum"} else 2)
     for test in tests:
         test()
 
 
-@pytest.fixture(scope="session")
-def audits(modules):
-    """The findings in each module."""
-    pairs = [(name, s) for name, (module, _) in modules.items() for s in subjects_of_module(module)]
-    preload(OPTIONS)
-    outcomes = run_subjects([subject for _, subject in pairs], OPTIONS, lambda subject: None)
-    found = {}
-    for (name, _), outcome in zip(pairs, outcomes, strict=True):
-        found.setdefault(name, []).append(outcome)
-    return found
-
-
-@pytest.mark.parametrize("name", sorted(TARGETS.keys() - WITHOUT_A_GRADIENT))
-def test_the_audit_finds_no_error(name, audits):
-    for outcome in audits[name]:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - WITHOUT_A_GRADIENT), scope="module")
+def test_the_audit_finds_no_error(modules):
+    for outcome in outcomes_of(subjects_of_module(modules[0]), OPTIONS):
         assert not [f.message for f in outcome.findings if f.severity == "error"]
         if not outcome.result.name.endswith("Last"):  # which raises where it is differentiated, on purpose
             assert outcome.result.cases > 0

@@ -11,11 +11,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.dtypes import has_derivative
 from pullback.graph.attributes import shadows
-
-ATOMS = frozenset(
-    [int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
-)
-"""Types of the values that can be compared, and hold no tensor."""
+from pullback.graph.identity import ATOMS, identity, opened
 
 
 def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
@@ -39,12 +35,11 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
                 key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
             except RuntimeError:  # a nested tensor has none
                 return None
-        elif kind is float:
-            key += (kind, leaf.hex())  # -0.0 is not 0.0, and NaN is itself
-        elif kind in ATOMS:
-            key += (kind, leaf)
         else:
-            return None
+            known = identity(leaf) if kind in ATOMS else None
+            if known is None:
+                return None
+            key += known
     return tuple(key)
 
 
@@ -60,26 +55,22 @@ class Call:
         leaves: arguments, with containers opened.
         tensors: those that are tensors.
         key: see `key_of`; with the structure of the containers.
+        structure: the identity of that; empty where there are none, `None` where it has none (`opened`).
     """
 
-    __slots__ = ("_positions", "_spec", "key", "leaves", "tensors")
+    __slots__ = ("_positions", "_spec", "key", "leaves", "structure", "tensors")
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grad: bool) -> None:
         self._spec: Any = None
         self.leaves: Sequence[Any] = args
+        self.structure: Hashable | None = ()
         if kwargs or any(isinstance(a, list | tuple | dict) for a in args):
-            self.leaves, self._spec = _torch.tree_leaves((args, dict(kwargs)))
+            self.leaves, self._spec, self.structure = opened((args, dict(kwargs)))
         self._positions = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
         self.tensors: list[Tensor] = [self.leaves[i] for i in self._positions]
-        self.key = key_of(self.leaves, grad)
-        if self.key is not None and self._spec is not None:
-            self.key = (self._spec, self.key)
-
-    @property
-    def structure(self) -> Hashable:
-        """That of the containers among the arguments; `None` where there are none."""
-        structure: Hashable = self._spec
-        return structure
+        self.key = None if self.structure is None else key_of(self.leaves, grad)
+        if self.key is not None and self.structure:
+            self.key = (self.structure, self.key)
 
     @property
     def obstacle(self) -> str:
@@ -90,6 +81,8 @@ class Call:
         strange = [type(leaf).__name__ for leaf in self.leaves if type(leaf) not in known]
         if strange:
             return f"an argument is an object of type {strange[0]}"
+        if self.structure is None:
+            return "an argument is in a container of the user's own class, or under a key that is no plain value"
         if _repeats(self.leaves):
             return "two arguments are the same tensor"
         if any(t.is_nested for t in self.tensors):

@@ -61,7 +61,7 @@ def _chunk_plan(
     if isinstance(split, str):
         raise _refusal(name, split)
     native = while_current(call.flat(functions.native), reads, name)
-    chunks = _chunks(call.tensors, split, native, wanted, backend, functions.exact, size)
+    chunks = _chunks(name, call.tensors, split, native, wanted, backend, functions.exact, size)
     return Plan(None, chunks=chunks, n_tensors=len(call.tensors))
 
 
@@ -80,6 +80,7 @@ def _not_a_loss(outputs: Sequence[Any], spec: Any) -> str:
 
 
 def _chunks(
+    name: str,
     tensors: Sequence[Tensor],
     split: Split,
     native: Flat,
@@ -100,7 +101,7 @@ def _chunks(
         ahead = slopes.ahead
     plain = {m: steps.plain(m, ahead) for m in numbers} if ahead and not (slopes and slopes.alone) else {}
     sums = tuple((s.shape, s.dtype) for s in steps.sums)
-    return Chunks(split, n, native, before, after, sums, plain, slopes)
+    return Chunks(name, split, n, native, before, after, sums, plain, slopes)
 
 
 def _without_values(

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.graph.decisions import round_before_choices
 from pullback.graph.joint import simplify
 from pullback.graph.record import trace_ops
 from pullback.graph.rows import Rows, Split
@@ -114,6 +115,8 @@ class Steps:
 
     def _lowered(self, module: fx.GraphModule) -> fx.GraphModule:
         simplify(module.graph)
+        results: Any = module.graph.output_node().args[0]
+        round_before_choices(module.graph, results[: len(self.sums)])
         ((lowered, _),) = lower([module], [self._exact], self._backend)
         return lowered
 

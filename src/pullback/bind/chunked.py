@@ -13,6 +13,7 @@ from pullback.bind.again import gradient_of
 from pullback.bind.chunk_gradient import Gradient, gradients_of, value_and_gradient
 from pullback.bind.chunks import Chunks, Slopes
 from pullback.bind.eager import is_watched
+from pullback.bind.kept import as_kept, kind_of
 
 
 def run(chunks: Chunks, tensors: Sequence[Tensor]) -> Tensor:
@@ -34,13 +35,15 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, chunks: Chunks, slopes: Slopes, *tensors: Tensor) -> Tensor:
         value, found = value_and_gradient(chunks, slopes, tensors)
         ctx.chunks, ctx.slopes, ctx.found = chunks, slopes, [found]
+        ctx.kinds = list(map(kind_of, tensors))
         ctx.save_for_backward(*tensors)
         return value
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
-        chunks, slopes = ctx.chunks, ctx.slopes
+        chunks, slopes, tensors = ctx.chunks, ctx.slopes, ctx.saved_tensors
+        if not torch.compiler.is_compiling():
+            tensors = as_kept(chunks.name, tensors, ctx.kinds)
         recorded = torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch())
         gradients: Sequence[Tensor | None]
         if recorded or is_watched([g]):

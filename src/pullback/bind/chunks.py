@@ -47,6 +47,7 @@ class Chunks:
     """A formula that is carried out by chunks, ready to run.
 
     Attributes:
+        name: of the op.
         split: the formula.
         size: how many rows make a chunk.
         native: the formula on the tensors of a call, for derivatives of higher order.
@@ -56,6 +57,7 @@ class Chunks:
         slopes: of a call that is differentiated.
     """
 
+    name: str
     split: Split
     size: int
     native: Flat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.again import gradient_of
+from pullback.bind.kept import Kind, as_kept, kind_of
 from pullback.bind.plan import Kernels, in_layout
 from pullback.errors import DerivativeError
 from pullback.graph.bits import holds_bits
@@ -32,7 +33,7 @@ class _Kernels(torch.autograd.Function):
             results = kernels.forward(*tensors)
         outputs, computed = results[: kernels.n_outputs], results[kernels.n_outputs :]
         ctx.kernels = kernels
-        ctx.is_spent = kernels.spending is not None and not _torch.has_saved_tensors_hooks()
+        ctx.kinds = list(map(kind_of, (*tensors, *computed)))
         ctx.save_for_backward(*tensors, *computed)
         if kernels.dead:
             ctx.mark_non_differentiable(*(outputs[i] for i in kernels.dead))
@@ -40,8 +41,7 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        is_spent = ctx.is_spent and not _torch.keeps_graph()
-        return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, cotangents, is_spent))
+        return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, ctx.kinds, cotangents))
 
 
 def bits_kept_by(node: Any) -> list[Tensor]:
@@ -54,28 +54,37 @@ def bits_kept_by(node: Any) -> list[Tensor]:
 
 
 def gradients_of(
-    kernels: Kernels, kept: Sequence[Tensor], cotangents: Sequence[Tensor], is_spent: bool = False
+    kernels: Kernels, kept: Sequence[Tensor], kinds: list[Kind | None], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Return the gradient of each input, in a backward pass.
 
     Args:
         kernels: of the call.
         kept: the inputs, and what was computed.
+        kinds: what these were like in the forward.
         cotangents: of the outputs.
-        is_spent: whether what was computed may be written over.
     """
-    if torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _torch.in_functorch()):
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
+        kept = as_kept(kernels.name, kept, kinds)
+    if torch.is_grad_enabled() or (not compiling and _torch.in_functorch()):
         gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
     else:
         watched = is_watched((*kept, *cotangents))
         gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
-        ours = (kernels.spending if is_spent else None) or kernels.backward
-        backward = kernels.in_ops if watched else ours
+        backward = kernels.in_ops if watched else _spending(kernels, kept) or kernels.backward
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
     by_input: list[Tensor | None] = [None] * kernels.n_inputs
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):
         by_input[i] = gradient
     return by_input
+
+
+def _spending(kernels: Kernels, kept: Sequence[Tensor]) -> Callable[..., Any] | None:
+    """Return the backward that writes over what was computed, if nobody reads that again."""
+    if kernels.spending is None or _torch.keeps_graph():
+        return None
+    return kernels.spending if _torch.held_by_their_node_alone(kept[kernels.n_inputs :]) else None
 
 
 def is_watched(tensors: Sequence[Tensor]) -> bool:

@@ -15,7 +15,7 @@ from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
 
@@ -65,9 +65,10 @@ def objection(
     )
     if any(t.is_nested for t in every):  # there is no making one like it
         return unproven
-    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), repr(record.args.template))
+    arguments = record.args.identity()
+    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or proof.reads.obstacle or not proof.reads.unchanged():
+    if proof is None or arguments is None or proof.reads.obstacle or not proof.reads.unchanged():
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
         prove = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
@@ -155,7 +156,8 @@ def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tenso
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
             graph = trace_ops(transpose, *domain, *codomain).graph
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
-    except Exception:
+    except Exception as error:  # whatever a rule raises on tensors without values, or on such numbers
+        tell_mistake(error)
         return False
     graph.eliminate_dead_code()
     arguments = graph.find_nodes(op="placeholder")[: len(domain)]

@@ -6,6 +6,7 @@ for all other calls, the Function in `pullback.bind.eager` does the same.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import resources
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from pullback import settings
 from pullback.bind.eager import gradients_of
+from pullback.bind.kept import Kind
 from pullback.bind.plan import Kernels, Plan
 from pullback.bind.tree import TENSOR
+from pullback.graph.identity import value_of
 from pullback.graph.reads import Reads, missing
 from pullback.kernels.extension import Extension
 from pullback.kernels.notice import noticed
@@ -111,7 +114,7 @@ def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
             backward.dtypes,
             _written_over(backward, [operands[i] - kernels.n_inputs for i in backward.reads]),
         ),
-        _gradients(kernels),
+        _gradients(kernels, [_kind(forward, dtype) for dtype, _ in (a for a in arguments if len(a) == 2)]),
     )
 
 
@@ -132,11 +135,20 @@ def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...
     return tuple(taken.get(k, _NONE) for k in range(len(backward.writes)))
 
 
-def _gradients(kernels: Kernels) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
+def _kind(forward: Single, dtype: torch.dtype) -> Kind:
+    """Return what an input is like that is no view of something larger; see `kept.kind_of`."""
+    shape = forward.kernel.shape
+    size = math.prod(shape) * dtype.itemsize
+    return torch.Size(shape), dtype, torch.device("cpu"), tuple(forward.kernel.stride), size, False
+
+
+def _gradients(
+    kernels: Kernels, kinds: list[Kind | None]
+) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
     """Return what computes the gradients in Python; a function, since Dynamo traces it for compiled autograd."""
 
     def gradients(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        return gradients_of(kernels, inputs, cotangents)
+        return gradients_of(kernels, inputs, kinds, cotangents)
 
     return gradients
 
@@ -155,8 +167,7 @@ def _arguments(key: Hashable, forward: Single) -> tuple[tuple[Any, ...], ...] | 
                 return None
             found.append((dtype, bool(needs)))
         elif isinstance(first, type):
-            value: Any = next(parts)
-            found.append((float.fromhex(value) if first is float else value,))
+            found.append((value_of(first, next(parts)),))
         else:
             return None
     return tuple(found)

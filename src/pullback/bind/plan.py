@@ -11,11 +11,12 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.bind.again import Run
-from pullback.bind.call import ATOMS, Call
+from pullback.bind.call import Call
 from pullback.bind.tree import Tree
-from pullback.errors import DerivativeError, FormulaError
+from pullback.errors import DerivativeError, FormulaError, tell
 from pullback.graph.facts import Flat, facts_of
-from pullback.graph.joint import Joint, Trace, cotangent_stride, joint_of
+from pullback.graph.identity import ATOMS
+from pullback.graph.joint import Joint, Trace, UntracedError, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.graph.record import trace_ops
 from pullback.kernels import eager
@@ -47,6 +48,7 @@ class Kernels:
             for, and whether our own read it, which take any.
         dead: positions of the outputs that have no derivative.
         result: what comes out, its tensors taken out.
+        name: of the op.
         spending: the backward where what was computed for it is needed no more, and may be written over; none where
             that saves nothing.
         again: how the gradient is computed where autograd records it too, as an op of its own; none for PyTorch's
@@ -65,6 +67,7 @@ class Kernels:
     layouts: tuple[tuple[int, tuple[int, ...], bool], ...]
     dead: tuple[int, ...]
     result: Tree
+    name: str
     spending: Callable[..., Any] | None = None
     again: Run | None = None
     singles: tuple[Single, Single] | None = None
@@ -165,8 +168,11 @@ def _make_plan(
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
         joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace, packs_bits(backend))
+    except (UntracedError, FormulaError) as error:
+        return Plan(None, f"its derivative cannot be traced ({error})".splitlines()[0])
     except Exception as error:
-        return Plan(None, f"its derivative cannot be traced ({type(error).__name__}: {error})".splitlines()[0])
+        tell(error, name)
+        return Plan(None, f"Pullback failed to divide its graph ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
         value = _value(joint, facts.outputs, structure[0], functions.exact, backend)
         return Plan(None, _NOT_ASKED, value, len(call.tensors))
@@ -174,7 +180,7 @@ def _make_plan(
         return Plan(None, "no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
     current = while_current(native, reads, name)
-    kernels = _kernels(joint, current, facts.outputs, structure[0], functions.exact, backend)
+    kernels = _kernels(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
     return Plan(kernels, n_tensors=kernels.n_inputs)
 
 
@@ -202,7 +208,7 @@ def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Calla
 
 
 def _kernels(
-    joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
+    name: str, joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
 ) -> Kernels:
     results = [out for out in outputs if isinstance(out, Tensor)]
     n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
@@ -223,6 +229,7 @@ def _kernels(
         layouts=tuple((i, cotangent_stride(results[i]), own) for i, own in zip(joint.connected, ours, strict=True)),
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
         result=Tree.of_leaves(outputs, spec),
+        name=name,
         spending=_spending(joint, forward_graph, backward_graph),
         singles=(one, other) if one and other else None,
     )

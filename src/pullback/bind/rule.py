@@ -14,7 +14,7 @@ from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, tell_mistake
 
 
 @dataclass(slots=True)
@@ -98,7 +98,8 @@ class Rule:
         try:
             with Draws() as draws, Leaving() as leaving, torch.enable_grad():
                 residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
-        except Exception:
+        except Exception as error:  # whatever a formula raises that is run again
+            tell_mistake(error, self.name)
             return kept, True
         lost = _torch.is_plain_eager() and (
             any(not t.requires_grad for t in residuals if has_derivative(t)) or not _same(residuals, kept)

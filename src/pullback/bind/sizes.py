@@ -23,6 +23,7 @@ from pullback import _torch
 from pullback.bind.call import Call
 from pullback.bind.plan import Kernels, Plan
 from pullback.graph.extents import Numbers, as_inputs, at, kind_of
+from pullback.graph.identity import identity
 from pullback.graph.joint import Trace, cotangent_stride
 from pullback.graph.symbolic import Symbolic
 from pullback.kernels import eager
@@ -124,7 +125,7 @@ def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | No
     parts = [
         (next(each), x.dtype, x.device, grad and x.requires_grad, by_rows and has_many_rows(x.shape))
         if isinstance(x, Tensor)
-        else (type(x), x.hex() if type(x) is float else x)
+        else identity(x)
         for x in call.leaves
     ]
     equal = tuple(1 if n == 1 else -sizes.index(n) for n in sizes)

@@ -14,7 +14,7 @@ from pullback import _torch
 from pullback.bind.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
 from pullback.bind.orders import MOST
 from pullback.bind.plan import while_current
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, PullbackError
 from pullback.graph.blank import is_plain_kind
 from pullback.graph.reads import Reads, reads_of
 from pullback.numerics import certificate
@@ -176,7 +176,7 @@ class Stable:
                 try:
                     for found in certificate.load(path, key):
                         return forms_of(found, meaning, written)
-                except Exception as error:  # the file may be anybody's, the formula is there without it
+                except (ValueError, OSError, PullbackError) as error:  # the file may be anybody's
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
             # the parts of a formula are not tried: its first call would wait for each
             quick = quick_forms(formula, meaning, dtype) if formula is self._formula else None

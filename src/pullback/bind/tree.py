@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from pullback import _torch
+from pullback.graph.identity import identity, opened
 
 TENSOR = object()
 """Stands for a tensor in a template."""
@@ -69,6 +70,12 @@ class Tree:
         waiting = iter(tensors)
         leaves = [next(waiting) if leaf is TENSOR else leaf for leaf in self.template]
         return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
+
+    def identity(self) -> Hashable | None:
+        """Return what is equal for trees alike but for their tensors; `None` if other values in them may change."""
+        leaves, _, structure = opened(self.filled([TENSOR] * self.template.count(TENSOR)))
+        known = tuple([() if leaf is TENSOR else identity(leaf) for leaf in leaves])
+        return None if structure is None or None in known else (structure, known)
 
     def owners(self) -> list[int]:
         """Return, for each tensor, which item of the structure it is in."""

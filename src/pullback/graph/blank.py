@@ -89,11 +89,13 @@ class Blanks(_torch.DispatchMode):
 
     Attributes:
         left: whether something was met that they are not for, whatever the formula made of that.
+        error: what an op raised, where that ended the run: PyTorch's fake tensors raise it too, if it is not our fault.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.left = False
+        self.error: Exception | None = None
         self._given: dict[int, Tensor] = {}  # by their memory, which they keep from being used again
 
     def from_tensor(self, t: Tensor) -> Blank:
@@ -131,7 +133,10 @@ class Blanks(_torch.DispatchMode):
             return self.from_tensor(args[0])  # which a blank tensor is not
         try:
             out = run(_elems(args), {name: _elems(a) for name, a in (kwargs or {}).items()})
+        except UnknownError:
+            self.leave(f"{func} is not known for such arguments")
         except Exception as error:  # which may be due to a tensor without values: nobody is to catch it
+            self.error = error
             self.leave(f"{func}: {error}")
         if out is None:
             return args[0]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, is_from_ours, tell, tell_mistake
 from pullback.graph.blank import Blanks, Left, has_no_values
 
 Flat = Callable[..., list[Any]]
@@ -67,13 +67,19 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
     plain = [_plain(t) for t in tensors]
-    return _by_blanks(flat, tensors, plain, name, in_place) or _by_fakes(flat, tensors, plain, name, in_place)
+    facts = _by_blanks(flat, tensors, plain, name, in_place)
+    if isinstance(facts, Facts):
+        return facts
+    error, facts = facts, _by_fakes(flat, tensors, plain, name, in_place)
+    if error is not None and is_from_ours(error) and not facts.obstacle:
+        tell(error, name)
+    return facts
 
 
 def _by_blanks(
     flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
-) -> Facts | None:
-    """Return what is seen on blank tensors; nothing where these leave it to PyTorch's, or anything is raised."""
+) -> Facts | Exception | None:
+    """Return what is seen on blank tensors; where these leave it to PyTorch's, nothing, or what was raised."""
     blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
     try:
         given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
@@ -83,8 +89,10 @@ def _by_blanks(
             versions = [_torch.version_of(blank) for blank in given]
             with torch.enable_grad(), seen, readers:
                 outputs = flat(*given)
-    except (Left, Exception):
-        return None
+    except Left:
+        return blanks.error
+    except Exception as error:
+        return None if blanks.left else error
     written = versions != [_torch.version_of(blank) for blank in given]
     if blanks.left or written or readers.refusal is not None:
         return None
@@ -108,6 +116,7 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
             raise
         except Exception as error:
             _refuse_mixed_devices(tensors, name, error)
+            tell_mistake(error, name)
             facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
         written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
     if readers.refusal is not None:  # the formula may have caught it

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, is_fault
 from pullback.graph.bits import cross_as_bits
 from pullback.graph.choices import by_comparisons
+from pullback.graph.decisions import ancestors, decides, round_before_choices
 from pullback.graph.extents import kind_of
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
@@ -27,6 +28,10 @@ from pullback.graph.saving import chosen, early_of
 Trace = Callable[..., fx.GraphModule]
 
 _NO_OPS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+class UntracedError(Exception):
+    """Why a derivative cannot be traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,10 @@ def joint_of(
         recompute: whether the backward computes cheap values again, where that saves memory.
         trace: records the ops of a call.
         bits: whether truth values that are saved take one bit each, where cheap values are computed again.
+
+    Raises:
+        UntracedError: if the formula or its derivative cannot be traced.
+        FormulaError: if its derivative is zero on one of several devices.
     """
     results = [out for out in outputs if isinstance(out, Tensor)]
     connected = [i for i, out in enumerate(results) if out.requires_grad] if wanted else []
@@ -101,7 +110,12 @@ def joint_of(
         return [values, _torch.pulled(roots, leaves, given[n:])]
 
     given = [*(x.detach() for x in tensors), *cotangents]
-    graph = trace(both, *given)
+    try:
+        graph = trace(both, *given)
+    except Exception as error:  # whatever the formula raises on tensors without values, or autograd refuses
+        if is_fault(error):
+            raise
+        raise UntracedError(f"{type(error).__name__}: {error}") from error
     _fill_zeros(graph, {x.device for x in given})
     return _cut(graph, n, ahead, tuple(wanted), tuple(connected), recompute, bits)
 
@@ -177,29 +191,32 @@ def _cut(
     inputs, cotangents = placeholders[:n_inputs], placeholders[n_inputs:]
     recompute = recompute and not mutates(graph)
     bits = bits and recompute
-    if bits:
+    if recompute:
         by_comparisons(graph, inputs)
     results: Any = graph.output_node().args[0]
     outputs, gradients = results
+    round_before_choices(graph, outputs)
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
-    ahead = _ancestors([*outputs, *checks])
+    ahead = ancestors([*outputs, *checks])
     for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
-    early = early_of(later, cotangents) if bits else set()
+    early = early_of(later, cotangents) if recompute else set()
     later = [node for node in later if node not in early]
-    read = [a for node in later for a in node.all_input_nodes] + [g for g in gradients if isinstance(g, fx.Node)]
     known = {*ahead, *inputs, *early}
-    borders = [a for a in dict.fromkeys(read) if a in known and a.op != "get_attr"]
+    read = [(a, decides(node, a)) for node in later for a in node.all_input_nodes if a in known]
+    read += [(g, False) for g in gradients if g in known]
+    borders = [a for a in dict.fromkeys(a for a, _ in read) if a.op != "get_attr"]
     again: set[fx.Node] = set()
     if recompute and any(node not in inputs for node in borders):
-        kept = chosen(inputs, outputs, borders, early if bits else None)
+        kept = chosen(inputs, outputs, read, early, bits)
         borders, again = _reached(borders, kept, inputs)
     computed = [node for node in borders if node not in inputs]
-    ahead |= _ancestors(computed)
+    ahead |= ancestors(computed)
     forward = _part(joint, inputs, [node for node in graph.nodes if node in ahead], [*outputs, *computed])
-    body = [node for node in graph.nodes if node in again or node in later or (node.op == "get_attr" and node in ahead)]
+    again.update(later)
+    body = [node for node in graph.nodes if node in again or (node.op == "get_attr" and node in ahead)]
     backward = _part(joint, [*borders, *cotangents], body, list(gradients))
     if bits:
         cross_as_bits(forward, backward, len(outputs), [node not in inputs for node in borders])
@@ -278,17 +295,6 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
     for node in graph.nodes:
         if node.op == "call_function" and _torch.is_view(node.target) and found.intersection(node.all_input_nodes):
             found.add(node)
-    return found
-
-
-def _ancestors(nodes: Sequence[Any]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    stack = [node for node in nodes if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node not in found and node.op != "placeholder":
-            found.add(node)
-            stack.extend(node.all_input_nodes)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from pullback import _torch
 from pullback.graph.attributes import is_of_kind
+from pullback.graph.identity import identity
 from pullback.graph.names import attributes_in, catches, imports_in, matches, names_in, operators_in, sets_in, writes_in
 from pullback.graph.trust import is_fixed, is_trusted_function, trusted
 
@@ -34,6 +35,8 @@ _OF_TENSORS = frozenset(
     {"is_tensor", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "get_default_dtype"}
 )
 """PyTorch's functions that sound like settings and are not, or are watched."""
+_SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", "device_count"})
+"""Its settings and states that do not sound so."""
 _MISSING = object()
 
 
@@ -59,12 +62,15 @@ class Reads:
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
         for holder, name, value in self.watched:  # plain loops: this runs at every call
-            if (holder.get(name, _MISSING) if name else _now(holder, "")) is not value:
+            now = holder.get(name, _MISSING) if name else _now(holder, "")
+            if now is not value and not _is_same(now, value):
                 return False
         for function, code, defaults, keywords in self.codes:
-            if function.__code__ is not code or function.__defaults__ is not defaults:
+            if function.__code__ is not code:
                 return False
-            if function.__kwdefaults__ != keywords:
+            if function.__defaults__ is not defaults and not _is_same(function.__defaults__, defaults):
+                return False
+            if (keywords or function.__kwdefaults__) and not _holds_same(function.__kwdefaults__ or {}, keywords or {}):
                 return False
         return torch.get_default_dtype() is self.dtype and len(_METHODS) == self.n_methods
 
@@ -137,9 +143,8 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 
 def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
-    for module in imports_in(function.__code__):
-        if not trusted(module) or module.startswith("numpy"):
-            reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
+    for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
+        reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
     for name in sets_in(function.__code__):
@@ -150,8 +155,7 @@ def _look_inside(function: types.FunctionType, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or "it catches exceptions, which tensors without values may raise"
     defaults: Iterable[Any] = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     for value in defaults:
-        if not is_fixed(value):
-            _object(value, "as a default", reads)
+        _require_fixed(value, "as a default", reads)
 
 
 def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
@@ -169,18 +173,28 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
 
 
 def _see_value(value: Any, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
-    """Object to a value that may change what it is or does, or whose use says more of a tensor than its kind."""
-    if not is_fixed(value):
-        _object(value, f"`{shown}`", reads)
-    elif value in _BY_NAME:
-        reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with `{shown}`"
-    elif _is_private(value):
-        reads.obstacle = reads.obstacle or f"it uses `{shown}`, which is private"
-    elif isinstance(value, type) and issubclass(value, torch.Tensor) and value is not torch.Tensor:
-        reads.obstacle = reads.obstacle or f"it asks whether a tensor is a `{shown}`"
-    elif isinstance(value, type) and issubclass(value, torch.nn.Module):
-        reads.obstacle = reads.obstacle or f"it makes a module, `{shown}`, to which hooks may be added"
+    """Object to a value, or to what is read of it."""
+    _require_fixed(value, f"`{shown}`", reads)
     _see_attributes(attributes, reads, seen)
+
+
+def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
+    """Object to a value that may change what it is or does, or whose use says more of a tensor than its kind."""
+    name = getattr(value, "__name__", "")
+    if not is_fixed(value):
+        _object(value, shown, reads)
+    elif value in _BY_NAME:
+        reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
+    elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it
+        reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, {shown}"
+    elif _is_private(value):
+        reads.obstacle = reads.obstacle or f"it uses {shown}, which is private"
+    elif isinstance(value, type) and issubclass(value, torch.Tensor) and value is not torch.Tensor:
+        reads.obstacle = reads.obstacle or f"it asks whether a tensor is a {shown}"
+    elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+        reads.obstacle = reads.obstacle or f"it makes a module, {shown}, to which hooks may be added"
+    elif not name.startswith("_") and getattr(torch.Tensor, name, None) is value and not is_of_kind(name):
+        reads.obstacle = reads.obstacle or f"it reads the attribute `.{name}`, which one tensor may have"
 
 
 def _is_private(value: Any) -> bool:
@@ -202,20 +216,21 @@ def _see_method(name: str, reads: Reads, seen: set[int]) -> bool:
         return False
     method = _METHODS[name]
     reads.watched.append((_METHODS, name, method))
-    users = isinstance(method, types.FunctionType) and not is_trusted_function(method)
-    if users:
+    if isinstance(method, types.FunctionType) and not is_trusted_function(method):
         _follow(method, reads, seen)
-    return users
+        return True
+    if not (is_fixed(method) or isinstance(method, types.GetSetDescriptorType)):  # as a property is not
+        _object(method, f"`.{name}`", reads)
+    return False
 
 
 def _see_module(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
     if module.__name__ in _DRAWING:
         reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
-    elif module.__name__.startswith("torch") and _is_setting(module.__name__, attributes):
+    elif _is_setting(module.__name__, attributes):
         reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, `{'.'.join([shown, *attributes])}`"
-    elif not attributes:
-        if not trusted(module.__name__):
-            reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
+    elif not attributes:  # what is read of it then, and replaced later, would not be seen
+        reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
     elif not trusted(module.__name__):
         _see(vars(module), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
     else:
@@ -233,11 +248,13 @@ def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], re
 
 
 def _is_setting(module: str, attributes: list[str]) -> bool:
-    """Whether a name in PyTorch stands for a setting or a state, by its form."""
+    """Whether a name in a module stands for a setting or a state of PyTorch, by its form."""
+    if module.partition(".")[0] != "torch":
+        return False
     first = attributes[0] if attributes else ""
-    if module.startswith("torch.backends") or first in {"backends", "initial_seed", "default_generator"}:
+    if module.startswith("torch.backends") or first in _SETTINGS:
         return True
-    return first.startswith(("get_", "is_", "are_")) and first not in _OF_TENSORS
+    return first.startswith(("get_", "is_", "are_", "current_")) and first not in _OF_TENSORS
 
 
 def _object(value: Any, shown: str, reads: Reads) -> None:
@@ -258,6 +275,17 @@ def _now(holder: Any, name: str) -> Any:
         except ValueError:
             return _MISSING
     return holder.get(name, _MISSING)
+
+
+def _is_same(now: Any, then: Any) -> bool:
+    """Whether a value is another object with the same type and bits, as a number that was computed anew is."""
+    known = identity(then)
+    return known is not None and known == identity(now)
+
+
+def _holds_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether keyword defaults are the same; equality does not say so, since 0.0 == -0.0 and 1 == True."""
+    return now.keys() == then.keys() and all(now[k] is v or _is_same(now[k], v) for k, v in then.items())
 
 
 def _is_op(value: Any) -> bool:

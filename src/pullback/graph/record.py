@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.errors import is_from_ours, tell
 from pullback.graph.blank import Blank, Blanks, Left, blank_of
 
 _ATOMS = (type(None), int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -28,7 +29,13 @@ _thread = threading.local()
 def trace_ops(function: Callable[..., Any], *tensors: Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on tensors without values."""
     with _torch.tracing():
-        return _recorded(function, tensors) or _torch.trace_ops(function, *tensors)
+        recorded = _recorded(function, tensors)
+        if isinstance(recorded, fx.GraphModule):
+            return recorded
+        traced = _torch.trace_ops(function, *tensors)
+        if recorded is not None and is_from_ours(recorded):  # PyTorch's tracer raises whatever is not our fault
+            tell(recorded)
+        return traced
 
 
 def names_traced() -> list[str]:
@@ -37,7 +44,8 @@ def names_traced() -> list[str]:
     return _torch.names_traced() if recorder is None else [node.name for node in recorder.graph.nodes]
 
 
-def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule | None:
+def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule | Exception | None:
+    """Return the graph of a call; where blank tensors will not do, nothing, or what was raised."""
     names = _parameters(function, len(tensors))
     if names is None or _torch.may_be_traced():
         return None
@@ -51,8 +59,10 @@ def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.Gra
         with blanks, recorder, _without_autocast_cache():
             results = function(*given)
         recorder.graph.output(recorder.argument(results))
-    except (Left, Exception):  # whatever it is, PyTorch's tracer says it again
-        return None
+    except Left:
+        return blanks.error
+    except Exception as error:
+        return None if blanks.left or recorder.left else error
     finally:
         _thread.recorder = before
     return None if blanks.left or recorder.left else fx.GraphModule(recorder.root, recorder.graph)

@@ -2,31 +2,39 @@
 
 A minimum cut between what is there and what the backward reads, as in Chen et al., "Training deep nets with sublinear
 memory cost", 2016, and in PyTorch's own partitioner: each value can be cut at the price of its bytes, and values of
-pointwise ops and views can be computed again from what is before the cut. Truth values may be kept as bits; then what
-the backward alone compares is compared in the forward, if that is the cheapest cut.
+pointwise ops and views can be computed again from what is before the cut. Truth values may be kept, as bits where these
+are packed; then what the backward alone compares is compared in the forward, if that is the cheapest cut.
+
+What a decision reads (`pullback.graph.decisions`) has to have the bits that it had in the forward: it is computed again
+only by ops that all kernels compute alike, from values that have theirs. So a value that is computed again by other ops
+stands twice in the graph that is cut: as it is, and as whatever is close to it.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
+from pullback.dtypes import is_continuous
 from pullback.graph.bits import bytes_of, is_packed
+from pullback.graph.decisions import decides, is_cheap, is_reproducible
 
 _RESULT = 0.9
 """Part of its bytes that an output costs: the caller may let go of it."""
+
+Read = tuple[fx.Node, bool]
+"""A value that is read, and whether its bits have to be those of the forward."""
 
 
 def chosen(
     inputs: Collection[fx.Node],
     outputs: Collection[Any],
-    read: Iterable[fx.Node],
-    early: Collection[fx.Node] | None = None,
+    read: Iterable[Read],
+    early: Collection[fx.Node],
+    bits: bool,
 ) -> set[fx.Node]:
     """Return the values to save; all that the backward reads can be computed from them by cheap ops.
 
@@ -34,69 +42,77 @@ def chosen(
         inputs: of the forward.
         outputs: of the forward.
         read: nodes of the forward, inputs and nodes of `early` that the rest of the backward reads.
-        early: nodes of the backward that `early_of` gives, if truth values are kept as bits.
+        early: nodes of the backward that `early_of` gives.
+        bits: whether truth values are packed.
     """
-    prices: dict[fx.Node, float] = {}
-    sources: set[fx.Node] = set()
-    stack = [node for node in read if node.op != "get_attr"]
-    wanted = set(stack)
+    certain = _Certain(inputs)
+    wanted = {(node, exactly and not certain(node)) for node, exactly in read if node.op != "get_attr"}
+    reads: dict[Read, list[Read]] = {}
+    sources: set[Read] = set()
+    stack = list(wanted)
     while stack:
-        node = stack.pop()
-        if node in prices:
+        at = node, exactly = stack.pop()
+        if at in reads:
             continue
-        prices[node] = _price(node, inputs, outputs, early)
-        if node in inputs or not is_cheap(node):
-            sources.add(node)
+        reads[at] = []
+        if node in inputs or not is_cheap(node) or (exactly and node not in early and not is_reproducible(node)):
+            sources.add(at)
         else:
-            stack += [a for a in node.all_input_nodes if a.op != "get_attr"]
-    if all(source in inputs for source in sources):
-        return sources
-    return _cut(prices, sources, wanted)
+            operands = [a for a in node.all_input_nodes if a.op != "get_attr"]
+            reads[at] += [(a, (exactly or decides(node, a)) and not certain(a)) for a in operands]
+            stack += reads[at]
+    if all(node in inputs for node, _ in sources):
+        return {node for node, _ in sources}
+    prices = {at: _price(at[0], inputs, outputs, early, bits) for at in reads}
+    return {node for node, _ in _cut(prices, reads, sources, wanted)}
 
 
-def _cut(prices: dict[fx.Node, float], sources: set[fx.Node], wanted: set[fx.Node]) -> set[fx.Node]:
+class _Certain:
+    """Tells which values have the bits of the forward in any case: they are kept, or computed from such by exact ops.
+
+    Truth values and integers have, since all that decides reads what has them.
+    """
+
+    def __init__(self, inputs: Collection[fx.Node]) -> None:
+        self._known = dict.fromkeys(inputs, True)
+
+    def __call__(self, node: fx.Node) -> bool:
+        stack = [node]
+        while stack:
+            at = stack[-1]
+            waiting = [a for a in at.all_input_nodes if a not in self._known] if is_cheap(at) else []
+            if at in self._known or not waiting:
+                stack.pop()
+                self._known.setdefault(at, self._is(at))
+            else:
+                stack += waiting
+        return self._known[node]
+
+    def _is(self, node: fx.Node) -> bool:
+        value = node.meta.get("val")
+        if not is_cheap(node) or (isinstance(value, Tensor) and not is_continuous(value.dtype)):
+            return True
+        return is_reproducible(node) and all(self._known[a] for a in node.all_input_nodes)
+
+
+def _cut(prices: dict[Read, float], reads: dict[Read, list[Read]], sources: set[Read], wanted: set[Read]) -> set[Read]:
     """Return the cheapest nodes that stand on every way from the sources to what is wanted."""
     import networkx as nx  # type: ignore[import-untyped]  # here, since it takes a tenth of a second
 
     graph = nx.DiGraph()
     graph.add_nodes_from((_START, _END))
-    for node, price in prices.items():
-        graph.add_edge((node, "in"), (node, "out"), capacity=price)
-        if node in sources:
-            graph.add_edge(_START, (node, "in"))  # without a capacity, which is infinite
-        else:
-            graph.add_edges_from(((a, "out"), (node, "in")) for a in node.all_input_nodes if a in prices)
-        if node in wanted:
-            graph.add_edge((node, "out"), _END)
+    for at, price in prices.items():
+        graph.add_edge((at, "in"), (at, "out"), capacity=price)
+        if at in sources:
+            graph.add_edge(_START, (at, "in"))  # without a capacity, which is infinite
+        graph.add_edges_from(((a, "out"), (at, "in")) for a in reads[at])
+        if at in wanted:
+            graph.add_edge((at, "out"), _END)
     _, (before, _) = nx.minimum_cut(graph, _START, _END)
-    return {node for node in prices if (node, "in") in before and (node, "out") not in before}
+    return {at for at in prices if (at, "in") in before and (at, "out") not in before}
 
 
 _START, _END = "start", "end"
-
-
-def is_cheap(node: fx.Node) -> bool:
-    """Whether to compute a node again costs about what it costs to read what it computes."""
-    if node.target is operator.getitem:
-        return is_cheap(node.all_input_nodes[0])
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.pointwise in tags or node.target in _OTHERS or _torch.is_view(node.target)
-
-
-_OTHERS = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in [
-        "_to_copy",
-        "clone",
-        "full",
-        "full_like",
-        "zeros_like",
-        "ones_like",
-        "scalar_tensor",
-        "log_sigmoid_forward",
-    ]
-)
-"""Ops that PyTorch does not tag."""
 
 
 def early_of(later: Iterable[fx.Node], cotangents: Iterable[fx.Node]) -> set[fx.Node]:
@@ -114,15 +130,15 @@ def early_of(later: Iterable[fx.Node], cotangents: Iterable[fx.Node]) -> set[fx.
 
 
 def _price(
-    node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any], early: Collection[fx.Node] | None
+    node: fx.Node, inputs: Collection[fx.Node], outputs: Collection[Any], early: Collection[fx.Node], bits: bool
 ) -> float:
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return float("inf")
     if node in inputs:
         return 0.0  # the node keeps every input, for derivatives of higher order
-    if early is not None and node not in outputs and is_packed(value):
+    if bits and node not in outputs and is_packed(value):
         return bytes_of(value.numel()) + 1
-    if early is not None and node in early:
+    if node in early and value.dtype != torch.bool:
         return float("inf")  # of the bytes of what it is computed from
     return (value.numel() * value.element_size() + 1) * (_RESULT if node in outputs else 1.0)

@@ -29,14 +29,24 @@ _BUILT_IN = (
 def is_fixed(value: Any) -> bool:
     """Whether a value cannot change what it is or does: a constant, or a function or class of a package we trust."""
     if isinstance(value, _BUILT_IN):
-        owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
-        named = isinstance(owner, type | types.ModuleType)
-        return owner is None or (named and trusted(getattr(owner, "__module__", None) or owner.__name__))
+        return trusted(_home_of(value))
     if _torch.is_dispatched_op(value):
         return _torch.op_name(value).startswith(("aten::", "prims::"))
     if isinstance(value, types.FunctionType):
         return is_trusted_function(value)
     return trusted(value.__module__ or "") if isinstance(value, type) else is_constant(value)
+
+
+def _home_of(function: Any) -> str:
+    """Return the module in which a built-in function, or the class that it is a method of, is defined.
+
+    Empty for a method of an object, which may change, as `d.get` does with the dictionary.
+    """
+    owner = getattr(function, "__objclass__", getattr(function, "__self__", None))
+    if isinstance(owner, types.ModuleType):
+        return owner.__name__
+    home = owner if isinstance(owner, type) else function if owner is None else None
+    return getattr(home, "__module__", None) or ""
 
 
 def is_trusted_function(function: types.FunctionType) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 
 from pullback import settings
 from pullback.errors import OptionError, RunnerError
+from pullback.graph.decisions import round_before_choices
 from pullback.graph.joint import simplify
 from pullback.graph.record import trace_ops
 from pullback.kernels import build, eager, inductor, native
@@ -117,6 +118,7 @@ def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Te
     def run(*tensors: Tensor) -> Tensor:
         graph = trace_ops(lambda *xs: [function(*xs)], *tensors)
         simplify(graph.graph)
+        round_before_choices(graph.graph, graph.graph.output_node().all_input_nodes)
         ((_, call),) = lower([graph], [False], name)
         result: Tensor = call(*tensors)[0]
         return result

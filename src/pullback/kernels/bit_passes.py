@@ -21,8 +21,8 @@ def passes() -> dict[Callable[..., Tensor], Callable[..., Tensor]]:
     Raises:
         RunnerError: if they cannot be compiled here.
     """
-    to_bits = build.function_of(_source("const bool*", "Bits"), 2, 1)
-    from_bits = build.function_of(_source("Bits", "bool*"), 2, 1)
+    to_bits = build.function_of(_source("const boolean*", "Bits"), 2, 1)
+    from_bits = build.function_of(_source("Bits", "boolean*"), 2, 1)
 
     def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
         if mask.stride() != stride:

@@ -25,8 +25,11 @@ from pullback import caches
 from pullback.errors import RunnerError
 from pullback.kernels import headers
 
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-w")
-"""No contraction and no fast-math: code runs as it is written."""
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-lax-vector-conversions", "-w")
+"""No contraction and no fast-math: code runs as it is written. clang++ would convert vectors of one size silently."""
+_WHERE_KNOWN = ("-fno-tree-loop-if-convert",)
+"""For compilers that know them. g++ (seen in 12, with AVX-512) converts `if (c) v = a / b;` on vectors in a loop to a
+masked division whose mask is the number c: one lane of 16 is computed. tests/kernels/test_build.py has it reduced."""
 _OF_CAPABILITY = {
     "AVX512": ("avx512.h", ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c")),
     "AVX2": ("avx2.h", ("-mavx2", "-mfma", "-mf16c")),
@@ -96,19 +99,33 @@ def compiler() -> str:
 
 
 @functools.cache
+def flags(name: str) -> tuple[str, ...]:
+    """Return the flags that a compiler builds kernels with, other than those of the processor."""
+    return (*_FLAGS, *(flag for flag in _WHERE_KNOWN if _knows(name, flag)))
+
+
+def _knows(name: str, flag: str) -> bool:
+    command = [name, flag, "-fsyntax-only", "-x", "c++", os.devnull]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@functools.cache
 def _surroundings() -> str:
-    """Return what a compiled kernel depends on besides its source."""
-    parts = [torch.__version__, *_FLAGS, *_machine()[1]]
+    """Return what a compiled kernel depends on besides its source and its compiler."""
+    parts = [torch.__version__, *_FLAGS, *_WHERE_KNOWN, *_machine()[1]]
     parts += [path.read_text() for path in sorted(_INCLUDE.glob("*.h"))]
     return "\0".join(parts)
 
 
 def _key(source: str) -> str:
-    return hashlib.sha256(f"{_surroundings()}\0{source}".encode()).hexdigest()[:32]
+    return hashlib.sha256("\0".join([_surroundings(), *_of_compiler(), source]).encode()).hexdigest()[:32]
 
 
 def _of_compiler() -> list[str]:
-    """Return what tells a compiler from another, or from another version of it."""
+    """Return what tells a compiler from another, or from another version of it, whose faults may differ."""
     at = Path(compiler()).stat()
     return [compiler(), str(at.st_size), str(at.st_mtime_ns)]
 
@@ -120,18 +137,25 @@ def _library(key: str, source: str) -> ctypes.CDLL:
         path = folder / f"{key}.so"
         if not caches.is_private(folder):
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
-        if path.exists():
-            try:
-                return ctypes.CDLL(str(path))
-            except OSError:  # damaged: made again
-                pass
+        if (library := _opened(path)) is not None:
+            return library
         from filelock import FileLock  # here, since it takes a while and a kernel that is there needs none
 
         with FileLock(str(folder / f"{key}.lock")):
+            if (library := _opened(path)) is not None:  # another process held the lock to compile it
+                return library
             _compile(source, path)
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError) as error:  # there may be no home
         raise RunnerError(f"kernels cannot be kept: {error}") from error
+
+
+def _opened(path: Path) -> ctypes.CDLL | None:
+    """Load a compiled kernel; `None` if it is missing or damaged."""
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
+        return None
 
 
 def _compile(source: str, path: Path) -> None:
@@ -154,8 +178,7 @@ def _compile(source: str, path: Path) -> None:
 def _link(source: str, included: list[str], folder: Path) -> None:
     """Write a shared library that may not be whole.
 
-    OpenMP is compiled in, and not linked: its functions are those that PyTorch has loaded, so that there is one pool
-    of threads.
+    OpenMP is not linked: the functions are those that PyTorch has loaded, so that there is one pool of threads.
     """
     (folder / "kernel.cpp").write_text(source)
     _call_with_flags(["-c", "kernel.cpp", "-o", "kernel.o", *included], folder)
@@ -163,7 +186,8 @@ def _link(source: str, included: list[str], folder: Path) -> None:
 
 
 def _call_with_flags(arguments: list[str], folder: Path) -> None:
-    _call([*_FLAGS, *_machine()[1], f"-I{_INCLUDE}", f"-I{TORCH / 'include'}", "-fopenmp", *arguments], folder)
+    includes = [f"-I{_INCLUDE}", f"-I{TORCH / 'include'}"]
+    _call([*flags(compiler()), *_machine()[1], *includes, "-DTHREADS", *arguments], folder)
 
 
 def _call(arguments: list[str], folder: Path) -> None:

@@ -35,7 +35,12 @@ def columns_of(node: fx.Node) -> int:
     if node.target not in COLUMN_SUMS or node.kwargs or not 2 <= len(args) <= 3 or not args[1]:
         return 0
     source, result = _torch.traced_value(args[0]), _torch.traced_value(node)
-    if source.dtype != result.dtype or source.dtype not in ops.COMPUTED or source.dtype == torch.bool:
+    if (
+        not source.dim()
+        or source.dtype != result.dtype
+        or source.dtype not in ops.COMPUTED
+        or source.dtype == torch.bool
+    ):
         return 0
     summed, keeps = {d % source.dim() for d in args[1]}, len(args) > 2 and args[2]
     stride = source.stride()

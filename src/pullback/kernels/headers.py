@@ -66,6 +66,6 @@ def _make(header: Path, text: str, compile_in: Callable[[list[str], Path], None]
         with tempfile.TemporaryDirectory(dir=header.parent, prefix="making-") as made:
             here = Path(made)
             (here / "all.h").write_text(text)
-            compile_in(["-x", "c++-header", "all.h", "-o", "all.h.gch"], here)
-            (here / "all.h").replace(header)
+            (here / "all.h").replace(header)  # clang++ remembers where the text lay when it was compiled
+            compile_in(["-x", "c++-header", str(header.absolute()), "-o", "all.h.gch"], here)
             (here / "all.h.gch").replace(_made(header))

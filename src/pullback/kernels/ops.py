@@ -25,7 +25,7 @@ STORED = {
     torch.float64: "double",
     torch.bfloat16: "bfloat",
     torch.float16: "half",
-    torch.bool: "bool",
+    torch.bool: "boolean",
 }
 
 _UNARY = (
@@ -291,36 +291,6 @@ def constant_of(node: fx.Node) -> Any:
         value = node.args[CONSTANTS[node.target]]
         return value if isinstance(value, int | float) and type(value) is not Extent else None
     return None
-
-
-EXACT = frozenset(
-    [
-        *COMPARING,
-        *LOGICAL,
-        *CHOOSING,
-        aten.rsub.Scalar,
-        *(getattr(getattr(aten, name), kind) for name in ("add", "sub", "mul", "div") for kind in ("Tensor", "Scalar")),
-        *(
-            getattr(aten, n).default
-            for n in ["abs", "neg", "floor", "ceil", "trunc", "round", "sign", "sgn", "relu", "reciprocal"]
-        ),
-        *(
-            getattr(aten, n).default
-            for n in ["maximum", "minimum", "clamp", "clamp_min", "clamp_max", "hardtanh", "clone", "alias"]
-        ),
-        *(getattr(aten, n).default for n in ["threshold", "threshold_backward", "hardtanh_backward", "detach"]),
-    ]
-)
-"""Ops whose results IEEE 754 leaves no choice about: PyTorch's kernels give the same bits."""
-
-
-def is_exact(node: fx.Node) -> bool:
-    """Whether a node is such an op, called without a factor that PyTorch fuses with a sum."""
-    return node.target in EXACT and "alpha" not in node.kwargs and (len(node.args) < 3 or node.target not in _SUMS)
-
-
-_SUMS = frozenset([aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar])
-"""Whose third argument is a factor."""
 
 
 def is_written(node: fx.Node) -> bool:

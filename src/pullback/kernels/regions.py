@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.graph.bits import is_of_bits, pack, unpack
+from pullback.graph.decisions import is_exact
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
 from pullback.kernels.column_sums import columns_of
@@ -154,7 +155,7 @@ def _is_exact(node: fx.Node) -> bool:
         by = node.args[1]
         if not isinstance(by, fx.Node) or ops.constant_of(by) is not None:
             return False
-    return ops.is_exact(node)
+    return is_exact(node)
 
 
 def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from pullback.graph.decisions import is_rounded
 from pullback.kernels import column_sums, ops
 from pullback.kernels.regions import value_of
 from pullback.kernels.rows import RowRegion, is_reduction
 from pullback.kernels.source import Source
-from pullback.kernels.writer import Writer, vector_of
+from pullback.kernels.writer import Writer, through, vector_of
 
 aten = torch.ops.aten
 
@@ -161,6 +162,7 @@ class _Rows:
         lines.append("}")
         for i, (n, one, kind) in enumerate(zip(sums, how, kinds, strict=True)):
             result = one.result.replace("V", kind).format(f"a{level}_{i}")
+            result = through(n, result) if is_rounded(n) else result
             lines.append(f"const {kind} t{level}_{i} = {result};")
             self._values[n] = f"t{level}_{i}"
         return lines

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pullback.graph.decisions import decides, is_rounded
 from pullback.kernels import ops
 from pullback.kernels.regions import value_of
 from pullback.kernels.sides import Side, Sides, branches_of, condition_of
@@ -134,7 +135,7 @@ class Writer:
         lines, values = [], {}
         for i, branch in branches_of(node).items():
             side, chosen = self._sides.of.get((node, i)), f"{name}_{i}"
-            value = self._side_value(branch, vector)
+            value = self._side_value(branch, node)
             block = self._block(side, f"{name}_on{i}", stage) if side else []
             if side and side.nodes and (ends or block):
                 takes = condition if i == 0 else f"~{condition}"
@@ -151,8 +152,11 @@ class Writer:
             lines.append(self._defined(node, f"where({condition}, {values[0]}, {values[1]})"))
         return lines
 
-    def _side_value(self, branch: fx.Node | ops.Number, vector: str) -> str:
-        return self._operand(branch, vector) if isinstance(branch, fx.Node) else str(ops.Number(branch.value, vector))
+    def _side_value(self, branch: fx.Node | ops.Number, choice: fx.Node) -> str:
+        vector = vector_of(choice)
+        if isinstance(branch, fx.Node):
+            return self._operand(branch, vector)
+        return str(ops.Number(_kept(branch.value, choice), vector))
 
     def _expression(self, node: fx.Node, vector: str) -> str:
         if node.target == aten._to_copy.default:
@@ -162,15 +166,14 @@ class Writer:
             common = _common_dtype(node)
             wanted = ops.COMPUTED[common]
             rounded = common if common.itemsize == 2 else None  # as PyTorch compares 16 bits with a number
-        operands = {a: self._operand(a, wanted) for a in self._operands_of(node)}
+        operands = {a: self._operand(a, wanted, rounds=decides(node, a)) for a in self._operands_of(node)}
         if mirrored := self._mirrored(node):
             text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
         else:
             text = ops.expression(node, operands, wanted, rounded)
         if node in self._short:
             text = f"short_{text}"
-        rounds = self._exact and _dtype(node).itemsize == 2
-        return f"through_{ops.STORED[_dtype(node)]}({text})" if rounds else text
+        return through(node, text) if self._exact or is_rounded(node) else text
 
     def _operands_of(self, node: fx.Node) -> list[fx.Node]:
         """Return what the expression of a node reads."""
@@ -186,17 +189,18 @@ class Writer:
 
     def _cast(self, node: fx.Node, vector: str) -> str:
         (source,) = node.all_input_nodes
-        text, to = self._operand(source, vector), _dtype(node)
-        rounds = to.itemsize == 2 and _dtype(source) != to and _dtype(source) != torch.bool
-        return f"through_{ops.STORED[to]}({text})" if rounds else text
+        text = self._operand(source, vector, rounds=decides(node, source))
+        return through(node, text) if _dtype(source) not in (_dtype(node), torch.bool) else text
 
-    def _operand(self, node: fx.Node, vector: str) -> str:
-        """Return an operand as a vector of a type."""
+    def _operand(self, node: fx.Node, vector: str, rounds: bool = False) -> str:
+        """Return an operand as a vector of a type, which may have to be rounded to its own."""
         value = ops.constant_of(node)
         if value is not None:
-            kept = torch.tensor(value, dtype=_dtype(node), device="cpu").item()
-            return str(ops.Number(kept, vector))
-        return _CASTS[vector_of(node), vector].format(self.names[node])
+            return str(ops.Number(_kept(value, node), vector))
+        name = self.names[node]
+        if rounds and node.op != "placeholder" and not (self._exact or is_rounded(node)):
+            name = through(node, name)
+        return _CASTS[vector_of(node), vector].format(name)
 
 
 _CASTS = {
@@ -210,9 +214,19 @@ _CASTS = {
 }
 
 
+def through(node: fx.Node, text: str) -> str:
+    """Return text that rounds what some text computes to the dtype of a node, where that has 16 bits."""
+    return f"through_{ops.STORED[_dtype(node)]}({text})" if _dtype(node).itemsize == 2 else text
+
+
 def vector_of(node: fx.Node) -> str:
     """Return the type of vector that a value is computed in."""
     return ops.COMPUTED[_dtype(node)]
+
+
+def _kept(value: Any, node: fx.Node) -> Any:
+    """Return a number as a tensor of a node's dtype keeps it."""
+    return torch.tensor(value, dtype=_dtype(node), device="cpu").item()
 
 
 def _dtype(node: fx.Node) -> torch.dtype:

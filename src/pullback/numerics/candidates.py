@@ -28,8 +28,8 @@ _TAIL_RADII = (2.0**-12, 2.0**-6, 2.0**-4)
 _FAR = 2.0**13
 _OVERFLOW = parse("exp(1000)")
 """Infinity, in every type."""
-_NEAR = 50.0
-"""How far from 0 roots are looked for: periodic functions have infinitely many."""
+_NEAR, _MOST_HOLES = 50.0, 4
+"""How far from 0 roots and holes are looked for, and how many holes: periodic functions have infinitely many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ def errors_of(choices: Sequence[Choice], samples: Samples, dtype: torch.dtype) -
 def polynomials(
     target: Term, name: str, samples: Samples, widths: Sequence[bool], dtype: torch.dtype
 ) -> Iterator[Choice]:
-    """Yield polynomials about 0 and about the roots of a univariate target, and in 1/x towards infinity."""
+    """Yield polynomials about 0, roots and holes of a univariate target, and in 1/x towards infinity."""
     x = samples.points[name]
     centres = [(0.0, 0.0)] if x.min() <= 0 <= x.max() else []
-    centres += _roots(target, name, samples)[:6]
+    centres = list(dict.fromkeys([*centres, *_roots(target, name, samples)[:6], *_holes(target, name, samples)]))
     for centre in centres:
         reach = abs(centre[0]) or 4.0
         for wide in widths:
@@ -113,6 +113,14 @@ def clamped(choice: Choice, dtype: torch.dtype) -> Choice:
             args = (Term("minimum", (args[0], limit)),)
         made[term] = Term(term.op, args, term.value)
     return Choice(made[choice.term], choice.wide)
+
+
+def _holes(target: Term, name: str, samples: Samples) -> list[tuple[float, float]]:
+    """Return where a univariate target has a limit and its term no value, nearest to 0 first."""
+    x = samples.points[name]
+    computed = evaluate(target, {name: torch.from_numpy(x)}).numpy()
+    holes = np.unique(x[~np.isfinite(computed) & np.isfinite(samples.exact) & (abs(x) < _NEAR)])
+    return [(float(c), 0.0) for c in holes[np.argsort(abs(holes), kind="stable")][:_MOST_HOLES]]
 
 
 def _roots(target: Term, name: str, samples: Samples) -> list[tuple[float, float]]:

@@ -1,14 +1,15 @@
-"""Distances from 1 that vanish faster than any precision shows, and zeros of sin(πx), written so that they are exact.
+"""Distances from 1 that vanish faster than any precision shows, and zeros that no precision shows, written exactly.
 
 1 − sigmoid(x) is e⁻ˣ for large x: at x = 6000 a ball of 8192 bits holds 0, and its logarithm nothing. At an integer
-no precision tells that sin(πx) is 0. The identities hold for all real numbers, so that a term keeps its values and
-its holes.
+no precision tells that sin(πx) is 0, nor at −4 that eˣ − e⁻⁴ is. The identities hold for all real numbers, so that a
+term keeps its values and its holes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pullback.numerics.ops import EXPONENTIALS, LOGARITHMS, ROOTS
 from pullback.numerics.term import VAR, Term, parse, substitute, topological
 
 IDENTITIES = {
@@ -32,6 +33,9 @@ IDENTITIES = {
         "sin(a*PI)": "sinpi(a)",
         "cos(PI*a)": "cospi(a)",
         "cos(a*PI)": "cospi(a)",
+        **{f"exp(a) - {name}": f"{name}*expm1(a - ({n}))" for name, n in EXPONENTIALS.items()},
+        **{f"log(a) - {name}": f"log1p((a - {n})/{n})" for name, n in LOGARITHMS.items()},
+        **{f"sqrt(a) - {name}": f"(a - {n})/(sqrt(a) + {name})" for name, n in ROOTS.items()},
     }.items()
 }
 """Of terms in a, the same function without cancellation."""

@@ -1,4 +1,8 @@
-"""Roots and poles of a term of one variable, of odd or even order, found from samples: errors are largest there."""
+"""Roots, poles and holes of a term of one variable, of odd or even order: errors are largest there.
+
+Roots and poles are found from samples of the term; holes show in none, so that they are found from the subterms at
+whose zeros an op is singular.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,25 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from pullback.numerics.evaluate import evaluate_all
 from pullback.numerics.formats import Floats, Ordinals, format_of
 from pullback.numerics.oracle import exact
 from pullback.numerics.samples import Samples, samples
 from pullback.numerics.sampling import Domain
+from pullback.numerics.singular import singular_at
 from pullback.numerics.term import Term
 
 _MOST = 12
 """Places of a kind, the nearest to 0: a periodic function has infinitely many."""
+_GRID = np.linspace(-128.0, 128.0, 2049)
+"""Points that a singular subterm is looked at besides the samples, which end where the domain does."""
 _PARTS, _ROUNDS = 16, 7  # 16⁷: more numbers than lie between two samples
 _ASIDE, _DEEP = 2**16, 8
 """At so many steps from a root or a pole of even order a term is larger or smaller by so many powers of two."""
 
 
 def critical(target: Term, name: str, known: Samples, dtype: torch.dtype) -> list[float]:
-    """Return numbers next to roots and poles of a term of one variable.
+    """Return numbers next to roots and poles of a term of one variable, and next to zeros at which it is singular.
 
     Args:
         target: the term.
@@ -38,6 +46,23 @@ def critical(target: Term, name: str, known: Samples, dtype: torch.dtype) -> lis
         before, after = height[1:-1] - height[:-2], height[1:-1] - height[2:]
         tops = 1 + np.flatnonzero((before > 0) & (after > 0) & (before + after > 0.5))
         found += _narrowed(target, name, dtype, x[tops - 1], x[tops + 1], kind)
+    return list(dict.fromkeys([*found, *singular(target, name, known, dtype)]))
+
+
+def singular(target: Term, name: str, known: Samples, dtype: torch.dtype) -> list[float]:
+    """Return numbers next to the zeros of denominators, of arguments of logarithms and of roots.
+
+    Poles, holes and ends of the domain lie there. Arguments as for `critical`.
+    """
+    x, found = np.union1d(known.points[name], _GRID), list[float]()
+    at = {name: torch.from_numpy(x)}
+    terms = singular_at([target])
+    for term, value in zip(terms, evaluate_all(terms, at) if terms else (), strict=True):
+        sign = np.sign(value.numpy())
+        zeros = x[sign == 0]
+        found += map(float, zeros[np.argsort(np.abs(zeros), kind="stable")][:_MOST])
+        flips = np.flatnonzero(sign[:-1] * sign[1:] < 0)
+        found += _narrowed(term, name, dtype, x[flips], x[flips + 1], "flip")
     return list(dict.fromkeys(found))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, tell_mistake
 from pullback.graph.lines import op_name
 from pullback.graph.record import trace_ops
 from pullback.numerics.callee import Callee
@@ -82,7 +82,8 @@ class Formula:
         try:
             with _torch.quiet_fake_tensors():
                 module = trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
-        except Exception:  # what runs in no tracer is measured all the same
+        except Exception as error:  # what runs in no tracer is measured all the same
+            tell_mistake(error, self.name)
             return ""
         return module.code
 
@@ -157,6 +158,7 @@ class Formula:
             with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
                 module = trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # whatever a user's function or the tracer raises
+            tell_mistake(error, self.name)
             raise FormulaError(f"{self.name} {_why(error)}") from error
         detaches = any(op_name(node) == "detach" for node in module.graph.nodes if node.op == "call_function")
         if order and detaches and (self._callee.relaxation is None or function is self._callee.relaxation):

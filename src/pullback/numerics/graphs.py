@@ -152,7 +152,8 @@ def _filled(template: Term, given: Mapping[str, Any]) -> Term:
     made: dict[Term, Term] = {}
     for term in topological([template]):
         if term.op == "var":
-            made[term] = given[term.value]
+            value = given[term.value]
+            made[term] = const(int(value)) if isinstance(value, bool) else value
         elif term.args:
             made[term] = _fold(term.op, tuple(made[a] for a in term.args))
         else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError, PullbackError
+from pullback.errors import FormulaError, PullbackError, tell_mistake
 from pullback.numerics.derive import derivative
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.ops import VALUES
@@ -72,6 +72,7 @@ def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
     except PullbackError:
         raise
     except Exception as error:  # whatever a user's function raises
+        tell_mistake(error, formula.name)
         raise FormulaError(f"{formula.name} cannot be called with tensors of shape {tuple(like.shape)}.") from error
     if not isinstance(out, Tensor) or (out.shape, out.dtype) != (like.shape, like.dtype):
         raise FormulaError(f"{formula.name} does not return one tensor of the shape and dtype of its inputs.")

@@ -6,6 +6,7 @@ them; their form does not matter much, since the search looks for a stable one.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,18 @@ class Op:
     partials: tuple[Term, ...] | None
 
 
+EXPONENTIALS = {f"EXP{'_M' if n < 0 else '_'}{abs(n)}": n for n in range(-20, 21) if abs(n) > 1}
+LOGARITHMS = {f"LN{n}": n for n in (3, 5, 7)}
+ROOTS = {f"SQRT{n}": n for n in (3, 5, 6, 7, 10)}
+"""Exponentials, logarithms and square roots of integers by name. Rounded to float64 they would move a removable hole:
+(eˣ − e⁻⁴)/(x + 4) would have a pole at −4.
+"""
+
+
+def _of(n: int, function: str) -> Callable[[Any], Any]:
+    return lambda arb: getattr(arb(n), function)()
+
+
 CONSTANTS: dict[str, Callable[[Any], Any]] = {
     "LN2": lambda arb: arb(2).log(),
     "LN10": lambda arb: arb(10).log(),
@@ -44,6 +57,9 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
     "INV_SQRT_2PI": lambda arb: (2 * arb.pi()).rsqrt(),
     "SQRT_2_OVER_PI": lambda arb: (2 / arb.pi()).sqrt(),
     "TWO_OVER_SQRTPI": lambda arb: 2 * arb.pi().rsqrt(),
+    **{name: _of(n, "exp") for name, n in EXPONENTIALS.items()},
+    **{name: _of(n, "log") for name, n in LOGARITHMS.items()},
+    **{name: _of(n, "sqrt") for name, n in ROOTS.items()},
 }
 """Constants that are meant exactly, by name; each takes the class of balls."""
 
@@ -57,6 +73,9 @@ VALUES = {
     "INV_SQRT_2PI": 0.3989422804014327,
     "SQRT_2_OVER_PI": 0.7978845608028654,
     "TWO_OVER_SQRTPI": 1.1283791670955126,
+    **{name: math.exp(n) for name, n in EXPONENTIALS.items()},
+    **{name: math.log(n) for name, n in LOGARITHMS.items()},
+    **{name: math.sqrt(n) for name, n in ROOTS.items()},
 }
 """The same, rounded to float64: a formula that has one of these numbers means the constant."""
 

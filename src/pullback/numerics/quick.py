@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, tell_mistake
 from pullback.numerics import quick_points, quick_rules
 from pullback.numerics.certificate import By
 from pullback.numerics.complements import resolved
@@ -28,16 +28,18 @@ from pullback.numerics.emit import emit
 from pullback.numerics.evaluate import evaluate
 from pullback.numerics.formats import Floats, format_of, widened
 from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.holes import filled, holes
 from pullback.numerics.meant import Meaning
 from pullback.numerics.piecewise import Program
-from pullback.numerics.quick_dispute import exact
+from pullback.numerics.quick_dispute import exact, limit
 from pullback.numerics.quick_trial import Verdict, Way, judged, keeps_special
 from pullback.numerics.rewrite import rewritten
+from pullback.numerics.singular import singular_at
 from pullback.numerics.term import Term, topological, variables
 from pullback.numerics.tidy import tidy
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_MOST_VARIABLES, _MOST_TERMS = 3, 400
+_MOST_VARIABLES, _MOST_TERMS, _MOST_SINGULAR = 3, 400, 8
 """Beyond which the pass would not be quick."""
 
 Function = Callable[..., Tensor]
@@ -77,32 +79,35 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     drafts = drafts_of(meaning)
     if drafts is None:
         return None
+    places = holes(meaning.term, dtype)
     try:
         with torch.no_grad():
-            bench = _Bench(Formula(function), meaning, dtype, _turning(drafts))
-    except Exception:  # whatever a user's function raises: it does not take float64, or such numbers
+            places = _left_open(Formula(function), places, dtype)
+            bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
+    except Exception as error:  # whatever a user's function raises: it does not take float64, or such numbers
+        tell_mistake(error, meaning.name)
         return None
     chosen: dict[By, Function] = {}
     used: dict[By, Draft] = {}
     better: dict[By, Sequence[str]] = {}
     for by, draft in drafts.items():
-        if not (*draft.rules, *draft.last) and not by and bench.agrees(draft):
+        if not (*draft.rules, *draft.last, *places) and not by and bench.agrees(draft):
             continue
         found = bench.best(by, draft)
         if found is None:
             return None
         form, verdict, draft = found
         if verdict.better:
-            better[by] = (*draft.rules, *draft.last)
+            better[by] = (*draft.rules, *draft.last, *(f"the limit at {at:g}" for at in places))
         if verdict.better or by:
             chosen[by], used[by] = form, draft
     if not better:
         return None
-    places = {name: i for i, name in enumerate(meaning.variables)}
+    positions = {name: i for i, name in enumerate(meaning.variables)}
     return QuickForms(
         chosen.get(()),
-        {tuple(places[name] for name in by): form for by, form in chosen.items() if by},
-        {tuple(places[name] for name in by): draft for by, draft in used.items() if by},
+        {tuple(positions[name] for name in by): form for by, form in chosen.items() if by},
+        {tuple(positions[name] for name in by): draft for by, draft in used.items() if by},
         any(len(by) == 1 for by in better),
         tuple(dict.fromkeys(text for rules in better.values() for text in rules)),
     )
@@ -178,16 +183,36 @@ def drafts_of(meaning: Meaning) -> dict[By, Draft] | None:
     return found if any((*draft.rules, *draft.last) for draft in found.values()) else None
 
 
-def _turning(drafts: Mapping[By, Draft]) -> list[Term]:
-    """Return the terms whose roots are looked at: of several variables there are too many of second order."""
+def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
+    """Return the terms whose roots are looked at: the results, and subterms at whose zeros an op is singular.
+
+    Of several variables there are too many results of second order.
+    """
     several = len({name for by in drafts for name in by}) > 1
-    return [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
+    results = [draft.term for by, draft in drafts.items() if not several or len(by) < 2]
+    return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
+
+
+def _left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
+    """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
+    if not places:
+        return places
+    (value,) = formula.run([torch.tensor(places, dtype=dtype)], 0).values()
+    return [place for place, is_nan in zip(places, value.isnan().tolist(), strict=True) if is_nan]
 
 
 class _Bench:
     """Tries forms beside the formula as written, at the same points."""
 
-    def __init__(self, formula: Formula, meaning: Meaning, dtype: torch.dtype, terms: Sequence[Term]) -> None:
+    def __init__(
+        self,
+        formula: Formula,
+        meaning: Meaning,
+        dtype: torch.dtype,
+        terms: Sequence[Term],
+        places: list[float],
+    ) -> None:
+        self._holes = places
         self._names, self._dtype = meaning.variables, dtype
         self._name, self._term = meaning.name, meaning.term
         self._format, self._single = format_of(dtype), format_of(torch.float32)
@@ -217,9 +242,13 @@ class _Bench:
 
         @cache
         def exactly(row: int, place: int) -> float | None:
-            return exact(target, {n: float(x[row, place]) for n, x in zip(self._names, self._groups, strict=True)})
+            point = {n: float(x[row, place]) for n, x in zip(self._names, self._groups, strict=True)}
+            if (at := point[self._names[0]]) in self._holes:
+                return limit(target, self._names[0], at)
+            return exact(target, point)
 
         for draft in self._both(narrow):
+            draft = replace(draft, term=filled(draft.term, target, self._names[0], self._holes))
             form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
             values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)

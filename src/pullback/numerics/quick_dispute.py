@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from pullback.numerics.ops import EXPONENTIALS, LOGARITHMS, ROOTS
 from pullback.numerics.term import CONST, NAMED, VAR, Term, topological
 
 _PRECISIONS = (500, 1000)
 """In bits; where the two differ nothing is known."""
 _ALIKE, _NEGLIGIBLE = 2.0**-40, 2.0**-300
+_LIMIT_PRECISION, _DISTANCES, _CLOSE, _VANISHING = 3000, (200, 400), 2.0**-60, 2.0**-90
+"""Limits are read off values at two distances from a place, as powers of two, on both sides."""
+_NO_VALUE = (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError)
 
 
 def exact(root: Term, point: Mapping[str, float]) -> float | None:
@@ -28,11 +32,26 @@ def exact(root: Term, point: Mapping[str, float]) -> float | None:
         if abs(rough - value) > _ALIKE * abs(value):
             return None
         return float(value)
-    except (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotImplementedError):
+    except _NO_VALUE:
         return None
 
 
-def _value(root: Term, point: Mapping[str, float], bits: int) -> Any:
+def limit(root: Term, name: str, place: float) -> float | None:
+    """Return the limit of a term of one variable at a place, rounded; `None` if it has none from both sides."""
+    try:
+        context, _ = _at(_LIMIT_PRECISION)
+        steps = [sign * context.ldexp(1, -d) for d in _DISTANCES for sign in (1, -1)]
+        values = [_value(root, {name: context.mpf(place) + step}, _LIMIT_PRECISION) for step in steps]
+    except _NO_VALUE:
+        return None
+    if any(value is None for value in values):
+        return None
+    if max(map(abs, values)) < _VANISHING:
+        return 0.0
+    return float(values[-1]) if all(abs(v - values[-1]) <= _CLOSE * abs(values[-1]) for v in values) else None
+
+
+def _value(root: Term, point: Mapping[str, Any], bits: int) -> Any:
     context, functions = _at(bits)
     made: dict[Term, Any] = {}
     for term in topological([root]):
@@ -76,5 +95,8 @@ def _at(bits: int) -> tuple[Any, dict[str, Any]]:
         "LN2": mp.log(2), "LN10": mp.log(10), "PI": +mp.pi, "E": +mp.e, "SQRT2": mp.sqrt(2), "SQRT1_2": mp.sqrt(0.5),
         "INV_SQRT_2PI": 1 / mp.sqrt(2 * mp.pi), "SQRT_2_OVER_PI": mp.sqrt(2 / mp.pi),
         "TWO_OVER_SQRTPI": 2 / mp.sqrt(mp.pi),
+        **{name: mp.exp(n) for name, n in EXPONENTIALS.items()},
+        **{name: mp.log(n) for name, n in LOGARITHMS.items()},
+        **{name: mp.sqrt(n) for name, n in ROOTS.items()},
     }  # fmt: skip
     return mp, {**functions, **numbers}

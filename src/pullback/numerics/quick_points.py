@@ -17,11 +17,11 @@ Columns = Sequence[Floats]
 
 _JITTER = np.array([0.0, 2.0**-19, -(2.0**-14), 2.0**-10, -(2.0**-7), 2.0**-5])
 """Relative distances of the members of a group from its first."""
-_DISTANCES = np.array([s * 2.0**-k for k in (3, 6, 10, 14) for s in (1, -1)])
+_DISTANCES = np.array([s * 2.0**-k for k in (3, 6, 10, 14, 19, 22) for s in (1, -1)] + [0.0])
 """Relative distances of groups from a root."""
 _ROWS = 360
 """Groups of several variables."""
-_ROOTS, _BISECTIONS = 4, 20
+_ROOTS, _BISECTIONS = 4, 30
 """How many changes of sign of a function are looked at, and how closely."""
 _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 
@@ -70,18 +70,23 @@ def with_roots(points: Columns, functions: Sequence[Callable[[Columns], Floats]]
         dtype: of the points.
     """
     firsts = [x[:, 0] for x in points]
-    found: list[Columns] = [firsts]
-    for function in functions:
-        sign = np.sign(function(firsts))
-        left = np.flatnonzero(sign[:-1] * sign[1:] < 0)
-        left = left[spread(len(left), _ROOTS // len(points))]
-        if len(left):
-            found.append(_bisected(function, [x[left] for x in firsts], [x[left + 1] for x in firsts], sign[left]))
+    found: list[Columns] = [firsts, *(roots(function, firsts) for function in functions)]
     rows = np.stack([np.concatenate(columns) for columns in zip(*found, strict=True)], axis=1)[len(firsts[0]) :]
     rows, distances = np.repeat(rows, len(_DISTANCES), 0), np.tile(_DISTANCES, len(rows))
     apart = distances[:, None, None] * (1 + 4 * _JITTER[None, :, None]) * _signs(len(rows), len(points))
     more = _rounded(rows[:, None, :] * (1 + apart), format_of(dtype))
     return tuple(np.concatenate(pair) for pair in zip(points, more, strict=True))
+
+
+def roots(function: Callable[[Columns], Floats], points: Columns) -> Columns:
+    """Return where a function changes its sign between successive points, and points at which it is 0."""
+    sign = np.sign(function(points))
+    left = np.flatnonzero(sign[:-1] * sign[1:] < 0)
+    left = left[spread(len(left), _ROOTS // len(points))]
+    between = _bisected(function, [x[left] for x in points], [x[left + 1] for x in points], sign[left])
+    zeros = np.flatnonzero(sign == 0)
+    zeros = zeros[spread(len(zeros), _ROOTS // len(points))]
+    return [np.concatenate([a, x[zeros]]) for a, x in zip(between, points, strict=True)]
 
 
 def _bisected(function: Callable[[Columns], Floats], low: Columns, high: Columns, sign: Floats) -> Columns:

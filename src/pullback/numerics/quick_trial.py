@@ -78,7 +78,7 @@ def judged(form: Way, written: Way, format_: Format, single: Format, exact: Exac
     # NaN is better than a number that is several times too large
     lost |= np.isnan(written.result) & np.isfinite(form.result) & known & (error > 2.0 ** (format_.mantissa + 2))
     most, most_written = error.max(1), error_written.max(1)
-    worse = bool(np.any(lost)) or bool(np.any(most > np.maximum(most_written, FLOOR)))
+    worse = bool(np.any(lost)) or bool(np.any(error > np.maximum(error_written, FLOOR)))
     enough = np.count_nonzero(known.any(1)) >= _FEWEST
     return Verdict(bool(np.any(most_written > GAIN * np.maximum(most, FLOOR))), worse or not enough)
 

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from pullback import _torch
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, tell_mistake
 from pullback.graph.record import trace_ops
 from pullback.numerics.written import as_written
 
@@ -54,6 +54,7 @@ def recorded(formula: Callable[..., Any], names: Sequence[str], name: str) -> fx
             result = formula(*(fx.Proxy(graph.placeholder(n), tracer) for n in names))
             graph.output(tracer.create_arg(result))
     except Exception as error:  # whatever a user's function or torch.fx raises
+        tell_mistake(error, name)
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise FormulaError(f"{name} cannot be recorded for all shapes: {why}") from error
     for node in graph.nodes:
@@ -109,7 +110,8 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any
     try:
         with as_written(), _torch.quiet_fake_tensors():
             code = trace_ops(both, *tensors).code
-    except Exception:  # whatever a user's function or the tracer raises
+    except Exception as error:  # whatever a user's function or the tracer raises
+        tell_mistake(error)
         return ()
     return code, rest[-1]
 

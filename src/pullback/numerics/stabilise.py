@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import combinations_with_replacement
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from pullback.errors import FormulaError, OptionError, PullbackError
 from pullback.numerics.callee import Callee
-from pullback.numerics.certificate import By, Certificate, Form, label
-from pullback.numerics.emit import emit
-from pullback.numerics.formats import DTYPES, Floats
-from pullback.numerics.formula import Formula, Quantity
+from pullback.numerics.certificate import Certificate, label
+from pullback.numerics.formats import DTYPES
+from pullback.numerics.formula import Formula
+from pullback.numerics.judgement import Lowering, judged
 from pullback.numerics.meant import meaning_of
-from pullback.numerics.oracle import exact
 from pullback.numerics.parts import Cut
-from pullback.numerics.piecewise import Program
-from pullback.numerics.samples import sampled
 from pullback.numerics.sampling import Domain, limits_of
 from pullback.numerics.search import Search, Wide
-from pullback.numerics.ulp import Errors, errors
 
-_FRESH = 1_000_003
-"""The seed of the points that a form is judged by, which no search uses."""
-_BETTER = 0.05
-"""Errors in ulp that are told apart."""
-_GOOD = 1.0
-"""An error in ulp that is good, even if that of the formula as written is smaller."""
-
-Lowering = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
-"""Returns a function of tensors as the kernels that run it."""
 Progress = Callable[[int, int, str], None]
 """How many of how many quantities are done, and which is next."""
 
@@ -67,18 +51,18 @@ def certify(
     term, names = meaning.term, meaning.variables
     search = Search(term, limits_of(meaning.name, names, domain), wide, dtype)
     wanted = [by for order in range(3) for by in combinations_with_replacement(names, order)]
-    judged = {}
+    judgements = {}
     for done, by in enumerate(wanted):
         if on_progress:
             on_progress(done, len(wanted), label(by))
-        judged[by] = _judged(formula, search, by, names, lowering)
+        judgements[by] = judged(formula, search, by, names, lowering)
     if on_progress:
         on_progress(len(wanted), len(wanted), "")
-    if not any(j.better for j in judged.values()):
+    if not any(j.better for j in judgements.values()):
         raise FormulaError(f"{formula.name} is as accurate as any form that was found")
-    if lost := [label(by) for by, j in judged.items() if j.worse]:
+    if lost := [label(by) for by, j in judgements.items() if j.worse]:
         raise FormulaError(f"{formula.name} has no form of {', '.join(lost)} as good as it is written")
-    forms = {by: j.form for by, j in judged.items()}
+    forms = {by: j.form for by, j in judgements.items()}
     made = f"pullback {version('pullback')}, torch {torch.__version__}"
     if lowering is not None:
         made += ", also in compiled kernels"
@@ -135,53 +119,3 @@ def certify_parts(
         why = "; ".join(reason for _, reason in left) or "no pointwise part of it can be wrong"
         raise FormulaError(f"{str(whole).rstrip('.')}; {why}")
     return found, left
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A form, and whether it is better than the formula as written, or worse and not good in itself."""
-
-    form: Form
-    better: bool
-    worse: bool
-
-
-def _judged(formula: Formula, search: Search, by: By, names: Sequence[str], lowering: Lowering | None) -> _Judged:
-    """Return what computes a quantity best, as measured at fresh points."""
-    found = search.find(*by)
-    fresh = sampled(found.target, names, search.dtype, search.seed + _FRESH, search.domain)
-    if not len(fresh):
-        return _Judged(Form(Program.of(found.target), "no point of the domain has a value"), False, False)
-    truth = exact([found.target], fresh.points)[0]
-    inputs = fresh.tensors(search.dtype)
-    tried = [(program, errors(program.run(inputs), truth)) for program in (found.program, Program.of(found.target))]
-    limit = min(_size(e)[1] for _, e in tried) + _BETTER
-    program, after = min(tried, key=lambda pair: (_size(pair[1])[0], _size(pair[1])[1] > limit))
-    if lowering is not None:
-        compiled = lowering(emit(program, names, search.dtype, "a form"))
-        after = after.worst(errors(compiled(*(inputs[n] for n in names)), truth))
-    how = "every number" if search.dtype.itemsize == 2 and len(names) == 1 else f"a sample of {len(fresh)}"
-    try:
-        before = errors(formula.run([inputs[n] for n in names], len(by))[Quantity(0, by)], truth)
-    except RuntimeError:  # PyTorch has no kernel for this dtype
-        said = f"{_worst(after, fresh.points)}; as written there is no kernel; {how}"
-        return _Judged(Form(program, said), better=True, worse=False)
-    said = f"{_worst(after, fresh.points)}; as written {_worst(before, fresh.points)}; {how}"
-    (spurious, ulp), (spurious_before, ulp_before) = _size(after), _size(before)
-    return _Judged(
-        Form(program, said),
-        better=(spurious, ulp + _BETTER) < (spurious_before, ulp_before),
-        worse=(spurious, ulp) > (spurious_before, max(ulp_before + _BETTER, _GOOD)),
-    )
-
-
-def _size(found: Errors) -> tuple[int, float]:
-    return int(found.spurious.sum()), float(found.ulp.max())
-
-
-def _worst(found: Errors, points: Mapping[str, Floats]) -> str:
-    i = int(np.argmax(found.ulp))
-    at = ", ".join(f"{name} = {float(x[i]):.6g}" for name, x in points.items())
-    kinds = ((found.nan, "NaN"), (found.inf, "inf"), (found.zero, "0"))
-    bad = ", ".join(f"{int(mask.sum())} {what}" for mask, what in kinds if mask.any())
-    return f"{float(found.ulp[i]):.3g} ulp at {at}" + (f", spurious {bad}" if bad else "")

@@ -173,7 +173,7 @@ MUTANTS = (
         old="gshift = fit(g, shift)",
         new="gshift = fit(g if all(g.stride()) else 2 * g, shift)",
         mode=14,
-        expects=("PB101",),
+        expects=("PB502",),
         note="Wrong only when g is expanded, as out.sum() makes it.",
     ),
 )

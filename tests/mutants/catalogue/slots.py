@@ -210,7 +210,7 @@ MUTANTS = (
         "            if x.is_leaf and not torch.is_grad_enabled():\n"
         "                x.grad = gx if x.grad is None else x.grad + gx\n",
         mode=42,
-        expects=("PB101",),
+        expects=("PB210",),
         note="backward() doubles x.grad; autograd.grad returns the right gradient and writes on the side.",
     ),
 )

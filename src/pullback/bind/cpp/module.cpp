@@ -75,9 +75,13 @@ PyObject* add(PyObject* self, PyObject* args) {
   static std::atomic<int64_t> ids{0};
   PyObject* held = PyTuple_Pack(2, in_python, arguments);
   if (!held) return nullptr;
-  auto plan = std::make_shared<Plan>(Plan{name, ids++, longs(sizes), longs(strides), 1, {}, {}, {}, {}, {}, alone != 0,
+  auto plan = std::make_shared<Plan>(Plan{name, ids++, longs(sizes), longs(strides), 1, 1, {}, {}, {}, {}, {}, alone != 0,
       kernel_of(forward), kernel_of(backward), c10::SafePyObject(held, getPyInterpreter()), in_python});
-  for (const auto size : plan->sizes) plan->numel *= size;
+  for (size_t i = 0; i < plan->sizes.size(); ++i) {
+    plan->numel *= plan->sizes[i];
+    plan->extent += (plan->sizes[i] - 1) * plan->strides[i];
+  }
+  if (!plan->numel) plan->extent = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
     PyObject* argument = PyTuple_GET_ITEM(arguments, i);
     if (PyTuple_GET_SIZE(argument) == 1) {

@@ -69,7 +69,7 @@ struct Plan {
   std::string name;
   int64_t id;  // for the cache of compiled autograd: never given twice
   std::vector<int64_t> sizes, strides;  // of all tensors
-  int64_t numel;
+  int64_t numel, extent;  // elements, and places from the first to the last in memory
   std::vector<Argument> arguments;
   std::vector<at::ScalarType> inputs, outputs;  // dtypes of the tensors
   std::vector<bool> needs, connected;  // of the inputs, whether they get a gradient; of the outputs, whether they have one
@@ -163,7 +163,13 @@ struct Plan {
 
  private:
   bool lies(const at::Tensor& t, at::ScalarType dtype) const {
-    return t.key_set() == plain_keys() && t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides;
+    return t.key_set() == plain_keys() && t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides &&
+        holds(t, extent);
+  }
+
+  // Whether the storage reaches to the last element: `resize_` makes it smaller without a word to its tensors.
+  static bool holds(const at::Tensor& t, int64_t extent) {
+    return t.storage().nbytes() >= static_cast<size_t>(t.storage_offset() + extent) * t.itemsize();
   }
 
   // Whether a cotangent is one number, expanded, as that of a sum is: then the kernel takes no steps in it.
@@ -172,7 +178,7 @@ struct Plan {
     for (size_t i = 0; i < sizes.size(); ++i) {
       if (sizes[i] != 1 && g.strides()[i] != 0) return false;
     }
-    return true;
+    return holds(g, 1);
   }
 
   // Whether nothing else refers to a tensor or its memory, which is PyTorch's own: AccumulateGrad asks the first, too.

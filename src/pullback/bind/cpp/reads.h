@@ -31,7 +31,7 @@ struct Reads {
     for (const auto& c : codes) {
       if (PyFunction_GetCode(c.function) != c.code) return false;
       if (or_none(PyFunction_GetDefaults(c.function)) != c.defaults) return false;
-      if (!equal(or_none(PyFunction_GetKwDefaults(c.function)), c.keywords)) return false;
+      if (!holds_same(or_none(PyFunction_GetKwDefaults(c.function)), c.keywords)) return false;
     }
     return c10::typeMetaToScalarType(c10::get_default_dtype()) == dtype && PyObject_Size(methods) == n_methods;
   }
@@ -41,10 +41,15 @@ struct Reads {
     return object ? object : Py_None;
   }
 
-  static bool equal(PyObject* a, PyObject* b) {
-    const int same = a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
-    if (same < 0) PyErr_Clear();
-    return same == 1;
+  // Whether keyword defaults are the same objects: those that are equal may differ, as 0.0 and -0.0, or 1 and True.
+  static bool holds_same(PyObject* now, PyObject* then) {
+    if (now == then) return true;
+    if (!PyDict_Check(now) || !PyDict_Check(then) || PyDict_GET_SIZE(now) != PyDict_GET_SIZE(then)) return false;
+    PyObject *name, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(then, &i, &name, &value);) {
+      if (PyDict_GetItem(now, name) != value) return false;  // which raises nothing
+    }
+    return true;
   }
 
   // Of a dictionary, a cell, or the view of a class's dictionary, which keeps the value alive as the others do.

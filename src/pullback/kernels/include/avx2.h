@@ -188,11 +188,11 @@ static inline void store(bfloat* p, F x) {
   __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
   _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
 }
-static inline M load(const bool* p) {
+static inline M load(const boolean* p) {
   __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
   return {_mm256_xor_si256(_mm256_cmpeq_epi32(wide, _mm256_setzero_si256()), _mm256_set1_epi32(-1))};
 }
-static inline void store(bool* p, M x) {
+static inline void store(boolean* p, M x) {
   __m256i ones = _mm256_and_si256(x.lanes, _mm256_set1_epi32(1));
   __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(ones), _mm256_extracti128_si256(ones, 1));
   _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));

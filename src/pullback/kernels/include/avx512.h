@@ -161,11 +161,11 @@ static inline void store(bfloat* p, F x) {
   rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), rounded, _mm512_set1_epi32(0x7fc0));
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(rounded));
 }
-static inline M load(const bool* p) {
+static inline M load(const boolean* p) {
   __m128i bytes = _mm_loadu_si128((const __m128i*)p);
   return {_mm_test_epi8_mask(bytes, bytes)};
 }
-static inline void store(bool* p, M x) { _mm_storeu_si128((__m128i*)p, _mm_maskz_set1_epi8(x.bits, 1)); }
+static inline void store(boolean* p, M x) { _mm_storeu_si128((__m128i*)p, _mm_maskz_set1_epi8(x.bits, 1)); }
 static inline M load(Bits p) {
   M x;
   memcpy(&x.bits, p.at, sizeof(x.bits));

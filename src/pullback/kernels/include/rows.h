@@ -1,8 +1,8 @@
 // What a loop over the columns of a row needs beside `loop.h`.
 
 static inline M first(int64_t n) {
-  bool on[LANES] = {};
-  for (int64_t i = 0; i < n; i++) on[i] = true;
+  boolean on[LANES] = {};
+  for (int64_t i = 0; i < n; i++) on[i].byte = 1;
   return load(on);
 }
 static inline D wide(D x) { return x; }

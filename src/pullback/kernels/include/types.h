@@ -1,8 +1,5 @@
 #include <cstdint>
 #include <cstring>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -12,6 +9,10 @@ struct half {
 };
 struct bfloat {
   uint16_t bits;
+};
+// A byte of a bool tensor. It may hold any number, of which 0 alone is false: a C++ bool may not.
+struct boolean {
+  uint8_t byte;
 };
 
 // Where truth values of one bit each lie: it counts in these, of which eight share a byte, in steps of eight.

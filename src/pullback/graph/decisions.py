@@ -1,0 +1,160 @@
+"""Discontinuous ops, and which values they may be given.
+
+A comparison decides by the last bit of its operands: the derivative of `amax` compares each element with the largest,
+and where none is equal it divides 0 by 0. So a backward decides by the bits that the forward had. What it decides by is
+kept, or the decision is, or its operands are computed again by ops that have one right result. In 16 bits a kernel may
+leave results unrounded between ops; those that lead to a decision it rounds, as PyTorch's kernels do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.dtypes import is_continuous
+from pullback.graph.lines import op_name
+
+_ROUNDED = "rounded"
+"""Key of `fx.Node.meta`: the result of the op is rounded to its dtype."""
+
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+_JUMPING = _names(
+    """
+    angle ceil copysign floor floor_divide fmod frac frexp hardshrink heaviside logit_backward nan_to_num nextafter
+    remainder round sgn sign threshold threshold_backward trunc
+    """
+)
+"""Discontinuous ops that PyTorch tags as pointwise, but for those from numbers to truth values or integers."""
+
+_KINKED = _names(
+    """
+    _prelu_kernel abs amax amin aminmax celu clamp clamp_max clamp_min elu fmax fmin hardsigmoid hardswish hardtanh
+    leaky_relu max maximum min minimum relu relu6 selu softshrink
+    """
+)
+"""Continuous ops whose derivative is not."""
+
+_CONTINUOUS = _names(
+    """
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _fused_rms_norm _fused_rms_norm_backward _log_softmax
+    _log_softmax_backward_data _softmax _softmax_backward_data _unsafe_index addbmm addmm addmv addr amax amin
+    avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm binary_cross_entropy_backward
+    bmm cat constant_pad_nd convolution convolution_backward cumprod cumsum dot elu empty_like flip gather glu
+    glu_backward hardsigmoid hardswish huber_loss huber_loss_backward index index_add index_copy index_put
+    index_select kl_div linalg_vector_norm log_sigmoid_backward logcumsumexp logsumexp max mean min mish_backward mm
+    mse_loss mse_loss_backward mv native_batch_norm native_batch_norm_backward native_group_norm
+    native_group_norm_backward native_layer_norm native_layer_norm_backward new_empty new_empty_strided new_full
+    new_ones new_zeros nll_loss_backward nll_loss_forward prod repeat roll scatter scatter_add select_backward
+    select_scatter slice_backward slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus_backward stack std
+    sum trace tril triu unfold_backward var vdot
+    """
+)
+"""Other ops that are continuous in their operands, or do not read them; any op that is not known may not be."""
+
+_PICKING = _names(
+    """
+    _to_copy abs alias bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clone detach eq
+    floor ge gt hardtanh hardtanh_backward isinf isnan le logical_and logical_not logical_or logical_xor lt
+    masked_fill maximum minimum ne neg relu round sgn sign threshold threshold_backward trunc where
+    """
+)
+"""Ops whose result is an operand, a simple one, or a truth value."""
+_ARITHMETIC = _names("add div mul reciprocal rsub sub")
+"""Ops that IEEE 754 leaves one result, once they round it."""
+_MAKING = _names("full full_like ones_like scalar_tensor zeros_like")
+
+
+def is_cheap(node: fx.Node) -> bool:
+    """Whether to compute a node again costs about what it costs to read what it computes."""
+    if node.target is operator.getitem:
+        return is_cheap(node.all_input_nodes[0])
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in tags or node.target in _UNTAGGED or _torch.is_view(node.target)
+
+
+_UNTAGGED = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("_to_copy", "clone", "log_sigmoid_forward", *_MAKING)
+)
+"""Cheap ops that PyTorch does not tag."""
+
+
+def decides(node: fx.Node, by: fx.Node) -> bool:
+    """Whether an op may be discontinuous in one of its operands."""
+    if not _is_continuous(by) or node.target is operator.getitem or _torch.is_view(node.target):
+        return False
+    if not is_cheap(node):
+        return op_name(node) not in _CONTINUOUS
+    rounds = "rounding_mode" in node.kwargs
+    return op_name(node) in _JUMPING or rounds or not _is_continuous(node)
+
+
+def is_exact(node: fx.Node) -> bool:
+    """Whether an op on real numbers has one right result, and so the same bits in PyTorch's kernels as in ours."""
+    name = op_name(node)
+    if name in _ARITHMETIC:  # a factor is fused with a sum
+        return len(node.args) < 3 and not node.kwargs.keys() & {"alpha", "rounding_mode"}
+    return name in _PICKING and (name != "round" or not node.kwargs)
+
+
+def is_reproducible(node: fx.Node) -> bool:
+    """Whether all kernels give the same bits for the same operands: a value that is computed again is the same."""
+    if node.target is operator.getitem or _torch.is_view(node.target) or op_name(node) in _MAKING:
+        return True
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.is_complex() or not is_exact(node):
+        return False
+    if op_name(node) not in _ARITHMETIC or not value.is_floating_point():
+        return True
+    return value.device.type == "cpu" and (value.dtype.itemsize > 2 or is_rounded(node))
+
+
+def is_rounded(node: fx.Node) -> bool:
+    """Whether the result of an op of 16 bits is rounded before anything reads it."""
+    return _ROUNDED in node.meta
+
+
+def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
+    """Have all of 16 bits rounded that leads to a decision, or to what has a kink, whose derivative decides.
+
+    What leads to `results` is rounded for what leads to them alone: their values are those without a derivative.
+    """
+    ahead = ancestors(results)
+    for part in (ahead, set(graph.nodes) - ahead):
+        for node in part & ancestors(a for choice in part if _selects(choice) for a in choice.all_input_nodes):
+            value = node.meta.get("val")
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dtype.itemsize == 2:
+                node.meta[_ROUNDED] = True
+
+
+def ancestors(nodes: Iterable[Any]) -> set[fx.Node]:
+    """Return some nodes and all that they are computed of, but for what a graph takes."""
+    found: set[fx.Node] = set()
+    stack = [node for node in nodes if isinstance(node, fx.Node)]
+    while stack:
+        node = stack.pop()
+        if node not in found and node.op != "placeholder":
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _selects(node: fx.Node) -> bool:
+    """Whether an op is discontinuous, or its derivative."""
+    if node.op != "call_function":
+        return False
+    return op_name(node) in _KINKED or any(decides(node, a) for a in node.all_input_nodes)
+
+
+def _is_continuous(node: fx.Node) -> bool:
+    """Whether a node has numbers with derivatives; several results count as such."""
+    value = node.meta.get("val")
+    return not isinstance(value, Tensor) or is_continuous(value.dtype)

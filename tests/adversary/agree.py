@@ -1,0 +1,249 @@
+"""Whether an op agrees with PyTorch on a program: the one assertion of the adversary."""
+
+import functools
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import pullback
+from pullback.errors import DerivativeError, FormulaError
+from tests.adversary import contexts
+from tests.adversary.contexts import Observed, Side
+from tests.adversary.judge import Rounding, Wrong, wrong_metadata, wrong_values
+from tests.adversary.program import Program, default_dtype
+
+_BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_NAMES = {name: value for name, value in vars(contexts).items() if not name.startswith("_")}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program, and how it is run.
+
+    Attributes:
+        context: calls of `contexts`, without the side, one after another on one op; `; ` is between them.
+        backend: of the op.
+        making: how the op is made of the formula, one of `MAKINGS`.
+    """
+
+    program: Program
+    context: str = "backward()"
+    backend: str = "native"
+    making: str = "derived"
+
+    def __str__(self) -> str:
+        """Return a program that can be run."""
+        p = self.program
+        sizes = f"sizes={p.sizes!r}"
+        given = [f"context={self.context!r}", f"backend={self.backend!r}", f"making={self.making!r}"]
+        given += [f"packing={p.packing!r}", f"seed={p.seed}", sizes]
+        lines = ["from tests.adversary.agree import agree", "", "agree(", '    """']
+        lines += [f"    {line}" for line in p.inputs.splitlines()] + ['    """,', '    """']
+        lines += [f"    {line}" for line in p.formula.splitlines()] + ['    """,']
+        return "\n".join([*lines, f"    {', '.join(given)},", ")"])
+
+
+def agree(
+    inputs: str,
+    formula: str,
+    context: str = "backward()",
+    backend: str = "native",
+    making: str = "derived",
+    packing: str = "arguments",
+    seed: int = 0,
+    sizes: dict[str, int] | None = None,
+) -> None:
+    """Raise AssertionError, with all that is wrong, if an op does not agree with PyTorch."""
+    program = Program(_lines(inputs), _lines(formula), sizes or {}, packing, seed)
+    trial = Trial(program, context, backend, making)
+    wrong = wrongs(trial)
+    if wrong:
+        raise AssertionError("\n".join([*map(str, wrong), "", str(trial)]))
+
+
+def _lines(text: str) -> str:
+    return textwrap.dedent(text).strip()
+
+
+def _hard(x: Tensor) -> Tensor:
+    return torch.round(x * 2) / 2 if x.is_floating_point() else x * 2
+
+
+def _relaxed(formula: Callable[..., Any]) -> Any:
+    @functools.wraps(formula)
+    def hard(*args: Any, **kwargs: Any) -> Any:
+        return tree_map_only(Tensor, _hard, formula(*args, **kwargs))
+
+    return pullback.function(derivative_of=formula)(hard)
+
+
+def _relaxed_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
+    def straight_through(x: Tensor) -> Tensor:
+        return _hard(x.detach()) + (x - x.detach()) if _is_live(x) else _hard(x)
+
+    return lambda *args, **kwargs: tree_map_only(Tensor, straight_through, formula(*args, **kwargs))
+
+
+def _ruled(formula: Callable[..., Any]) -> Any:
+    op = pullback.function(formula)
+
+    @op.vjp(linear=True)
+    def _(g: Any, out: Any, *inputs: Any) -> Any:
+        live = [i for i, x in enumerate(inputs) if _is_live(x)]
+
+        def of_live(*values: Tensor) -> list[Tensor]:
+            given = list(inputs)
+            for i, x in zip(live, values, strict=True):
+                given[i] = x
+            return [out for out in tree_leaves(formula(*given)) if _is_live(out)]
+
+        pull = torch.func.vjp(of_live, *[inputs[i] for i in live])[1]
+        gs = [g for g, o in zip(tree_leaves(g), tree_leaves(out), strict=True) if _is_live(o)]
+        found = dict(zip(live, pull(gs), strict=True))
+        return tuple(found.get(i) for i in range(len(inputs)))
+
+    return op
+
+
+def _is_live(x: Any) -> bool:
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+MAKINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "derived": (pullback.function, lambda f: f),
+    "written": (lambda f: pullback.function(stable=False)(f), lambda f: f),
+    "fast": (lambda f: pullback.function(save="fast")(f), lambda f: f),
+    "min": (lambda f: pullback.function(save="min")(f), lambda f: f),
+    "relaxed": (_relaxed, _relaxed_natively),
+    "ruled": (_ruled, lambda f: f),
+}
+"""How an op is made of a formula, and what PyTorch computes the same with."""
+
+
+def wrongs(trial: Trial) -> list[Wrong] | None:
+    """Run a program on all sides; return what is wrong with the op; `None` where PyTorch itself raises."""
+    program, (make, natively) = trial.program, MAKINGS[trial.making]
+    native = Side(program, natively(program.function()))
+    wide = Side(program, natively(program.function(wide=True)), is_wide=True)
+    ours = Side(program, make(program.function()), is_ours=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [_wrongs(trial, context, ours, native, wide) for context in trial.context.split("; ")]
+    known = [wrong for wrong in found if wrong is not None]
+    return [wrong for each in known for wrong in each] if known else None
+
+
+def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) -> list[Wrong] | None:
+    right = observe(native, context)
+    writes = context.startswith("written")
+    if isinstance(right, Exception) and not writes:
+        return None
+    with pullback.backend(trial.backend):  # type: ignore[arg-type]
+        got = observe(ours, context)
+    if writes:
+        return _after_a_write(got, right, observe(native, "backward()"), wide, context)
+    if isinstance(got, Exception):
+        return [] if _is_documented(got, trial) else [Wrong(context, f"{type(got).__name__}: {got}")]
+    if trial.making == "ruled":  # its rule gives all outputs a derivative
+        right = {label: x for label, x in right.items() if "requires grad" not in label}
+    return list(_differences(got, right, wide, context, strides=context == "backward()" and trial.making != "ruled"))
+
+
+def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
+    """Run a context; return what it observes, or what it raises."""
+    name, _, rest = context.partition("(")
+    space = {name: functools.partial(_NAMES[name], side)}
+    try:
+        with default_dtype(torch.float64 if side.is_wide else torch.float32), mode or nullcontext():
+            seen: Observed = eval(f"{name}({rest}", space)
+            return seen
+    except Exception as error:
+        return error
+
+
+def _is_documented(error: Exception, trial: Trial) -> bool:
+    """Whether an error is one that docs/make.md and docs/composition.md announce."""
+    if trial.making == "ruled":
+        return isinstance(error, DerivativeError)
+    return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula
+
+
+def _differences(got: Observed, right: Observed, wide: Side, context: str, strides: bool = False) -> Iterator[Wrong]:
+    """Yield what is wrong with what an op gives; `strides` says whether gradients are to lie as PyTorch's do."""
+    true = observe(wide, context)
+    if isinstance(true, Exception):
+        return
+    precision = _precision(wide.program, right)
+    sampled = torch.float32 if precision == torch.float64 else precision
+    scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps if precision == torch.float64 else 1.0
+    runs: list[Observed] = []
+
+    def samples(n: int, label: str) -> Iterator[Tensor]:
+        while len(runs) < n:
+            run = observe(wide, context, Rounding(sampled, 1000 * len(runs)))
+            if isinstance(run, Exception):
+                raise run
+            runs.append(run)
+        return (run[label] for run in runs[:n] if isinstance(run.get(label), Tensor))
+
+    for label in right:
+        mine, theirs, truth = got.get(label), right[label], true.get(label)
+        if isinstance(theirs, Exception):
+            continue
+        if isinstance(mine, Exception) or not isinstance(theirs, Tensor) or not isinstance(mine, Tensor):
+            if isinstance(mine, Tensor) and theirs is None and not mine.any():
+                continue
+            if mine is None and isinstance(theirs, Tensor) and not theirs.any():
+                continue
+            if type(mine) is not type(theirs) or mine != theirs:
+                yield Wrong(label, f"{mine!r}, PyTorch's is {theirs!r}")
+            continue
+        lies = strides or label.startswith("output")
+        differing = wrong_metadata(label, metadata(mine, lies), metadata(theirs, lies))
+        if differing is not None:
+            yield differing
+        if mine.shape != theirs.shape or not mine.numel():
+            continue
+        if isinstance(truth, Tensor) and truth.shape == theirs.shape:
+            found = wrong_values(label, mine, theirs, truth, functools.partial(samples, label=label), scale)
+            if found is not None:
+                yield found
+
+
+def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:
+    """After a write an op raises, or has the gradient of before or after it."""
+    if isinstance(got, Exception):
+        return []
+    if isinstance(before, Exception):
+        return []
+    found = list(_differences(got, {k: before[k] for k in got if k in before}, wide, "backward()"))
+    if found and not isinstance(right, Exception):
+        found = list(_differences(got, right, wide, context))
+    return found
+
+
+def metadata(x: Tensor, strides: bool) -> dict[str, Any]:
+    """Return what a tensor is, apart from its values; strides only where they decide what lies where."""
+    steps = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1] if strides and x.numel() else []
+    return {
+        "shape": tuple(x.shape),
+        "stride": steps,
+        "dtype": x.dtype,
+        "requires_grad": x.requires_grad,
+        "is_leaf": x.is_leaf,
+    }
+
+
+def _precision(program: Program, right: Observed) -> torch.dtype:
+    """Return the lowest precision in which a program computes."""
+    found = [x.dtype for x in (*program.make().values(), *right.values()) if isinstance(x, Tensor)]
+    found += [getattr(torch, name) for name in ("bfloat16", "float16", "float32") if f"torch.{name}" in program.formula]
+    found = [torch.float32 if d == torch.complex64 else torch.float64 if d == torch.complex128 else d for d in found]
+    return min((d for d in found if d in _BY_PRECISION), key=_BY_PRECISION.index, default=torch.float64)

@@ -1,0 +1,439 @@
+"""Ways to run a program and to differentiate it: each returns what it observes, by name, of an op or of PyTorch."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint
+
+from tests.adversary.program import Program, widened
+
+Observed = dict[str, Any]
+WIDER = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that run a program: the op, PyTorch, or PyTorch in float64."""
+
+    program: Program
+    function: Callable[..., Any]
+    is_ours: bool = False
+    is_wide: bool = False
+
+    def inputs(self, sizes: dict[str, int] | None = None) -> dict[str, Any]:
+        """Return new inputs, and start the random state that the formula draws from."""
+        made = self.program.make(sizes)
+        torch.manual_seed(self.program.seed)
+        return {name: widened(x) for name, x in made.items()} if self.is_wide else made
+
+    def call(self, inputs: dict[str, Any]) -> list[Tensor]:
+        """Return the tensors that the formula gives."""
+        return tree_leaves(self.program.call(self.function, inputs))
+
+
+def leaves_of(inputs: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: x for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad}
+
+
+def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
+    """Return a cotangent whose numbers every dtype holds, in some layout."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers(*shape: int) -> Tensor:
+        if out.is_complex():
+            parts = torch.randn(*shape, 2, generator=generator, dtype=torch.float32).bfloat16()
+            return torch.view_as_complex(parts.to(torch.empty(0, dtype=out.dtype).real.dtype))
+        return torch.randn(shape, generator=generator, dtype=torch.float32).bfloat16().to(out.dtype)
+
+    shape = out.shape
+    if layout == "transposed":
+        return numbers(*reversed(shape)).permute(*reversed(range(len(shape))))
+    if layout == "expanded":
+        return numbers(*[1 if i % 2 == 0 else n for i, n in enumerate(shape)]).expand(shape)
+    if layout == "one":
+        return numbers().expand(shape)
+    if layout == "sliced":
+        return numbers(*shape, 2)[..., 1]
+    if layout == "negated" and not out.is_complex():
+        return torch.complex(numbers(*shape).float(), -numbers(*shape).float()).conj().imag.to(out.dtype)
+    if layout == "conjugated" and out.is_complex():
+        return numbers(*shape).conj()
+    if layout == "zero":
+        return torch._efficientzerotensor(shape, dtype=out.dtype)
+    return torch.empty_like(out).copy_(numbers(*shape))  # in the layout of the output
+
+
+def _gradients(outs: list[Tensor], leaves: dict[str, Tensor], layout: str = "dense", **kwargs: Any) -> Observed:
+    live = [(i, out) for i, out in enumerate(outs) if out.requires_grad]
+    if not live or not leaves:
+        return {}
+    gs = [cotangent(out, layout, i) for i, out in live]
+    found = torch.autograd.grad([o for _, o in live], list(leaves.values()), gs, allow_unused=True, **kwargs)
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def _outputs(outs: list[Tensor]) -> Observed:
+    return {f"output {i}": out.detach() if out.requires_grad else out for i, out in enumerate(outs)} | {
+        f"output {i} requires grad": out.requires_grad for i, out in enumerate(outs) if isinstance(out, Tensor)
+    }
+
+
+def backward(side: Side, g: str = "dense") -> Observed:
+    """`autograd.grad` with cotangents of some layout; inputs keep their versions."""
+    inputs = side.inputs()
+    tensors = {name: x for name, x in inputs.items() if isinstance(x, Tensor)}
+    versions = {name: x._version for name, x in tensors.items()}
+    outs = side.call(inputs)
+    seen = _outputs(outs)
+    seen |= _gradients(outs, leaves_of(inputs), g)
+    return seen | {f"writes to {name}": x._version - versions[name] for name, x in tensors.items()}
+
+
+def sizes(side: Side, *others: dict[str, int]) -> Observed:
+    """Calls of one op with other sizes, as many as it takes until plans with symbols are made."""
+    seen: Observed = {}
+    for i, other in enumerate(others):
+        try:
+            inputs = side.inputs(other)
+            outs = Side.call(side, inputs)
+            found = _outputs(outs) | _gradients(outs, leaves_of(inputs))
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            found = {"error": error}
+        seen |= {
+            f"{label} ({', '.join(f'{k}={v}' for k, v in other.items())}, call {i})": x for label, x in found.items()
+        }
+    return seen
+
+
+def layouts(side: Side) -> Observed:
+    """Calls of one op with other strides, other subsets of leaves, and again with the first."""
+    seen: Observed = {}
+
+    def turned(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.dim() < 2:
+            return x
+        return (
+            x.detach()
+            .transpose(0, -1)
+            .clone(memory_format=torch.contiguous_format)
+            .transpose(0, -1)
+            .requires_grad_(x.requires_grad)
+        )
+
+    def gapped(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.dim():
+            return x
+        return torch.stack([x.detach()] * 2, -1)[..., 0].requires_grad_(x.requires_grad)
+
+    def dense(x: Any) -> Any:
+        return (
+            x.detach().clone(memory_format=torch.contiguous_format).requires_grad_(x.requires_grad)
+            if isinstance(x, Tensor)
+            else x
+        )
+
+    def fixed(x: Any) -> Any:
+        return x.detach() if isinstance(x, Tensor) else x
+
+    for i, change in enumerate((dense, turned, gapped, fixed, dense)):
+        inputs = side.inputs()
+        for name in list(inputs)[: 1 if change is fixed else None]:
+            inputs[name] = change(inputs[name])
+        outs = side.call(inputs)
+        found = _outputs(outs) | _gradients(outs, leaves_of(inputs))
+        seen |= {f"{label} ({change.__name__}, call {i})": x for label, x in found.items()}
+    return seen
+
+
+def subset(side: Side, *names: str) -> Observed:
+    """`autograd.grad` with respect to some of the leaves."""
+    inputs = side.inputs()
+    outs = side.call(inputs)
+    return _gradients(outs, {name: x for name, x in leaves_of(inputs).items() if name in names})
+
+
+def single(side: Side, output: int = 0) -> Observed:
+    """The gradient of one output of several."""
+    inputs = side.inputs()
+    outs = side.call(inputs)
+    return _gradients(outs[output : output + 1], leaves_of(inputs))
+
+
+def twice(side: Side, g: str = "dense") -> Observed:
+    """Two backward passes through one graph, the second with another cotangent, then a look at what is saved."""
+    inputs = side.inputs()
+    outs = side.call(inputs)
+    leaves = leaves_of(inputs)
+    first = _gradients(outs, leaves, "dense", retain_graph=True)
+    again = _gradients(outs, leaves, g, retain_graph=True)
+    last = _gradients(outs, leaves, "dense")
+    return (
+        {f"first {k}": x for k, x in first.items()}
+        | {f"second {k}": x for k, x in again.items()}
+        | {f"third {k}": x for k, x in last.items()}
+        | _outputs(outs)
+    )
+
+
+def accumulated(side: Side) -> Observed:
+    """`backward()` of two calls, which adds to `.grad`."""
+    inputs = side.inputs()
+    for _ in range(2):
+        outs = [out for out in side.call(inputs) if out.requires_grad]
+        torch.autograd.backward(outs, [cotangent(out, seed=i) for i, out in enumerate(outs)])
+    return {f"grad of {name}": x.grad for name, x in leaves_of(inputs).items()}
+
+
+def second(side: Side, g: str = "dense") -> Observed:
+    """First derivatives that are differentiated again, by the leaves."""
+    inputs = side.inputs()
+    outs = side.call(inputs)
+    leaves = leaves_of(inputs)
+    first = _gradients(outs, leaves, g, create_graph=True)
+    live = {k: x for k, x in first.items() if x is not None}
+    again = _gradients(list(live.values()), leaves, g)
+    return {k: x if x is None else x.detach() for k, x in first.items()} | {f"second {k}": x for k, x in again.items()}
+
+
+def third(side: Side) -> Observed:
+    """Third derivatives."""
+    inputs = side.inputs()
+    leaves = leaves_of(inputs)
+    results, seen = side.call(inputs), {}
+    for order in (1, 2, 3):
+        found = _gradients(results, leaves, create_graph=order < 3)
+        seen |= {f"{k}, order {order}": x if x is None else x.detach() for k, x in found.items()}
+        results = [x for x in found.values() if x is not None]
+    return seen
+
+
+def _function_of_leaves(side: Side) -> tuple[Callable[..., list[Tensor]], dict[str, Tensor]]:
+    inputs = side.inputs()
+    leaves = {k: x.detach() for k, x in leaves_of(inputs).items()}
+
+    def function(*values: Tensor) -> list[Tensor]:
+        fixed = {k: x.detach() if isinstance(x, Tensor) else x for k, x in inputs.items()}
+        return [out for out in side.call(fixed | dict(zip(leaves, values, strict=True))) if isinstance(out, Tensor)]
+
+    return function, leaves
+
+
+def _is_live(out: Tensor) -> bool:
+    return out.is_floating_point() or out.is_complex()
+
+
+def _tangents(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(cotangent(x, seed=7 + i) for i, x in enumerate(leaves.values()))
+
+
+def jvp(side: Side) -> Observed:
+    """`torch.func.jvp`."""
+    function, leaves = _function_of_leaves(side)
+    outs, tangents = torch.func.jvp(function, tuple(leaves.values()), _tangents(leaves))
+    return _outputs(outs) | {f"tangent {i}": t for i, t in enumerate(tangents) if _is_live(outs[i])}
+
+
+def dual(side: Side) -> Observed:
+    """Dual tensors."""
+    function, leaves = _function_of_leaves(side)
+    with forward_ad.dual_level():
+        outs = function(*[forward_ad.make_dual(x, t) for x, t in zip(leaves.values(), _tangents(leaves), strict=True)])
+        parts = [forward_ad.unpack_dual(out) for out in outs]
+        return _outputs([p.primal for p in parts]) | {f"tangent {i}": p.tangent for i, p in enumerate(parts)}
+
+
+def _loss(function: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
+    def loss(*values: Tensor) -> Tensor:
+        live = [out for out in function(*values) if _is_live(out)]
+        terms = [(out * cotangent(out, seed=i)).sum() for i, out in enumerate(live)]
+        return sum((t.real if t.is_complex() else t for t in terms), torch.zeros(()))  # type: ignore[return-value]
+
+    return loss
+
+
+def func_grad(side: Side) -> Observed:
+    """`torch.func.grad`."""
+    function, leaves = _function_of_leaves(side)
+    found = torch.func.grad(_loss(function), tuple(range(len(leaves))))(*leaves.values())
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def jvp_of_grad(side: Side) -> Observed:
+    """Forward over reverse, in `torch.func`."""
+    function, leaves = _function_of_leaves(side)
+    grad = torch.func.grad(_loss(function), tuple(range(len(leaves))))
+    found, moved = torch.func.jvp(grad, tuple(leaves.values()), _tangents(leaves))
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)} | {
+        f"tangent of the gradient of {name}": g for name, g in zip(leaves, moved, strict=True)
+    }
+
+
+def _batched(leaves: dict[str, Tensor]) -> list[Tensor]:
+    return [torch.stack([x, x + cotangent(x, seed=11), x - cotangent(x, seed=12)]) for x in leaves.values()]
+
+
+def vmap(side: Side) -> Observed:
+    """`torch.func.vmap` over a new first dimension of the leaves."""
+    function, leaves = _function_of_leaves(side)
+    outs = torch.func.vmap(function, randomness="same")(*_batched(leaves))
+    return _outputs(list(outs))
+
+
+def vmap_backward(side: Side) -> Observed:
+    """The backward of `torch.func.vmap`."""
+    function, leaves = _function_of_leaves(side)
+    batched = dict(zip(leaves, [x.detach().requires_grad_() for x in _batched(leaves)], strict=True))
+    outs = list(torch.func.vmap(function, randomness="same")(*batched.values()))
+    return _outputs(outs) | _gradients(outs, batched)
+
+
+def vmap_of_grad(side: Side) -> Observed:
+    """Gradients of single samples."""
+    function, leaves = _function_of_leaves(side)
+    grad = torch.func.grad(_loss(function), tuple(range(len(leaves))))
+    found = torch.func.vmap(grad, randomness="same")(*_batched(leaves))
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def batched_grad(side: Side) -> Observed:
+    """`is_grads_batched`."""
+    inputs = side.inputs()
+    outs = [out for out in side.call(inputs) if out.requires_grad]
+    gs = [torch.stack([cotangent(out, seed=i), cotangent(out, seed=i + 9)]) for i, out in enumerate(outs)]
+    leaves = leaves_of(inputs)
+    found = torch.autograd.grad(outs, list(leaves.values()), gs, is_grads_batched=True, allow_unused=True)
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def compiled(side: Side, backend: str = "aot_eager", dynamic: bool | None = None) -> Observed:
+    """`torch.compile` of a function that calls the op; PyTorch's answer is not compiled."""
+    inputs = side.inputs()
+    call = side.call
+    if side.is_ours:
+        torch._dynamo.reset()
+        program, function = side.program, side.function
+        whole = torch.compile(lambda values: program.call(function, values), backend=backend, dynamic=dynamic)
+
+        def call(values: dict[str, Any]) -> list[Tensor]:
+            return tree_leaves(whole(values))
+
+    outs = call(inputs)
+    seen = _outputs(outs) | _gradients(outs, leaves_of(inputs))
+    return {k: x for k, x in seen.items() if not k.endswith("requires grad")}
+
+
+def checkpointed(side: Side, reentrant: bool = False) -> Observed:
+    """The op inside of `checkpoint`, between two other ops."""
+    inputs = side.inputs()
+    names = list(inputs)
+
+    def inner(*values: Any) -> tuple[Tensor, ...]:
+        return tuple(side.call(dict(zip(names, values, strict=True))))
+
+    outs = list(checkpoint(inner, *inputs.values(), use_reentrant=reentrant))
+    seen = _outputs(outs)
+    live = [out for out in outs if out.requires_grad]
+    torch.autograd.backward(live, [cotangent(out, seed=i) for i, out in enumerate(live)])
+    return seen | {f"gradient of {name}": x.grad for name, x in leaves_of(inputs).items()}
+
+
+def packed(side: Side, how: str = "same") -> Observed:
+    """Hooks that pack what is saved: in float64 and back, in float64 and not back, in a copy with other strides."""
+
+    def pack(x: Tensor) -> Any:
+        return x.dtype, x.detach().to(WIDER.get(x.dtype, x.dtype), copy=True)
+
+    def unpack(kept: Any) -> Tensor:
+        dtype, x = kept
+        if how == "strided" and x.dim():
+            return torch.stack([x.to(dtype)] * 2, -1)[..., 0]
+        return x if how == "wider" and not side.is_wide else x.to(dtype)
+
+    inputs = side.inputs()
+    with saved_tensors_hooks(pack, unpack):
+        outs = side.call(inputs)
+    return _outputs(outs) | _gradients(outs, leaves_of(inputs))
+
+
+def autocast(side: Side) -> Observed:
+    """Autocast to bfloat16 on the CPU."""
+    inputs = side.inputs()
+    with torch.autocast("cpu", torch.bfloat16, enabled=not side.is_wide):
+        outs = side.call(inputs)
+    return _outputs(outs) | _gradients(outs, leaves_of(inputs))
+
+
+def threads(side: Side, n: int = 4) -> Observed:
+    """Threads that call and differentiate the op at once."""
+    results: list[Any] = [None] * n
+    given = [side.inputs() for _ in range(n)]
+
+    def work(i: int) -> None:
+        try:
+            outs = side.call(given[i])
+            results[i] = _outputs(outs) | _gradients(outs, leaves_of(given[i]))
+        except Exception as error:
+            results[i] = error
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(n)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return {f"{label} (thread {i})": x for i, result in enumerate(results) for label, x in result.items()}
+
+
+def no_grad(side: Side) -> Observed:
+    """The value alone, then with a gradient, then alone again."""
+    inputs = side.inputs()
+    with torch.no_grad():
+        first = {f"{k} (no_grad)": x for k, x in _outputs(side.call(inputs)).items()}
+    inputs = side.inputs()
+    outs = side.call(inputs)
+    first |= _outputs(outs) | _gradients(outs, leaves_of(inputs))
+    with torch.inference_mode():
+        inputs = side.inputs()
+        return first | {
+            f"{k} (inference)": x.clone() if isinstance(x, Tensor) else x
+            for k, x in _outputs(side.call(inputs)).items()
+        }
+
+
+def into(side: Side) -> Observed:
+    """Writes in place to the outputs before the backward, on non-leaf inputs."""
+    inputs = side.inputs()
+    moved = tree_map_only(Tensor, lambda x: x * 1 if x.requires_grad else x, inputs)
+    outs = [out.mul_(2) if out.requires_grad else out for out in side.call(moved)]
+    return _outputs(outs) | _gradients(outs, leaves_of(inputs))
+
+
+def written(side: Side, name: str, how: str = "add") -> Observed:
+    """A write to an input between forward and backward: one that counts as a version, or other data in its place."""
+    inputs = side.inputs()
+    x = inputs[name]
+    outs = side.call(inputs)
+    with torch.no_grad():
+        if how == "add":
+            x.add_(1)
+        elif how == "smaller":
+            x.data = x.data.flatten()[: max(x.numel() // 2, 1)].clone()
+        elif how == "recast":  # to a dtype that holds the same numbers
+            x.data = x.data.to(WIDER.get(x.dtype, torch.float32))
+        elif how == "strided":
+            x.data = torch.stack([x.data] * 2, -1)[..., 0]
+    return _gradients(outs, leaves_of(inputs))

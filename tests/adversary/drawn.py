@@ -1,0 +1,340 @@
+"""Random trials, drawn by hypothesis: inputs of all shapes and layouts, a formula that PyTorch accepts, a context."""
+
+import re
+import string
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from hypothesis import assume
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.adversary.agree import MAKINGS, Trial
+from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS
+from tests.adversary.program import PACKINGS, Program
+
+SIZES = (4, 5, 3, 2, 1, 7, 16, 8, 33, 17, 64, 15, 31, 9, 0, 13, 65, 127, 128, 129, 257, 300, 1023, 4097, 65537)
+LINES = 8
+MOST = 1 << 17
+"""Numbers in a tensor."""
+_LARGEST = 1e4
+_TRIES = 3
+
+T = TypeVar("T")
+
+
+class Draw:
+    """Choices made by bytes: 0 takes the first, which is the simplest.
+
+    All choices of a trial are one string of bytes to hypothesis. Drawn apart they would be mixed up by its mutations,
+    and most programs would resemble one another.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = iter(data)
+
+    def number(self, n: int) -> int:
+        """Return one of `range(n)`."""
+        return next(self._data, 0) % n
+
+    def of(self, choices: Sequence[T]) -> T:
+        """Return one of them."""
+        return choices[self.number(len(choices))]
+
+    def rarely(self, one_in: int) -> bool:
+        """Return true one time in so many."""
+        return self.number(one_in) == one_in - 1
+
+    def part(self, n: int) -> "Draw":
+        """Return the next bytes as draws of their own, so that what one part takes changes no other."""
+        return Draw(bytes(next(self._data, 0) for _ in range(n)))
+
+
+def _tensor(draw: Draw, shape: list[str], dtype: str, kind: str) -> str:
+    """Return an expression for a tensor of a shape, in some layout."""
+    layouts = ["dense"] * 4
+    if shape:
+        layouts += ["sliced", "offset", "expanded"]
+    if len(shape) > 1:
+        layouts += ["transposed", "transposed", "permuted"]
+    if len(shape) == 2:
+        layouts += ["overlapping"]
+    if len(shape) == 4:
+        layouts += ["channels last"] * 3
+    layout = draw.of(layouts)
+    if layout == "sliced":
+        return _numbers([*shape[:-1], f"2 * {shape[-1]}"], dtype, kind) + "[..., ::2]"
+    if layout == "offset":
+        return _numbers([f"{shape[0]} + 1", *shape[1:]], dtype, kind) + "[1:]"
+    if layout == "expanded":
+        at = draw.number(len(shape))
+        return _numbers([*shape[:at], "1", *shape[at + 1 :]], dtype, kind) + f".expand({_listed(shape)})"
+    if layout == "transposed":
+        return _numbers([*shape[:-2], shape[-1], shape[-2]], dtype, kind) + ".mT"
+    if layout == "permuted":
+        return _numbers([shape[-1], *shape[:-1]], dtype, kind) + ".movedim(0, -1)"
+    if layout == "overlapping":
+        return _numbers([f"{shape[0]} + {shape[1]}"], dtype, kind) + f".unfold(0, {shape[1]}, 1)[:{shape[0]}]"
+    if layout == "channels last":
+        return _numbers(shape, dtype, kind) + ".to(memory_format=torch.channels_last)"
+    return _numbers(shape, dtype, kind)
+
+
+def _listed(shape: list[str]) -> str:
+    return f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
+
+
+def _numbers(shape: list[str], dtype: str, kind: str) -> str:
+    s = _listed(shape)
+    if dtype == "bool":
+        return f"(torch.rand({s}) > {kind})"
+    if dtype.startswith(("int", "uint")):
+        return f"torch.randint(0, 4, {s}, dtype=torch.{dtype})"
+    made = {
+        "normal": f"torch.randn({s})",
+        "halves": f"(torch.randint(-4, 5, {s}) / 2)",
+        "positive": f"(torch.rand({s}) + 0.5)",
+        "large": f"(torch.randn({s}) * 30)",
+        "small": f"(torch.randn({s}) * 1e-3)",
+        "special": f"(torch.randint(-2, 3, {s}) / torch.randint(0, 4, {s}))",  # infinities, NaN and zeros among them
+    }[kind]
+    if dtype.startswith("complex"):
+        return f"torch.complex({made}, {made}){'' if dtype == 'complex64' else '.to(torch.complex128)'}"
+    return made if dtype == "float32" else f"{made}.to(torch.{dtype})"
+
+
+def _shapes(draw: Draw) -> tuple[dict[str, int], list[str]]:
+    """Return sizes, and the shape of the largest input in terms of them."""
+    rank = draw.of((2, 2, 1, 3, 2, 1, 4, 0))
+    names = list("nmkl"[:rank])
+    sizes: dict[str, int] = {}
+    room = MOST
+    for name in names:
+        sizes[name] = draw.of([size for size in SIZES if size <= room])
+        room //= max(sizes[name], 1)
+    return sizes, names
+
+
+def _inputs(draw: Draw, names: list[str]) -> dict[str, str]:
+    """Return inputs that broadcast against one another; the first is as large as they get."""
+    main = draw.of(("float32", "float32", "float32", "bfloat16", "float64", "float16", "complex64"))
+    inputs: dict[str, str] = {}
+    whole = draw
+    for i in range(1 + whole.number(4)):
+        draw = whole.part(12)
+        shape = list(names)
+        if i:
+            shape = [name if draw.number(2) else "1" for name in names] if draw.number(2) else shape
+            shape = shape[draw.number(len(shape) + 1) :] if draw.rarely(3) else shape
+        dtype = main
+        if i:
+            others = ("float32", "bfloat16", "float64", "float16", "int32", "uint8")
+            dtype = draw.of((main, main, main, "bool", "int64", draw.of(others)))
+        kind = "special" if draw.rarely(16) else draw.of(("normal", "normal", "halves", "positive", "large", "small"))
+        if dtype == "bool":
+            kind = draw.of(("0.5", "1", "0"))
+        made = _tensor(draw, shape, dtype, kind)
+        if dtype.startswith(("float", "bfloat", "complex")) and (not i or not draw.rarely(3)):
+            made += ".requires_grad_()"
+        inputs["abcd"[i]] = made
+    return inputs
+
+
+class _Formula:
+    """The lines of a formula, and the values that they have for the inputs of the program."""
+
+    draw: Draw
+
+    def __init__(self, inputs: dict[str, Any], is_random: bool) -> None:
+        self.space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **inputs}
+        self.names = [name for name, x in inputs.items() if isinstance(x, Tensor)]
+        self.owned: list[str] = []
+        self.used: set[str] = set()
+        self.lines: list[str] = []
+        self.families = [*COMMON, *COMMON, *(name for name in FAMILIES if is_random or name != "random")]
+
+    def add(self, draw: Draw) -> None:
+        """Draw a line that PyTorch accepts, or none."""
+        self.draw = draw
+        if draw.number(8) < 3:
+            return
+        for _ in range(_TRIES):
+            family = self.draw.of(self.families)
+            line = self._filled(self.draw.of(FAMILIES[family]))
+            if line is not None and (self._write(line) if family == "in place" else self._assign(line)):
+                return
+
+    def _assign(self, expression: str) -> bool:
+        name = f"{string.ascii_lowercase[len(self.lines) % 20 + 4]}"
+        try:
+            value = eval(expression, self.space)
+        except Exception:
+            return False
+        if not isinstance(value, Tensor) or not _is_tame(value):
+            return False
+        self.space[name] = value
+        if name in self.names:
+            self.names.remove(name)
+        self.names.append(name)
+        if value.grad_fn is not None and not value._is_view():
+            self.owned.append(name)
+        self.lines.append(f"{name} = {expression}")
+        return True
+
+    def _write(self, statement: str) -> bool:
+        try:
+            exec(statement, self.space)
+        except Exception:
+            return False
+        self.lines.append(statement)
+        return True
+
+    def _filled(self, template: str) -> str | None:
+        """Return a template with its fields filled; `None` if there is no value of the kind."""
+        given: dict[str, str] = {}
+        first: Tensor | None = None
+        for name in dict.fromkeys(re.findall(r"{(\w+)}", template)):
+            if name[0] in "frximo":
+                chosen = self._value(name[0])
+                if chosen is None:
+                    return None
+                given[name] = chosen
+                first = self.space[chosen] if first is None and chosen in self.space else first
+            elif name == "s":
+                given[name] = self.draw.of(NUMBERS)
+            elif name == "K":
+                given[name] = self.draw.of(("False", "True"))
+            else:
+                rank = 1 if first is None else max(first.dim(), 1)
+                dims = [d for d in range(rank) if self.draw.number(2)] or [self.draw.number(rank)]
+                if name == "d":
+                    given[name] = str(self.draw.number(rank) - (rank if self.draw.number(2) else 0))
+                else:
+                    given[name] = str(tuple(dims))
+        return template.format(**given)
+
+    def _value(self, kind: str) -> str | None:
+        names = [name for name in reversed(self.names) if _is(self.space[name], kind)]
+        if kind == "o":
+            names = [name for name in names if name in self.owned]
+        if kind == "m" and (not names or self.draw.rarely(4)):
+            other = self._value("r")
+            return None if other is None else f"({other} > {self.draw.of(('0', '0.3'))})"
+        if kind == "i" and not names:
+            other = self._value("r")
+            return None if other is None else f"{other}.to(torch.int64)"
+        if not names:
+            return None
+        fresh = [name for name in names if name not in self.used]
+        chosen = self.draw.of(fresh if fresh and self.draw.number(3) else names)
+        self.used.add(chosen)
+        return chosen
+
+
+def _is(x: Tensor, kind: str) -> bool:
+    if kind == "f":
+        return x.is_floating_point() or x.is_complex()
+    if kind == "i":
+        return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+    return {"r": x.is_floating_point(), "m": x.dtype == torch.bool}.get(kind, True)
+
+
+def _is_tame(x: Tensor) -> bool:
+    """Whether a value is small in size and in what it holds, so that what follows is not all infinities."""
+    if x.numel() > MOST or x.layout is not torch.strided:
+        return False
+    if not (x.is_floating_point() or x.is_complex()) or not x.numel():
+        return True
+    return bool(x.detach().abs().nan_to_num(0, 0).max() < _LARGEST) and bool(x.isfinite().float().mean() > 0.5)
+
+
+def _returned(draw: Draw, formula: _Formula) -> str:
+    live = [name for name in reversed(formula.names) if formula.space[name].requires_grad]
+    live = [name for name in live if name not in formula.used] or live
+    assume(live)
+    outputs = [live[0]]
+    for _ in range(draw.of((0, 0, 1, 2))):
+        other = draw.of(list(reversed(formula.names)))
+        if other not in outputs:
+            outputs.append(other)
+    if len(outputs) == 1:
+        return draw.of(("return {0}", "return {0}", "return [{0}]", "return {{'p': {0}}}")).format(*outputs)
+    listed = ", ".join(outputs)
+    rest = ", ".join(outputs[1:])
+    return draw.of((f"return {listed}", f"return [{listed}]", f"return {{'p': {outputs[0]}, 'q': [{rest}]}}"))
+
+
+COTANGENTS = ("transposed", "expanded", "one", "sliced", "negated", "conjugated", "zero")
+PLAIN = (
+    ["backward()"] * 8
+    + ["layouts()"] * 3
+    + ["second()", "jvp()", "dual()", "func_grad()", "jvp_of_grad()", "vmap()", "vmap_backward()", "vmap_of_grad()"]
+    + [
+        "batched_grad()",
+        "compiled()",
+        "checkpointed()",
+        "checkpointed(True)",
+        "accumulated()",
+        "autocast()",
+        "threads()",
+    ]
+    + ["no_grad()", "into()", "third()", "single(0)", "single(1)", "packed('same')", "packed('wider')"]
+    + ["packed('strided')", "twice()"]
+)
+
+
+def _context(draw: Draw, sizes: dict[str, int], leaves: list[str]) -> str:
+    kind = draw.number(10)
+    if kind < 5:
+        return draw.of(PLAIN)
+    if kind == 5:
+        context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))
+        return context.format(draw.of(COTANGENTS))
+    if kind == 6 and sizes:
+        others = []
+        for _ in range(10):
+            others.append(sizes | {name: draw.of([s for s in SIZES if s < 70]) for name in sizes if draw.number(2)})
+        return f"sizes({', '.join(map(str, others))})"
+    if kind == 7:
+        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'recast', 'strided'))!r})"
+    if kind == 8:
+        return f"subset({draw.of(leaves)!r})"
+    return "backward()"
+
+
+BYTES = 8 + 4 * 12 + LINES * 24 + 20 + 3 * 32
+
+
+def trials(backend: str = "native") -> st.SearchStrategy[Trial]:
+    """Return random trials: programs that PyTorch runs, and how to run them."""
+    return st.binary(min_size=BYTES, max_size=BYTES).map(lambda data: _trial(Draw(data), backend))
+
+
+def _trial(draw: Draw, backend: str) -> Trial:
+    sizes, names = _shapes(draw.part(8))
+    inputs = _inputs(draw, names)
+    text = "\n".join(f"{name} = {made}" for name, made in inputs.items())
+    program = Program(text, "", sizes, seed=draw.number(100))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            given = program.make()
+        except RuntimeError:
+            assume(False)
+        torch.manual_seed(program.seed)
+        formula = _Formula(given, draw.rarely(8))
+        for _ in range(LINES):
+            formula.add(draw.part(24))
+        text = "\n".join([*formula.lines, _returned(draw, formula)])
+    packing = draw.of(["arguments"] * 6 + list(PACKINGS))
+    making = draw.of(["derived"] * 6 + list(MAKINGS))
+    if making == "ruled":
+        packing = "arguments"
+        if re.search("rand|dropout|bernoulli|rrelu", text):
+            making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
+    program = Program(program.inputs, text, sizes, packing, program.seed)
+    leaves = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
+    contexts = [_context(draw.part(32), sizes, leaves) for _ in range(1 + draw.number(3))]
+    return Trial(program, "; ".join(dict.fromkeys(contexts)), backend, making)

@@ -1,0 +1,131 @@
+"""Thirty faults of the kinds that have been made: the adversary is to find them.
+
+Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of one file that makes the library wrong."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+
+    def put_into(self, package: Path) -> None:
+        """Change a copy of the package."""
+        path = package / self.file
+        text = path.read_text()
+        if text.count(self.right) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.right)} of what is to be changed")
+        path.write_text(text.replace(self.right, self.wrong))
+
+
+FAULTS = [
+    # vectors
+    Fault("the last lane of a constant mask", "kernels/include/avx512.h", "(c ? 0xffff : 0)", "(c ? 0x7fff : 0)"),
+    Fault(
+        "the upper half of a choice",
+        "kernels/include/avx512.h",
+        "(__mmask8)(m.bits >> 8), b.hi",
+        "(__mmask8)m.bits, b.hi",
+    ),
+    Fault(
+        "the upper half of a comparison",
+        "kernels/include/avx512.h",
+        "_mm512_cmp_pd_mask(a.hi, b.hi",
+        "_mm512_cmp_pd_mask(a.lo, b.lo",
+    ),
+    Fault(
+        "rounding to bfloat16 left out",
+        "kernels/include/avx512.h",
+        "_mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))",
+        "_mm512_add_epi32(odd, _mm512_set1_epi32(0xffff))",
+    ),
+    Fault(
+        "the tail of a vector",
+        "kernels/include/loop.h",
+        "void put(T* p, int64_t n) const { memcpy(p, kept, n * sizeof(T)); }",
+        "void put(T* p, int64_t n) const { memcpy(p, kept, (n - 1) * sizeof(T)); }",
+    ),
+    Fault(
+        "a broadcast input read as dense",
+        "kernels/include/loop.h",
+        "return DENSE || step ? load(p + i) : splat(p);",
+        "return load(p + i);",
+    ),
+    Fault("a lane too many of a row", "kernels/include/rows.h", "i < n; i++) on[i]", "i <= n && i < LANES; i++) on[i]"),
+    Fault("the rows that a share adds up last", "kernels/include/column_sums.h", "      add_up();\n", ""),
+    # functions
+    Fault(
+        "a coefficient of the exponential",
+        "kernels/include/functions.h",
+        "t, c<R>(0.5)), t, one), t, one);\n  return scaled",
+        "t, c<R>(0.50001)), t, one), t, one);\n  return scaled",
+    ),
+    Fault("the edge of a clamp", "kernels/include/ops.h", "gt(x, lower) & lt(x, upper)", "ge(x, lower) & le(x, upper)"),
+    Fault(
+        "a NaN in an extreme",
+        "kernels/include/ops.h",
+        "BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }",
+        "BINARY(maximum) { return where(gt(x, y), x, y); }",
+    ),
+    Fault("a slope of SiLU", "kernels/include/ops.h", "g * (s * (ONE + x * (ONE - s)))", "g * (s * (ONE + x * s))"),
+    Fault("the tail of GELU by tanh", "kernels/include/ops.h", "c<V>(3 * 0.044715)", "c<V>(0.044715)"),
+    # the source of kernels
+    Fault(
+        "the largest of negative numbers",
+        "kernels/row_source.py",
+        '"V", "-__builtin_inf()", "maximum',
+        '"V", "0.", "maximum',
+    ),
+    Fault(
+        "a mean over rows by another number", "kernels/column_sums.py", 'f"(double)({rows})"', 'f"(double)({rows} - 1)"'
+    ),
+    Fault("one side of a choice", "kernels/writer.py", 'condition if i == 0 else f"~{condition}"', "condition"),
+    Fault("the strides of all but the first input", "kernels/direct.py", "' or '.join(differs)", "differs[0]"),
+    Fault("strides of kernels over rows", "kernels/row_kernel.py", "elif stride != step * rows:", "elif False:"),
+    Fault(
+        "loops merged that do not go on",
+        "kernels/layout.py",
+        "if loops and all(a == b * shape[i]",
+        "if loops and any(a == b * shape[i]",
+    ),
+    # graphs
+    Fault(
+        "a border of a kept comparison",
+        "graph/choices.py",
+        "aten.le.Scalar, x, threshold",
+        "aten.lt.Scalar, x, threshold",
+    ),
+    Fault("the bits of the last byte", "graph/bits.py", "return (count + 7) // 8", "return count // 8"),
+    Fault(
+        "the layout of a cotangent", "bind/plan.py", "if is_any or g.stride() == stride or not g.numel():", "if True:"
+    ),
+    Fault("a cotangent that waits to be negated", "bind/plan.py", "g = g.resolve_conj().resolve_neg()", "pass"),
+    Fault("outputs without a derivative", "bind/eager.py", "        if kernels.dead:\n", "        if False:\n"),
+    # plans
+    Fault("a stale plan: strides", "bind/call.py", "leaf.stride(), leaf.dtype", "leaf.dtype"),
+    Fault("a stale plan: who requires grad", "bind/call.py", "grad and leaf.requires_grad)", "grad)"),
+    Fault(
+        "a stale plan: the order of dimensions", "bind/sizes.py", "(next(each), x.dtype", "(len(next(each)), x.dtype"
+    ),
+    # derivatives of higher order, relaxed ops
+    Fault(
+        "the gradient that is differentiated",
+        "bind/eager.py",
+        "kept[: kernels.n_inputs], [cotangents[i]",
+        "kept[: kernels.n_inputs], [cotangents[0]",
+    ),
+    Fault("the second derivative of stable forms", "bind/jet.py", "* (0.5 if i == j else 1.0)", "* 1.0"),
+    Fault(
+        "an input that changes its version",
+        "bind/eager.py",
+        "        ctx.kernels = kernels\n",
+        "        ctx.kernels = kernels\n        tensors[0].detach().mul_(1)\n",
+    ),
+]

@@ -1,0 +1,175 @@
+"""The long run: `python -m tests.adversary.fuzz --minutes 30`, or `make fuzz MINUTES=30`.
+
+Batches of random trials run in processes of their own, on every core, for every backend in turn: kernels compiled by
+g++ and by clang++, for AVX-512 and for AVX2, calls in C++, PyTorch's kernels. Crashes and hangs are found as well. The
+seed is printed: `--seed` runs the same trials again.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HANG = 240
+"""Seconds for one trial, shrinking not included."""
+
+VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "native, g++": ("native", {"CXX": "g++"}),
+    "eager": ("eager", {}),
+    "native, AVX2": ("native", {"ATEN_CPU_CAPABILITY": "avx2"}),
+    "native, in C++": ("native", {"PULLBACK_NODE": "wait"}),
+    "native, clang++": ("native", {"CXX": "clang++"}),
+}
+"""Backends of the op, and the environment that they run in."""
+
+
+@dataclass
+class Batch:
+    """A process that runs trials, and the folder that it writes to."""
+
+    variant: str
+    number: int
+    process: subprocess.Popen[bytes]
+    folder: Path
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def idle(self) -> float:
+        """Seconds since a trial began."""
+        last = self.folder / "last"
+        return time.time() - last.stat().st_mtime if last.exists() else time.monotonic() - self.began - HANG
+
+    def found(self) -> str:
+        """Return what it found; empty if nothing."""
+        if (self.folder / "found").exists():
+            return (self.folder / "found").read_text()
+        if self.process.returncode == 0:
+            return ""
+        last = (self.folder / "last").read_text() if (self.folder / "last").exists() else ""
+        how = "hangs" if self.process.returncode == -signal.SIGKILL else f"ends with {self.process.returncode}"
+        said = (self.folder / "said").read_text(errors="replace")[-3000:]
+        return f"the process {how}\n{said}\n{last}"
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many trials ran, and how many PyTorch refused."""
+        at = self.folder / "counts"
+        ran, refused = at.read_text().split() if at.exists() else (0, 0)
+        return int(ran), int(refused)
+
+
+def start(variant: str, number: int, trials: int, root: Path, sanitize: bool, shrink: bool = True) -> Batch:
+    """Start a batch."""
+    backend, environment = VARIANTS[variant]
+    cache = root / "cache" / (variant.replace(" ", "-") + ("-sanitized" if sanitize else ""))
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = root / f"batch-{number}"
+    folder.mkdir()
+    own = {"PULLBACK_CACHE_DIR": str(cache), "PULLBACK_NODE": "off", "PULLBACK_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    sanitizing = sanitized(root, environment.get("CXX", "g++")) if sanitize else {}
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.adversary.worker", backend, str(number), str(trials)]
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [*command, str(folder), *([] if shrink else ["--no-shrink"])],
+            env={**os.environ, **own, **environment, **sanitizing},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+    return Batch(variant, number, process, folder)
+
+
+def sanitized(root: Path, compiler: str) -> dict[str, str]:
+    """Return an environment in which kernels are compiled with AddressSanitizer and UBSan."""
+    wrapper = root / f"{compiler}-sanitized"
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+    wrapper.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {compiler} {flags} "$@"\n')
+    wrapper.chmod(0o700)
+    libraries = [
+        subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {"CXX": str(wrapper), "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+def run(
+    minutes: float,
+    seed: int,
+    jobs: int,
+    variants: list[str],
+    sanitize: bool = False,
+    shrink: bool = True,
+    trials: int = 150,
+) -> Iterator[str]:
+    """Run batches; yield what they find, and lines on how it goes."""
+    root = Path(tempfile.mkdtemp(prefix="adversary-"))
+    end = time.monotonic() + 60 * minutes
+    turns = itertools.count()
+    ran = refused = 0
+    running: list[Batch] = []
+    try:
+        while time.monotonic() < end or running:
+            while len(running) < jobs and time.monotonic() < end:
+                turn = next(turns)
+                variant = variants[turn % len(variants)]
+                running.append(start(variant, seed + turn, trials, root, sanitize, shrink))
+            time.sleep(0.5)
+            for batch in list(running):
+                if batch.process.poll() is None:
+                    late = time.monotonic() > end + 300 * shrink
+                    if batch.idle > HANG or late:
+                        os.killpg(batch.process.pid, signal.SIGKILL)
+                        batch.process.wait()
+                        if not late:
+                            yield f"FOUND ({batch.variant}, seed {batch.number}): {batch.found()}"
+                        running.remove(batch)
+                    continue
+                running.remove(batch)
+                ran, refused = ran + batch.counts()[0], refused + batch.counts()[1]
+                found = batch.found()
+                if found:
+                    yield f"FOUND ({batch.variant}, seed {batch.number}): {found}"
+                left = max(0.0, (end - time.monotonic()) / 60)
+                yield f"{ran} trials, {refused} of them refused by PyTorch; {left:.1f} minutes left ({batch.variant})"
+                shutil.rmtree(batch.folder)
+    finally:
+        for batch in running:
+            if batch.process.poll() is None:
+                os.killpg(batch.process.pid, signal.SIGKILL)
+                batch.process.wait()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def main() -> None:
+    """Run, and end with 1 if anything was found."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS))
+    parser.add_argument("--sanitize", action="store_true")
+    options = parser.parse_args()
+    variants = options.variant or [name for name in VARIANTS if shutil.which(VARIANTS[name][1].get("CXX", "g++"))]
+    print(f"seed {options.seed}", flush=True)
+    found = []
+    try:
+        for line in run(options.minutes, options.seed, options.jobs, variants, options.sanitize):
+            print(line, flush=True)
+            found += [line] * line.startswith("FOUND")
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(f"seed {options.seed}: {len(found)} found", flush=True)
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What two runs of a program may differ in.
+
+The formula's true results are those of a run in float64. How far rounding may take a run from them is measured, and
+not guessed: by the error of PyTorch's own run in the dtype of the program, and by runs in float64 in which every result
+that the dtype cannot hold is rounded at random to one of its two neighbours (Monte Carlo arithmetic). Such runs also
+show where a comparison, an extreme or a sort could go either way. A result is wrong where it is farther from the truth
+than `MULTIPLE` times the farthest of them and a few units in the last place.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map, tree_map_only
+
+MULTIPLE = 8
+ULPS = 4
+FEW, MANY = 2, 24
+"""Runs with random rounding: at first, and before anything is called wrong."""
+
+
+_SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
+"""Ops that add up numbers, in an order of their own."""
+
+
+class Rounding(TorchDispatchMode):
+    """Round every result that a dtype cannot hold to a neighbour in it, the same for equal results of one op."""
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        super().__init__()
+        self.dtype, self.seed = dtype, seed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seed += 1
+        args = tree_map_only(Tensor, _with_memory, args)
+        if func._schema.is_mutable:
+            result = func(*args, **(kwargs or {}))
+            for x in (x for x in args[:1] if isinstance(x, Tensor)):
+                x.copy_(self._rounded(x, x))
+            return result
+        result = func(*args, **(kwargs or {}))
+        if any(returned.alias_info is not None for returned in func._schema.returns):
+            return result
+        others = result
+        if _SUMS.search(func.__name__):
+            others = func(*tree_map_only(Tensor, self._disturbed, args), **(kwargs or {}))
+        return tree_map(self._rounded, result, others)
+
+    def _disturbed(self, x: Tensor) -> Tensor:
+        """Return a term of a sum with the error of an accumulator of 32 bits, at least."""
+        if x.dtype != torch.float64:
+            return x
+        return x * (1 + self._share(x) * torch.finfo(torch.float32).eps)
+
+    def _rounded(self, x: Any, other: Any) -> Any:
+        """Round a result; where it has to be, round `other` in its place."""
+        if not isinstance(x, Tensor) or not x.numel() or x._is_zerotensor():
+            return x
+        if x.dtype == torch.complex128:
+            return torch.complex(self._rounded(x.real, other.real), self._rounded(x.imag, other.imag))
+        if x.dtype != torch.float64:
+            return x
+        nearest = x.to(self.dtype).double()
+        moved = other * (1 + self._share(x) * torch.finfo(self.dtype).eps)
+        return torch.where((nearest == x) | x.isnan(), x, moved.to(self.dtype).double())
+
+    def _share(self, x: Tensor) -> Tensor:
+        """Return numbers from -1/2 to 1/2 that depend on those in `x` and on the seed."""
+        bits = x.contiguous().view(torch.int64) + (self.seed * 0x14057B7EF767814F & 0x7FFFFFFFFFFFFFFF)
+        for _ in range(2):
+            bits = (bits ^ (bits >> 29)) * 0x5851F42D4C957F2D
+        return ((bits >> 33) & 0xFFFF).view(x.shape).double() / 0x10000 - 0.5
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A result that is not what it should be."""
+
+    label: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.what}"
+
+
+def wrong_values(
+    label: str, ours: Tensor, native: Tensor, true: Tensor, sampled: Callable[[int], Iterable[Tensor]], scale: float
+) -> Wrong | None:
+    """Compare a result with the true one.
+
+    Args:
+        label: what it is.
+        ours: the result of the op.
+        native: that of PyTorch in the same dtype.
+        true: that of PyTorch in float64.
+        sampled: so many results of runs with random rounding.
+        scale: what their errors are to be multiplied by.
+    """
+    if ours.dtype.is_floating_point or ours.dtype.is_complex:
+        info = torch.finfo(ours.dtype)
+        eps, tiny = info.eps, info.smallest_normal
+    else:
+        eps, tiny = 0.0, 0.0
+    ours, native, true = (_real(x) for x in (ours, native, true))
+    reach = true.to(native.dtype).to(torch.float64) if native.is_floating_point() else true.double()
+    ours, native, true = ours.double(), native.double(), true.double()
+    bar = _error(native, true)
+    kinds = _same_kind(ours, true) | _same_kind(ours, native) | _same_kind(ours, reach)
+    wrong = None
+    for runs in (FEW, MANY):
+        for run in sampled(runs):
+            run = _real(run).double()
+            bar = torch.maximum(bar, _error(run, true) * scale)
+            kinds |= _same_kind(ours, run)
+        slack = MULTIPLE * bar + ULPS * eps * true.abs().nan_to_num(0, 0, 0).clamp(min=tiny)
+        far = (ours - true).abs() > slack
+        wrong = torch.where(ours.isfinite() & true.isfinite(), far, ~kinds)
+        if not wrong.any():
+            return None
+    excess = torch.where(ours.isfinite() & true.isfinite(), (ours - true).abs() / slack, torch.inf)
+    worst = int(torch.where(wrong, excess, 0).argmax())
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), true.shape)) if true.dim() else ()
+    o, n, t, s = (float(x.flatten()[worst]) for x in (ours, native, true, slack))
+    count = f"{int(wrong.sum())} of {wrong.numel()} are wrong"
+    return Wrong(label, f"{o:.9g} at {at}, where PyTorch has {n:.9g}, float64 {t:.9g} (within {s:.2g}); {count}")
+
+
+def wrong_metadata(label: str, ours: dict[str, Any], native: dict[str, Any]) -> Wrong | None:
+    """Compare shapes, strides, dtypes and the like."""
+    differing = [f"{key} is {ours.get(key)}, PyTorch's {native[key]}" for key in native if ours.get(key) != native[key]]
+    return Wrong(label, "; ".join(differing)) if differing else None
+
+
+def _with_memory(x: Tensor) -> Tensor:
+    return torch.zeros(x.shape, dtype=x.dtype) if x._is_zerotensor() else x
+
+
+def _real(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _error(run: Tensor, true: Tensor) -> Tensor:
+    """Return how far a run is from the truth; a value that should not be finite, or is not, leaves no doubt here."""
+    error = (run - true).abs()
+    return torch.where(error.isfinite(), error, 0.0)
+
+
+def _same_kind(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), y.isfinite(), (x == y) | (x.isnan() & y.isnan()))

@@ -1,0 +1,45 @@
+"""What the fuzz has found, each shortened to what matters."""
+
+import pytest
+
+from tests.adversary.agree import agree
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_an_extreme_of_computed_values(backend, native):
+    for dtype in ("torch.bfloat16", "torch.float16", "torch.float32"):
+        agree(
+            f"a = torch.randn(7, 13).to({dtype}).requires_grad_()", "return F.gelu(a * a + a).amax(-1)", backend=backend
+        )
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_a_choice_by_a_broadcast_mask(backend, native):
+    inputs = "a = torch.randn(64, 16).requires_grad_()\nb = torch.rand(64, 1) + 0.5\nc = torch.rand(64, 1) > 1"
+    agree(inputs, "return (a / b).masked_fill(c, 0.0)", backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_a_norm_of_everything(backend, native):
+    agree("a = torch.randn(4097, 16).requires_grad_()", "return a.norm()", backend=backend, making="relaxed")
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_an_unpack_hook_that_returns_another_dtype(backend, native):
+    agree("a = torch.randn(65).requires_grad_()", "return a.sinc(), -a.min()", "packed('wider')", backend=backend)
+
+
+@pytest.mark.parametrize("how", ["smaller", "recast", "strided"])
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_other_data_between_forward_and_backward(backend, how, native):
+    inputs = "a = torch.randn(6, 5).requires_grad_()\nb = torch.randn(6, 1).requires_grad_()"
+    agree(inputs, "return torch.sigmoid(a * b.exp())", f"written('a', {how!r})", backend=backend)
+
+
+def test_a_choice_by_an_extreme_beside_a_function_for_many_sizes(native):
+    agree(
+        "a = torch.randn(n).requires_grad_()\nb = torch.randn(n)",
+        "e = F.logsigmoid(b)\nf = a.amin(-1)\ng = torch.where(f > 0.5, f, 0.5)\nreturn torch.minimum(g, e)",
+        "sizes({'n': 65}, {'n': 3}, {'n': 17}, {'n': 13}, {'n': 4}, {'n': 33}, {'n': 16}, {'n': 67}, {'n': 7})",
+        sizes={"n": 65},
+    )

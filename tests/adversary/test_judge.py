@@ -1,0 +1,92 @@
+"""The judge: what it calls wrong, and what it takes for rounding."""
+
+import functools
+
+import pytest
+import torch
+
+from tests.adversary.agree import MAKINGS, Trial, agree, wrongs
+from tests.adversary.program import Program, widened
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Put a function in place of ops: what "derived" makes of a formula."""
+
+    def put(change):
+        monkeypatch.setitem(MAKINGS, "derived", (lambda f: functools.wraps(f)(lambda *xs: change(f, *xs)), lambda f: f))
+
+    return put
+
+
+A = "a = torch.randn(n, m).requires_grad_()"
+SIZES = {"n": 6, "m": 5}
+
+
+def judged(inputs, formula, context="backward()"):
+    agree(inputs, formula, context, backend="eager", sizes=SIZES)
+
+
+def test_the_formula_agrees_with_itself(made):
+    made(lambda f, *xs: f(*xs))
+    for dtype in ("torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"):
+        judged(
+            f"a = torch.randn(n, m).to({dtype}).requires_grad_()", "return (a.exp() - 1).amax(-1), a.softmax(0).log()"
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f, a: f(a) * (1 + 1e-5),
+        lambda f, a: torch.where(f(a) > 0.9, torch.nan, f(a)),
+        lambda f, a: f(a).masked_fill(f(a) > 0.9, 0.0),
+        lambda f, a: f(a).mT.contiguous().mT,
+        lambda f, a: f(a).double(),
+        lambda f, a: f(a.detach()),
+        lambda f, a: f(a)[:, :1],
+        lambda f, a: f(a * 1 if torch.is_grad_enabled() else a + 1) if a.detach().zero_().any() else f(a),
+    ],
+)
+def test_what_is_wrong_is_told(made, change):
+    made(change)
+    with pytest.raises(AssertionError, match=r"output 0|gradient of a|writes to a"):
+        judged(A, "return a.sigmoid()")
+
+
+def test_a_wrong_gradient_alone_is_told(made):
+    made(lambda f, a: f(a).detach() + 1.001 * (f(a) - f(a).detach()))
+    with pytest.raises(AssertionError, match="gradient of a"):
+        judged(A, "return a.sin()")
+
+
+def test_an_error_is_told_where_pytorch_has_none(made):
+    def fails(f, a):
+        raise RuntimeError("no")
+
+    made(fails)
+    with pytest.raises(AssertionError, match="RuntimeError: no"):
+        judged(A, "return a.sin()")
+    assert wrongs(Trial(Program(A, "return a.nothing()", SIZES), backend="eager")) is None
+
+
+def test_other_roundings_are_not_wrong(made):
+    """A sum in another order, a result rounded once where PyTorch rounds twice, an extreme that may go either way."""
+    made(lambda f, a: f(a.double()).to(a.dtype))
+    judged(A, "return (a * a - a * 0.5).sum(0)")
+    judged("a = torch.randn(n, m).bfloat16().requires_grad_()", "return (a * a + a).amax(-1)")
+
+
+def test_a_program_prints_as_it_runs(made):
+    made(lambda f, a: f(a) + 1)
+    with pytest.raises(AssertionError) as failed:
+        judged(A, "b = a * 2\nreturn b")
+    with pytest.raises(AssertionError, match="output 0"):
+        exec(str(failed.value)[str(failed.value).index("from tests") :], {})
+
+
+def test_a_wide_input_lies_as_the_narrow_one_does():
+    x = torch.randn(4, 9)[1:, ::2].mT.requires_grad_()
+    wide = widened(x)
+    assert (wide.stride(), wide.storage_offset(), wide.requires_grad) == (x.stride(), x.storage_offset(), True)
+    assert torch.equal(wide.float(), x)

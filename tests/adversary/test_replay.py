@@ -1,0 +1,15 @@
+"""Random programs from fixed seeds: the same for everybody. `make fuzz` runs others."""
+
+import pytest
+
+from tests.adversary.worker import batch
+
+TRIALS = {"eager": 12, "native": 5}
+"""Kernels of our own are compiled first."""
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("backend", TRIALS)
+def test_random_programs(backend, seed, native, tmp_path):
+    passed = batch(backend, seed, TRIALS[backend], tmp_path, shrink=False)
+    assert passed, (tmp_path / "found").read_text()

@@ -1,0 +1,122 @@
+"""Values are told apart by their types and bits, where `==` takes them for one."""
+
+import collections
+import enum
+import struct
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import pullback
+from pullback.graph.identity import identity, opened, value_of
+
+NAN, OTHER_NAN = (struct.unpack("=d", struct.pack("=Q", bits))[0] for bits in (0x7FF8 << 48, 0xFFF8 << 48))
+
+
+class Point(NamedTuple):
+    x: float
+
+
+class Other(NamedTuple):
+    x: float
+
+
+class Count(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *[(1, 1.0), (1, True), (1.0, True), (0.0, -0.0), (0, -0.0), (0j, complex(-0.0, 0.0)), (0j, 0.0), (1, 1 + 0j)],
+        *[((0.0,), (-0.0,)), ((1,), (True,)), (((1,), 2), ((1.0,), 2)), (NAN, OTHER_NAN), ("1", b"1")],
+    ],
+    ids=repr,
+)
+def test_values_that_are_equal_or_alike_are_told_apart(one, other):
+    assert identity(one) != identity(other)
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1.5, -0.0, NAN, float("inf"), "a", None, True, torch.float32, torch.device("cpu")]
+)
+def test_a_value_is_what_it_is_and_comes_back_from_its_identity(value):
+    again = value_of(*identity(value))
+    assert identity(again) == identity(value)
+    assert repr(again) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value", [[1], {1}, {}, Point(1.0), Count.ONE, frozenset({1}), object(), (1, [2]), torch.ones(1)]
+)
+def test_what_may_change_or_is_of_a_class_of_the_users_has_none(value):
+    assert identity(value) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({1: 0}, {1.0: 0}),
+        ({1: 0}, {True: 0}),
+        ({0.0: 0}, {-0.0: 0}),
+        ({(0.0,): 0}, {(-0.0,): 0}),
+        ({"a": {0.0: 0}}, {"a": {-0.0: 0}}),
+        ({"a": 0, "b": 1}, {"b": 0, "a": 1}),
+        ({1: 0}, collections.OrderedDict({1: 0})),
+        (collections.OrderedDict({1: 0}), collections.OrderedDict({1.0: 0})),
+        (collections.defaultdict(int, {1: 0}), collections.defaultdict(float, {1: 0})),
+        (Point(0), Other(0)),
+        (Point(0), (0,)),
+        ([0, [1]], [[0], 1]),
+        ([0, 1, []], [0, [], 1]),
+    ],
+    ids=repr,
+)
+def test_containers_that_are_equal_or_alike_are_told_apart(one, other):
+    assert opened(one)[2] is not None
+    assert opened(one)[2] == opened(one)[2]
+    assert opened(one)[2] != opened(other)[2]
+
+
+@pytest.mark.parametrize("tree", [{Count.ONE: 0}, {frozenset({1}): 0}, {Point(0.0): 0}, [{object(): 0}]])
+def test_a_key_that_is_no_plain_value_has_no_identity(tree):
+    assert opened(tree)[2] is None
+
+
+def filled(x, options):
+    """Of another dtype, and of another sign, for keys that are equal."""
+    return x * 2, torch.full((2,), next(iter(options)))
+
+
+@pytest.mark.parametrize("keys", [(1, 1.0, True), (0.0, -0.0, False, 0), (Count.ONE, 1, 1.0)], ids=repr)
+def test_an_op_sees_the_keys_of_each_call(keys):
+    op, x = pullback.function(filled), torch.ones(2, requires_grad=True)
+    for key in (*keys, *keys):
+        for ours, theirs in zip(op(x, {key: 0}), filled(x, {key: 0}), strict=True):
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours, theirs)
+            assert torch.equal(ours.signbit(), theirs.signbit())
+
+
+class Keyed:
+    """Equal to all others, and not the same."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __hash__(self):
+        return 0
+
+    def __eq__(self, other):
+        return True
+
+
+def scaled(x, options):
+    return [x * next(iter(options)).scale][0]
+
+
+def test_an_op_sees_keys_that_call_themselves_equal():
+    op, x = pullback.function(scaled), torch.ones(2, requires_grad=True)
+    for scale in (2.0, 3.0):
+        assert op(x, {Keyed(scale): 0}).tolist() == [scale, scale]

@@ -1,0 +1,111 @@
+"""Faults of Pullback's own: told once for each op, raised where they are looked for. What others raise is no fault."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+import pullback
+from pullback import errors
+from pullback.bind import linear
+from pullback.graph import blank, joint, record
+
+
+def formula(x):
+    return (x.exp() + 1).log() * x
+
+
+def fault(*args, **kwargs):
+    raise ZeroDivisionError("a fault")
+
+
+def refusal(*args, **kwargs):
+    raise RuntimeError("a fault")
+
+
+fault.__code__ = fault.__code__.replace(co_filename=errors.__file__)  # as if it stood in Pullback
+refusal.__code__ = refusal.__code__.replace(co_filename=errors.__file__)
+
+PLACES = [(blank, "results_of", refusal), (record._Recorder, "known", refusal), (joint, "_cut", refusal)]
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    monkeypatch.setenv("PULLBACK_STRICT", "0")
+    monkeypatch.setattr(errors, "_told", set())
+
+
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "recorder", "joint"])
+def test_a_fault_is_raised_in_tests(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(errors.FaultError, match="RuntimeError: a fault"):
+        pullback.function(stable=False)(formula)(torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "recorder", "joint"])
+def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, lenient, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    op = pullback.function(stable=False)(formula)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in (3, 4, 5):
+            x = torch.linspace(-2, 2, n, dtype=torch.float64, requires_grad=True)
+            ours, theirs = op(x), formula(x)
+            assert torch.equal(ours, theirs)
+            gradients = [torch.autograd.grad(out.sum(), x)[0] for out in (ours, theirs)]
+            torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)
+    texts = [str(w.message) for w in caught]
+    assert len(texts) == len(set(texts))
+    assert 1 <= len(texts) <= 2  # by name, and where no name is known by the place in the formula
+    assert all("Please report" in text and "RuntimeError: a fault, in " in text for text in texts)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_fault_in_a_proof_is_told_and_nothing_is_taken_for_proven(monkeypatch, strict, lenient):
+    monkeypatch.setenv("PULLBACK_STRICT", str(int(strict)))
+    monkeypatch.setattr(linear, "_adds_up", fault)
+    op = pullback.function(lambda x: x.clone())
+    op.vjp(lambda g, out, x: 2 * g)
+    x = torch.ones(2)
+    if strict:
+        with pytest.raises(errors.FaultError):
+            torch.func.jvp(op, (x,), (x,))
+        return
+    with (
+        pytest.raises(pullback.DerivativeError, match="cannot be shown"),
+        pytest.warns(UserWarning, match="has failed"),
+    ):
+        torch.func.jvp(op, (x,), (x,))
+
+
+def raising(x):
+    return x * {}["a key of the user's"]
+
+
+def indivisible(x):
+    return x.reshape(7, 7)
+
+
+@pytest.mark.parametrize(
+    ("f", "error"), [(raising, KeyError), (indivisible, RuntimeError), (lambda x: x.nothing, AttributeError)]
+)
+def test_what_a_formula_raises_is_no_fault(f, error):
+    with pytest.raises(error):
+        pullback.function(f)(torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("f", [lambda x: x[x > 0].sum(), lambda x: torch.nonzero(x) * x.sum(), torch.special.airy_ai])
+def test_what_pytorch_refuses_is_no_fault(f):
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(pullback.function(f)(x), f(x))
+
+
+def test_programs_that_tests_start_are_strict_too():
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.environ['PULLBACK_STRICT'])"], capture_output=True
+    )
+    assert done.stdout.split() == [b"1"]
+    assert os.environ["PULLBACK_STRICT"] == "1"

@@ -44,7 +44,8 @@ measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 - **SILENTLY WRONG**: no error, and another value or derivative.
 
 The columns: `derived`, `relaxed` and `ruled` are the three forms of `pullback.function`; "ruled by jvp" has its
-rule as a jvp alone. "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`;
+rule as a jvp alone. "derived, stable forms" has a certificate; "derived, extremes and masks" compares computed values
+and fills by a mask. "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`;
 "Function, new style" has `setup_context`, `backward`, `jvp` and `generate_vmap_rule`; `custom_op` is a
 `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule. The code is in
 [tests/compose](../tests/compose/_ops.py).

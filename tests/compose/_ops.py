@@ -8,6 +8,7 @@ floating dtype, however it is computed: tests compare bits.
 import torch
 
 import pullback
+from tests.forms import stable_op
 
 X = torch.tensor([0.5, -1.25, 2.0, 3.0], dtype=torch.float64)
 """Where derivatives are taken. Nowhere is 3x² equal to 1."""
@@ -15,7 +16,7 @@ X = torch.tensor([0.5, -1.25, 2.0, 3.0], dtype=torch.float64)
 
 def value(column, x=X):
     """Return the value of a column's op."""
-    return x * x * x if column == "derived" else x
+    return x * x * x if column.startswith("derived") else x
 
 
 def derivative(order, x=X):
@@ -26,6 +27,26 @@ def derivative(order, x=X):
 @pullback.function
 def derived(x):
     return x * x * x
+
+
+def with_forms(x):
+    """A derived op that uses stable forms: its derivatives go through native forms, not through the formula."""
+    return x * x * x
+
+
+with_forms = stable_op(
+    with_forms,
+    {(): "otherwise: x * x * x", ("x",): "otherwise: 3 * (x * x)", ("x", "x"): "otherwise: 6 * x"},
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+)
+
+
+@pullback.function
+def with_masks(x):
+    """The same where no mask holds, with a comparison of computed values."""
+    return torch.maximum(x * x * x, x - 100).masked_fill(x > 50, 0.0)
 
 
 @pullback.function(derivative_of=lambda x: x * x * x)
@@ -129,4 +150,6 @@ custom_op.register_autograd(_backward, setup_context=_setup)
 
 OURS = {"derived": derived, "relaxed": relaxed, "ruled": ruled, "ruled by jvp": ruled_by_jvp}
 OTHERS = {"Function, old style": old_style_function, "Function, new style": new_style_function, "custom_op": custom_op}
-COLUMNS = OURS | OTHERS
+FURTHER = {"derived, stable forms": with_forms, "derived, extremes and masks": with_masks}
+"""Measured for the page alone."""
+COLUMNS = OURS | FURTHER | OTHERS

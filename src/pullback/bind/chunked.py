@@ -35,12 +35,15 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, chunks: Chunks, slopes: Slopes, *tensors: Tensor) -> Tensor:
         value, found = value_and_gradient(chunks, slopes, tensors)
         ctx.chunks, ctx.slopes, ctx.found = chunks, slopes, [found]
+        ctx.set_materialize_grads(False)
         ctx.kinds = list(map(kind_of, tensors))
         ctx.save_for_backward(*tensors)
         return value
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+        if g is None:
+            return (None,) * len(ctx.needs_input_grad)
         chunks, slopes, tensors = ctx.chunks, ctx.slopes, ctx.saved_tensors
         if not torch.compiler.is_compiling():
             tensors = as_kept(chunks.name, tensors, ctx.kinds)

@@ -33,6 +33,7 @@ class _Kernels(torch.autograd.Function):
             results = kernels.forward(*tensors)
         outputs, computed = results[: kernels.n_outputs], results[kernels.n_outputs :]
         ctx.kernels = kernels
+        ctx.set_materialize_grads(False)
         ctx.kinds = list(map(kind_of, (*tensors, *computed)))
         ctx.save_for_backward(*tensors, *computed)
         if kernels.dead:
@@ -40,7 +41,7 @@ class _Kernels(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         return (None, *gradients_of(ctx.kernels, ctx.saved_tensors, ctx.kinds, cotangents))
 
 
@@ -54,7 +55,7 @@ def bits_kept_by(node: Any) -> list[Tensor]:
 
 
 def gradients_of(
-    kernels: Kernels, kept: Sequence[Tensor], kinds: list[Kind | None], cotangents: Sequence[Tensor]
+    kernels: Kernels, kept: Sequence[Tensor], kinds: list[Kind | None], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Return the gradient of each input, in a backward pass.
 
@@ -62,19 +63,25 @@ def gradients_of(
         kernels: of the call.
         kept: the inputs, and what was computed.
         kinds: what these were like in the forward.
-        cotangents: of the outputs.
+        cotangents: of the outputs; `None` for one that the loss does not use.
     """
+    by_input: list[Tensor | None] = [None] * kernels.n_inputs
+    given = {i: g for i in kernels.joint.connected if (g := cotangents[i]) is not None}
+    if not given:
+        return by_input
+    if len(given) < len(kernels.joint.connected):
+        assert kernels.parts is not None
+        kernels = kernels.parts.of(tuple(given))
     compiling = torch.compiler.is_compiling()
     if not compiling:
         kept = as_kept(kernels.name, kept, kinds)
     if torch.is_grad_enabled() or (not compiling and _torch.in_functorch()):
-        gradients = _recorded(kernels, kept[: kernels.n_inputs], [cotangents[i] for i in kernels.joint.connected])
+        gradients = _recorded(kernels, kept[: kernels.n_inputs], list(given.values()))
     else:
-        watched = is_watched((*kept, *cotangents))
-        gs = [in_layout(cotangents[i], stride, own and not watched) for i, stride, own in kernels.layouts]
+        watched = is_watched((*kept, *given.values()))
+        gs = [in_layout(given[i], stride, own and not watched) for i, stride, own in kernels.layouts]
         backward = kernels.in_ops if watched else _spending(kernels, kept) or kernels.backward
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
-    by_input: list[Tensor | None] = [None] * kernels.n_inputs
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):
         by_input[i] = gradient
     return by_input
@@ -103,7 +110,7 @@ _apply = _torch.plain_apply(_Kernels)
 def _recorded(kernels: Kernels, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """Return the vjp where autograd records it, or a transform does, which differentiates native ops."""
     if kernels.again is not None and not is_watched(cotangents):
-        gradients = kernels.again([*inputs, *cotangents])
+        gradients = kernels.again(kernels.joint.connected)([*inputs, *cotangents])
         if gradients is not None:
             return gradients
     joint = kernels.joint

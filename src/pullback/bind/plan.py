@@ -27,6 +27,7 @@ from pullback.kernels.single import Single, single
 
 if TYPE_CHECKING:
     from pullback.bind.chunks import Chunks
+    from pullback.bind.used import Parts
 
 
 Save = Literal["min", "fast"]
@@ -51,8 +52,9 @@ class Kernels:
         name: of the op.
         spending: the backward where what was computed for it is needed no more, and may be written over; none where
             that saves nothing.
-        again: how the gradient is computed where autograd records it too, as an op of its own; none for PyTorch's
-            kernels, where native ops do.
+        again: how the gradient is computed where autograd records it too, for the outputs that have a cotangent, as an
+            op of its own; none for PyTorch's kernels, where native ops do.
+        parts: the same for calls of which some outputs have no cotangent.
         singles: the kernels that forward and backward are, where they are one each.
     """
 
@@ -69,7 +71,8 @@ class Kernels:
     result: Tree
     name: str
     spending: Callable[..., Any] | None = None
-    again: Run | None = None
+    again: Callable[[tuple[int, ...]], Run] | None = None
+    parts: Parts | None = None
     singles: tuple[Single, Single] | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
@@ -17,6 +18,7 @@ from pullback.bind.call import Call, key_of
 from pullback.bind.chunk_plan import chunk_plan
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.bind.sizes import Sizes
+from pullback.bind.used import Used, parts_of
 from pullback.graph.joint import Trace
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
@@ -138,10 +140,13 @@ class Plans:
         def make(trace: Trace) -> Plan:
             plan = make_plan(call, self._name, functions, reads, grad, backend, trace)
             kernels = plan.kernels
-            if self._again and kernels is not None and is_compiled(backend) and not all(kernels.joint.unused):
-                again = _again(self._name, kernels, functions, backend)
-                plan = replace(plan, kernels=replace(kernels, again=again))
-            return plan
+            if kernels is None:
+                return plan
+            if self._again and is_compiled(backend) and not all(kernels.joint.unused):
+                kernels = replace(kernels, again=_again(self._name, kernels, functions, backend))
+            if len(kernels.joint.connected) > 1:
+                kernels = replace(kernels, parts=parts_of(kernels, functions.exact[1], backend))
+            return replace(plan, kernels=kernels)
 
         plan = self._sizes.plan(call, grad, make)
         if plan is None and self._traced < MAX_TRACES:
@@ -152,12 +157,16 @@ class Plans:
         return plan
 
 
-def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Run:
-    """Return what computes the gradient of an op where autograd records it, by plans of its own.
+def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Callable[[Used], Run]:
+    """Return what computes the gradient of an op where autograd records it, by plans of its own for the used outputs.
 
     What the formula reads is not watched again: where it has changed, `kernels.native` says so.
     """
-    gradient = gradient_of(kernels.native, kernels.joint.wanted, kernels.joint.connected, kernels.n_inputs)
+    return functools.cache(lambda used: _run_of(name, kernels, functions, backend, used))
+
+
+def _run_of(name: str, kernels: Kernels, functions: Functions, backend: Backend, used: Used) -> Run:
+    gradient = gradient_of(kernels.native, kernels.joint.wanted, used, kernels.n_inputs)
     value = derivative = gradient
     if functions.gradients is not None:
         value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)

@@ -78,6 +78,7 @@ class _Eager(torch.autograd.Function):
             outputs = [out.view_as(out) if id(out) in given else out for out in outputs]
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
+            ctx.set_materialize_grads(False)
             record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
         saved: list[Tensor | None] = [*tensors, *outputs, *kept]
         if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs

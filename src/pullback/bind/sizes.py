@@ -22,6 +22,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.call import Call
 from pullback.bind.plan import Kernels, Plan
+from pullback.bind.used import Parts, Used
 from pullback.graph.extents import Numbers, as_inputs, at, kind_of
 from pullback.graph.identity import identity
 from pullback.graph.joint import Trace, cotangent_stride
@@ -95,19 +96,36 @@ class _General:
 
     def __init__(self, plan: Plan, symbolic: Symbolic) -> None:
         self._plan, self._symbolic = plan, symbolic
-        self._in_ops = None if plan.kernels is None else as_inputs(plan.kernels.joint.backward)
+        self._of = functools.cache(self._general)
 
     def at(self, tensors: Sequence[Tensor]) -> Plan | None:
         """Return the plan for the sizes of some tensors; `None` if it does not hold for them."""
         numbers = self._symbolic.numbers(tensors)
         if numbers is None:
             return None
-        plan = _plan_at(self._plan, numbers)
-        if plan.kernels is None or self._in_ops is None:
-            return plan
-        module, formulas = self._in_ops
-        in_ops = functools.partial(module.forward, *(numbers[formula] for formula in formulas))
-        return replace(plan, kernels=replace(plan.kernels, in_ops=in_ops))
+        if self._plan.kernels is None:
+            return _plan_at(self._plan, numbers)
+        return replace(self._plan, kernels=self._kernels(numbers))
+
+    def _kernels(self, numbers: Numbers, used: Used | None = None) -> Kernels:
+        """Return the kernels for some sizes, and for some used outputs where not all are."""
+        kernels, in_ops = self._of(used)
+        here = _plan_at(Plan(kernels), numbers).kernels
+        assert here is not None
+        parts = None if kernels.parts is None else Parts(functools.partial(self._kernels, numbers))
+        return replace(here, in_ops=in_ops(numbers), parts=parts)
+
+    def _general(self, used: Used | None) -> tuple[Kernels, Callable[[Numbers], Callable[..., Any]]]:
+        """Return kernels for all sizes, and their backward in PyTorch's ops for those of a call."""
+        kernels = self._plan.kernels
+        assert kernels is not None
+        if used is not None:
+            assert kernels.parts is not None
+            kernels = kernels.parts.of(used)
+        if not isinstance(kernels.backward, FunctionType | ForSizes):  # autograd's
+            return kernels, lambda numbers: kernels.in_ops
+        module, formulas = as_inputs(kernels.joint.backward)
+        return kernels, lambda numbers: functools.partial(module.forward, *(numbers[f] for f in formulas))
 
 
 def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | None, tuple[int, ...]]:

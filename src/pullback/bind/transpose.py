@@ -68,7 +68,7 @@ def pull_by_transposition(
     if refusal:
         raise DerivativeError(refusal)
     moved = [i for i, need in enumerate(needs) if need]
-    live = [i for i, yes in enumerate(record.differentiable) if yes]
+    live = [i for i, g in enumerate(cotangents) if g is not None]  # zeros times an infinite slope would be NaN
 
     def along(*ts: Tensor) -> tuple[Tensor, ...]:
         tangents: list[Tensor | None] = [None] * len(tensors)
@@ -83,8 +83,10 @@ def pull_by_transposition(
         return tuple(or_zero(pushed[i], outputs[i]) for i in live)
 
     zeros = [torch.zeros_like(tensors[i]) for i in moved]
-    given = tuple(or_zero(cotangents[i], outputs[i]) for i in live)
+    given = tuple(g for g in cotangents if g is not None)
     gradients: list[Tensor | None] = [None] * len(tensors)
+    if not live:
+        return gradients
     for i, gradient in zip(moved, _transposed(along, zeros, given), strict=True):
         gradients[i] = gradient
     return gradients

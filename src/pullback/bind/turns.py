@@ -66,11 +66,14 @@ class _Turn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, turns: Turns, form: Function, by: By, *xs: Tensor) -> Tensor:
         ctx.turns, ctx.by = turns, by
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*xs)
         return form(*xs)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
+        if g is None:
+            return (None,) * len(ctx.needs_input_grad)
         xs, by = ctx.saved_tensors, ctx.by
         wanted = ctx.needs_input_grad[3:]
         gs = [g * ctx.turns.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]

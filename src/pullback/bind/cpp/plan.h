@@ -9,7 +9,6 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/SafePyObject.h>
 
@@ -108,7 +107,7 @@ struct Plan {
   }
 
   // The gradient of each input, none of those that need none: by the kernel, or in Python where autograd records, a mode
-  // or a transform sees the ops, or a tensor is not as it was when the kernel was made.
+  // or a transform sees the ops, some output has no cotangent, or a tensor is not as it was when the kernel was made.
   // A cotangent that nobody else holds becomes a gradient, in its memory.
   variable_list gradients(const variable_list& xs, variable_list& gs) const {
     if (at::GradMode::is_enabled() || !is_plain_eager()) return by_python(xs, gs);
@@ -116,10 +115,13 @@ struct Plan {
     int64_t steps[2 * kMostPointers] = {};
     bool strided = false;
     size_t k = 0;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (connected[i] && !gs[i].defined()) return by_python(xs, gs);
+    }
     for (const auto i : backward.reads) {
       const bool is_input = static_cast<size_t>(i) < inputs.size();
       const at::Tensor& t = is_input ? xs[i] : gs[i - inputs.size()];
-      const bool dense = t.defined() && lies(t, is_input ? inputs[i] : outputs[i - inputs.size()]);
+      const bool dense = lies(t, is_input ? inputs[i] : outputs[i - inputs.size()]);
       if (!dense && (is_input || !is_one_number(t, outputs[i - inputs.size()]))) return by_python(xs, gs);
       strided |= !dense;
       steps[2 * k + 1] = dense;
@@ -132,14 +134,14 @@ struct Plan {
 
   variable_list by_python(const variable_list& xs, const variable_list& gs) const {
     pybind11::gil_scoped_acquire gil;
-    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(with_zeros(gs)));
+    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(gs));
     return listed(PyObject_CallFunctionObjArgs(in_python, all_xs.get(), all_gs.get(), nullptr));
   }
 
   // The same, not carried out: a call in the graph that an `AutogradCompilerInstance` makes.
   variable_list recorded(PyObject* compiler, const variable_list& xs, const variable_list& gs) const {
     pybind11::gil_scoped_acquire gil;
-    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(with_zeros(gs)));
+    THPObjectPtr all_xs(tuple_of(xs)), all_gs(tuple_of(gs));
     THPObjectPtr results(PyTuple_New(inputs.size()));  // it counts them
     THPObjectPtr method(PyUnicode_InternFromString("proxy_call"));
     if (!results || !method) raise();
@@ -174,7 +176,7 @@ struct Plan {
 
   // Whether a cotangent is one number, expanded, as that of a sum is: then the kernel takes no steps in it.
   bool is_one_number(const at::Tensor& g, at::ScalarType dtype) const {
-    if (!g.defined() || g.key_set() != plain_keys() || g.scalar_type() != dtype || g.sizes() != sizes) return false;
+    if (g.key_set() != plain_keys() || g.scalar_type() != dtype || g.sizes() != sizes) return false;
     for (size_t i = 0; i < sizes.size(); ++i) {
       if (sizes[i] != 1 && g.strides()[i] != 0) return false;
     }
@@ -200,14 +202,6 @@ struct Plan {
       pointers[k] = t.mutable_data_ptr();
     }
     return tensors;
-  }
-
-  // As a Function is given zeros where there is no cotangent.
-  variable_list with_zeros(variable_list gs) const {
-    for (size_t i = 0; i < gs.size(); ++i) {
-      if (!gs[i].defined()) gs[i] = at::zeros(sizes, outputs[i]);
-    }
-    return gs;
   }
 
   // One gradient for each input, of a sequence that is handed over.

@@ -255,6 +255,17 @@ def test_a_rule_given_as_a_jvp():
     x = leaf(0.0, 0.0)
     for create_graph in (False, True):
         assert grad(op(x)[1].sum(), x, create_graph=create_graph)[0].tolist() == [2, 2]
+    assert grad(_Dropped.apply(op(x)[0]).sum(), x, allow_unused=True) == (None,)
+    x = x.detach()
+    assert torch.func.grad(lambda x: op(x)[1].sum())(x).tolist() == [2, 2]
+    assert torch.func.jvp(lambda x: op(x)[1], (x,), (x + 1,))[1].tolist() == [2, 2]
+
+
+def test_a_rule_given_as_a_jvp_is_given_zeros_for_what_does_not_move():
+    op = pullback.function(lambda x, y: x * y)
+    op.jvp(lambda tangents, out, x, y: tangents[0] * y + x * tangents[1])
+    x = torch.ones(2)
+    assert torch.func.jvp(lambda x: op(x, torch.full((2,), 3.0)), (x,), (x,))[1].tolist() == [3, 3]
 
 
 def test_a_loss_by_chunks():
@@ -262,3 +273,27 @@ def test_a_loss_by_chunks():
     x = torch.zeros(16, 2, dtype=D, requires_grad=True)
     (gx,) = grad(_Dropped.apply(op(x)) + 2 * x.sum(), x)
     assert gx.unique().tolist() == [2]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch asks for it
+def test_compiled_autograd_leaves_unused_outputs_out(backend):
+    from torch._dynamo import compiled_autograd
+
+    op = pullback.function(stable=False)(root)
+    x, y = leaf(0.0, 0.0), leaf(1.0, 1.0)
+    for _ in range(2):
+        out = op(x, y)
+    with compiled_autograd._enable(torch.compile(backend="aot_eager")):
+        (gx,) = grad(out[1].sum(), x)
+    torch._dynamo.reset()
+    assert gx.tolist() == [2, 2]
+
+
+def test_a_graph_that_is_left_to_autograd():
+    """Cumulative products write in place in their backward, which is not restricted."""
+    op = pullback.function(stable=False)(lambda x, y: (x.cumprod(0), torch.sqrt(x) * y))
+    x, y = leaf(0.0, 2.0, 3.0), leaf(1.0, 0.0, 1.0)
+    for used in subsets(2):
+        theirs = gradients(lambda x, y: (x.cumprod(0), torch.sqrt(x) * y), used, x, y)
+        for create_graph in (False, True):
+            assert same(gradients(op, used, x, y, create_graph=create_graph), theirs)

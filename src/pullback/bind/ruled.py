@@ -112,6 +112,7 @@ class _Transformable(torch.autograd.Function):
         rule, record, *tensors = inputs
         n_outputs = len(record.differentiable)
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), n_outputs)
+        ctx.set_materialize_grads(rule.vjp is not None)
         ctx.save_for_backward(*tensors, *output)
         ctx.save_for_forward(*tensors, *output)
         dead = [out for out, yes in zip(output[:n_outputs], record.differentiable, strict=True) if not yes]
@@ -124,6 +125,9 @@ class _Transformable(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
         record: Record = ctx.record
+        if ctx.rule.vjp is None:  # it is given zeros, as its cotangents are not
+            inputs = _saved(ctx)[0]
+            tangents = tuple(or_zero(t, x) if has_derivative(x) else t for t, x in zip(tangents, inputs, strict=True))
         push = push_by_transposition if ctx.rule.jvp is None else Rule.push
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))

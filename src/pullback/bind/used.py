@@ -43,8 +43,7 @@ class Parts:
 
     def of(self, used: Used) -> Kernels:
         """Return the kernels for some outputs."""
-        if used not in self.made:
-            self.make(used)
+        self.make(used)  # first: Dynamo looks at the dictionary once
         return self.made[used]
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from pullback.check.rules import all_rules
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.load import base_names

@@ -17,7 +17,8 @@ def conftest(request):
 
 
 @pytest.mark.parametrize("run", [1, 2])
-def test_compiled_code_is_shared_and_nothing_else(run, conftest):
+def test_compiled_code_is_shared_and_nothing_else(run, conftest, tmp_path):
+    assert not list(tmp_path.iterdir())
     STARTED.append(caches.root())
     assert len(set(STARTED)) == len(STARTED)
     assert sorted(path.name for path in caches.root().iterdir()) == sorted(conftest.COMPILED)

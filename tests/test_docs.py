@@ -111,6 +111,7 @@ def test_the_page_on_writing_shows_what_is_written(tmp_path):
     assert shown == pullback.write(module_of(page, tmp_path).gate)
 
 
+@pytest.mark.slow
 def test_the_page_on_fixing_shows_what_would_change(tmp_path):
     """To renew it: write the block of code to ops.py and run `pullback check ops.py --diff`."""
     page = ROOT / "docs" / "fix.md"

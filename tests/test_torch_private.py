@@ -85,6 +85,13 @@ def test_pytree_gives_the_path_of_each_leaf():
     assert _torch.tree_unflatten([5, 6, 7, 8], spec) == ((5, [6, {"a": 7}]), {"b": 8})
 
 
+def test_inductor_can_round_each_op_of_16_bits():
+    from torch._inductor import config
+
+    with config.patch(emulate_precision_casts=True):
+        assert config.emulate_precision_casts
+
+
 def test_inductor_can_do_without_worker_processes():
     from torch._inductor import config
 

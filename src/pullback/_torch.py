@@ -558,16 +558,18 @@ def compiled_by_inductor(
 ) -> Callable[..., list[Any]]:
     """Compile a graph of ATen ops, for inputs like the examples, in this process.
 
+    Ops of 16 bits round their results, as PyTorch's kernels do: comparisons would not agree otherwise.
+
     Args:
         module: the graph.
         examples: its inputs, without values.
         is_small: whether threads are not worth it: if not, Inductor decides.
         options: of `standalone_compile`.
 
-    Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads` and
-    `cpp.threads`.
+    Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads`,
+    `emulate_precision_casts` and `cpp.threads`.
     """
-    patches: dict[str, Any] = {"compile_threads": 1}
+    patches: dict[str, Any] = {"compile_threads": 1, "emulate_precision_casts": True}
     if is_small:
         patches["cpp.threads"] = 1
     with warnings.catch_warnings():

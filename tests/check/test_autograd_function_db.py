@@ -6,6 +6,8 @@ from torch.testing._internal.autograd_function_db import autograd_function_db
 
 from ..bulk import audit_all
 
+pytestmark = pytest.mark.slow
+
 # Each true, shown below by hand.
 KNOWN = {
     "NumpyCubeNotComposable": {

@@ -56,7 +56,7 @@ MEETING = {
 }
 
 
-def in_depth(target, *args, seed=0, budget=20):
+def in_depth(target, *args, seed=0, budget=120):
     audit = Audit(
         subject_of(target), Options(seed=seed, budget=budget, deep=True), case_of(target, *args), [], Silent()
     )

@@ -271,3 +271,13 @@ def test_inductor_compiles_a_graph_alone():
     assert view.data_ptr() == x.data_ptr()
     assert view.stride() == (1, 3)
     assert torch.equal(result, x + 1)
+
+
+def test_extremes_in_16_bits_are_found_again():
+    def largest(x):
+        return (x * x + x).amax(-1).sum()
+
+    x = torch.randn(33, 10).bfloat16().requires_grad_()
+    (mine,) = torch.autograd.grad(pullback.function(backend="inductor")(largest)(x), x)
+    (native,) = torch.autograd.grad(largest(x), x)
+    assert torch.equal(mine, native)

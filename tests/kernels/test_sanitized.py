@@ -13,8 +13,6 @@ from pullback.kernels.row_source import row_source_of
 from pullback.kernels.rows import row_regions_of
 from pullback.kernels.source import source_of
 
-pytestmark = pytest.mark.slow
-
 MAIN = """
 #include <cstdio>
 #include <cstdlib>
@@ -174,6 +172,7 @@ def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
     assert (code, said) == (0, "done\n"), complaints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "code"), [("TILE", 0), ("1", 1)])
 def test_vectors_that_are_computed_again_are_noted_within_a_tile(native, tmp_path, change, code):
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -188,12 +187,14 @@ def test_vectors_that_are_computed_again_are_noted_within_a_tile(native, tmp_pat
     assert ("runtime error" in complaints) == bool(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
 def test_no_kernel_over_rows_leaves_its_arrays(native, tmp_path, dtype):
     code, said, complaints = sanitized_rows(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints
 
 
+@pytest.mark.slow
 def test_one_over_rows_that_does_is_noticed(native, tmp_path):
     code, _, complaints = sanitized_rows(tmp_path, torch.float32, lambda s: s.replace("i + LANES <= n", "i < n"))
     assert code != 0
@@ -208,6 +209,7 @@ def test_one_that_does_is_noticed(native, tmp_path):
     assert "heap-buffer-overflow" in complaints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over_rows", [False, True])
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
 def test_no_kernel_with_sums_over_rows_leaves_its_arrays(native, tmp_path, dtype, over_rows):
@@ -215,6 +217,7 @@ def test_no_kernel_with_sums_over_rows_leaves_its_arrays(native, tmp_path, dtype
     assert (code, said) == (0, "done\n"), complaints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("over_rows", "right", "wrong"),
     [(False, "? period + count : period", "? period : period"), (True, "part(c0 + i, 1, n - i)", "load(c0 + i)")],

@@ -105,16 +105,27 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others."""
     factors = {by: partial(*point.at) for by, partial in partials.items()}
     out = _with_asymptotes(value(*point.at), factors, point)
-    terms = []
+    products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
+    terms, unknown = [], []
     for by, factor in factors.items():
-        steps = [point.steps[i] for i in by]
         for i in set(by):
             factor = factor.masked_fill(point.infinite[i], 0.0)
         repeats = prod([factorial(by.count(i)) for i in set(by)])
         if repeats > 1:
             factor = factor * (1 / repeats)
-        along = _total([point.steps[i] for i in dict.fromkeys(by)])
-        terms.append(_times(steps, factor, along))
+        if len(by) > 1:
+            products[by] = products[by[:-1]] * point.steps[by[-1]]
+        steep = ~torch.isfinite(factor)
+        terms.append(products[by] * torch.where(steep, 0.0, factor))
+        if len(by) <= _SIGNED:
+            along = _total([point.steps[i] for i in dict.fromkeys(by)])
+            terms.append(_steep(len(by), torch.where(steep, factor, 0.0), torch.where(steep, along, 1.0), steep))
+        else:
+            unknown.append(steep)
+    if unknown:
+        steep = reduce(torch.logical_or, unknown)
+        d = torch.where(steep, _total(point.steps), 1.0)
+        terms.append(torch.where(steep, _nan_from(_SIGNED + 1, d), 0.0))
     return out, _total(terms)
 
 
@@ -144,24 +155,18 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _times(steps: Sequence[Tensor], factor: Tensor, along: Tensor) -> Tensor:
-    """Return a product with zeros as 0, also where a factor is infinite.
-
-    There it is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and
-    no lower one; where the factor is NaN, that derivative is. Beyond the second order it is NaN in both cases.
-    """
-    order = len(steps)
-    steep = ~torch.isfinite(factor)
-    product = reduce(torch.mul, steps) * torch.where(steep, 0.0, factor)
-    d = torch.where(steep, along, 1.0)  # elsewhere the power is taken at 1, so that no 0 · ∞ arises
-    if order > _SIGNED:
-        return product + torch.where(steep, _nan_from(order, d), 0.0)
-    sign = torch.where(factor > 0, 1.0, torch.where(factor < 0, -1.0, 0.0)).to(d.dtype)
-    return product + torch.where(steep, sign * d.pow(order - 0.5), 0.0)
-
-
 _SIGNED = 2
-"""The order up to which an infinite derivative has a sign."""
+"""The order up to which an infinite derivative is infinite. Beyond, it makes all of a higher order NaN."""
+
+
+def _steep(order: int, factor: Tensor, d: Tensor, steep: Tensor) -> Tensor:
+    """Return 0 with the derivatives of a product of zeros and a factor that is not finite.
+
+    It is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and no
+    lower one; where the factor is NaN, that derivative is. Elsewhere d is 1, so that no 0 · ∞ arises.
+    """
+    sign = torch.where(factor > 0, 1.0, torch.where(factor < 0, -1.0, 0.0)).to(d.dtype)
+    return torch.where(steep, sign * d.pow(order - 0.5), 0.0)
 
 
 def _nan_from(order: int, d: Tensor) -> Tensor:

@@ -191,11 +191,17 @@ class Stable:
 
 
 def _order(args: Sequence[Tensor]) -> int:
-    """Return how many orders of derivatives may be taken of a call; 0 for more than native forms carry."""
-    known = _torch.differentiations()
-    if _torch.is_recorded() or any(_torch.requires_grad_below(x) for x in args):
-        return MOST if known <= MOST - 2 else 0  # a graph, or autograd, may be differentiated any number of times
-    return max(1, known) if known <= MOST else 0
+    """Return how many orders of derivatives to carry in a call; 0 for as many as the formula as written has.
+
+    A graph may be differentiated any number of times. So may what autograd records below transforms, where each order
+    makes every call slower: two are carried.
+    """
+    known, is_recorded = _torch.differentiations(), _torch.is_recorded()
+    if not is_recorded and not any(_torch.requires_grad_below(x) for x in args):
+        return max(1, known) if known <= MOST else 0
+    if known > MOST - 2:
+        return 0
+    return known + 2 if known and not is_recorded else MOST
 
 
 def _holds(place: Path) -> bool:

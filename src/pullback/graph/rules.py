@@ -100,10 +100,15 @@ def _small(a: Any) -> Any:
 
 def _reduced(x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Shape:
     dims = [dim] if isinstance(dim, int) else dim or range(x.dim())
-    gone = {range(x.dim())[d] for d in dims}
+    gone = {_wrapped(d, x) for d in dims}
     if len(gone) != len(dims):
         raise UnknownError
     return [1 if d in gone else n for d, n in enumerate(x.shape) if keepdim or d not in gone]
+
+
+def _wrapped(dim: int, x: Tensor) -> int:
+    """Return a dimension as a number from 0 on. Like PyTorch, count a tensor of no dimensions as one of one."""
+    return range(max(x.dim(), 1))[dim]
 
 
 def _product(a: Tensor, b: Tensor) -> Shape:
@@ -138,14 +143,14 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Shape:
 
 
 def _gathered(x: Tensor, dim: int, index: Tensor, **_: Any) -> Shape:
-    at = range(x.dim())[dim]
+    at = _wrapped(dim, x)
     if x.dim() != index.dim() or any(index.shape[d] > n for d, n in enumerate(x.shape) if d != at):
         raise UnknownError
     return index.shape
 
 
 def _scattered(x: Tensor, dim: int, index: Tensor, value: Any) -> Shape:
-    if isinstance(value, Tensor) or index.shape[dim] > x.shape[dim]:
+    if isinstance(value, Tensor) or not x.dim() or index.shape[dim] > x.shape[dim]:
         raise UnknownError
     _gathered(x, dim, index)
     return x.shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any
@@ -103,11 +103,11 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
             chosen[by], used[by] = form, draft
     if not better:
         return None
-    position = {name: i for i, name in enumerate(meaning.variables)}
+    positions = {name: i for i, name in enumerate(meaning.variables)}
     return QuickForms(
         chosen.get(()),
-        {tuple(position[name] for name in by): form for by, form in chosen.items() if by},
-        {tuple(position[name] for name in by): draft for by, draft in used.items() if by},
+        {tuple(positions[name] for name in by): form for by, form in chosen.items() if by},
+        {tuple(positions[name] for name in by): draft for by, draft in used.items() if by},
         any(len(by) == 1 for by in better),
         tuple(dict.fromkeys(text for rules in better.values() for text in rules)),
     )
@@ -210,7 +210,7 @@ class _Bench:
         meaning: Meaning,
         dtype: torch.dtype,
         terms: Sequence[Term],
-        places: Sequence[float],
+        places: list[float],
     ) -> None:
         self._holes = places
         self._names, self._dtype = meaning.variables, dtype
@@ -248,9 +248,9 @@ class _Bench:
             return exact(target, point)
 
         for draft in self._both(narrow):
-            term = filled(draft.term, target, self._names[0], self._holes)
-            form = emit(Program.of(term, draft.wide), self._names, self._dtype, " ".join((self._name, *by)), free)
-            values = (evaluate(term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
+            draft = replace(draft, term=filled(draft.term, target, self._names[0], self._holes))
+            form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
+            values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)
             verdict = judged(way, written, self._format, self._single, exactly)
             special, wanted = widened(form(*self._special)), widened(self._written_special[of])

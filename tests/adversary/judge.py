@@ -57,7 +57,7 @@ class Rounding(TorchDispatchMode):
         return tree_map(self._rounded, result, others)
 
     def _off_by_an_ulp(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float64 or x._is_zerotensor():
+        if x.dtype != torch.float64 or _has_no_memory(x):
             return x
         exact = x.to(self.dtype).double() == x
         return torch.where(exact, x * (1 + self._share(x).sign() * torch.finfo(x.dtype).eps), x)
@@ -70,7 +70,7 @@ class Rounding(TorchDispatchMode):
 
     def _rounded(self, x: Any, other: Any) -> Any:
         """Round a result; where it has to be, round `other` in its place."""
-        if not isinstance(x, Tensor) or not x.numel() or x._is_zerotensor():
+        if not isinstance(x, Tensor) or not x.numel() or _has_no_memory(x):
             return x
         if x.dtype == torch.complex128:
             return torch.complex(self._rounded(x.real, other.real), self._rounded(x.imag, other.imag))
@@ -150,6 +150,10 @@ def wrong_metadata(label: str, ours: dict[str, Any], native: dict[str, Any]) -> 
 
 def _with_memory(x: Tensor) -> Tensor:
     return torch.zeros(x.shape, dtype=x.dtype) if x._is_zerotensor() else x
+
+
+def _has_no_memory(x: Tensor) -> bool:
+    return x.is_meta or x._is_zerotensor()  # PyTorch computes with the second on the device of the first
 
 
 def _real(x: Tensor) -> Tensor:

@@ -73,7 +73,9 @@ def _lines(text: str) -> str:
 
 
 def _hard(x: Tensor) -> Tensor:
-    return torch.round(x * 2) / 2 if x.is_floating_point() else x * 2
+    if x.is_floating_point():
+        return torch.round(x * 2) / 2
+    return x * 2 if x.is_complex() else x
 
 
 def _relaxed(formula: Callable[..., Any]) -> Any:
@@ -95,8 +97,8 @@ def _ruled(formula: Callable[..., Any]) -> Any:
     op = pullback.function(formula)
 
     @op.vjp(linear=True)
-    def _(g: Any, out: Any, *inputs: Any) -> Any:
-        live = [i for i, x in enumerate(inputs) if _is_live(x)]
+    def _(g: Any, out: Any, *inputs: Any, needs: tuple[bool, ...]) -> Any:
+        live = [i for i, needed in enumerate(needs) if needed]
 
         def of_live(*values: Tensor) -> list[Tensor]:
             given = list(inputs)

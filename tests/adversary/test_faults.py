@@ -8,8 +8,8 @@ from tests.adversary.faults import FAULTS
 from tests.adversary.power import PACKAGE
 
 
-def test_there_are_thirty():
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS) == 30
+def test_there_are_thirty_or_more():
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 30
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -54,6 +54,7 @@ def _strict():
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.func.grad(torch.square)(torch.ones(())) == 2  # functorch is not disabled
 
 
 @pytest.fixture(autouse=True)

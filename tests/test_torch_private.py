@@ -343,6 +343,17 @@ def test_views_made_unknown_are_none():
         assert x.view(-1)._is_view()
 
 
+def test_an_exception_in_a_message_leaves_functorch_as_it_was():
+    def disabled():
+        return "FuncTorch" in str(torch._C._dispatch_tls_local_exclude_set())
+
+    with _torch.dispatch_kept():
+        guard = torch._C._DisableFuncTorch()  # as `Tensor.__repr__` has one
+        assert disabled()
+    assert not disabled()
+    del guard
+
+
 def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
     with pytest.raises(RuntimeError) as caught:
         torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))

@@ -301,6 +301,16 @@ def views_untracked() -> AbstractContextManager[Any]:
     return context
 
 
+def dispatch_kept() -> AbstractContextManager[Any]:
+    """Return a context that leaves the dispatcher as it was, whatever happens inside.
+
+    `Tensor.__repr__`, which PyTorch calls for its own messages, disables functorch until its frame is gone. An
+    exception keeps that, and functorch is left disabled. Relies on `torch._C._PreserveDispatchKeyGuard`.
+    """
+    context: AbstractContextManager[Any] = torch._C._PreserveDispatchKeyGuard()
+    return context
+
+
 def fake_mode() -> Any:
     """Return a mode in which tensors have shapes, strides and dtypes, and no values.
 

@@ -19,6 +19,7 @@ from pullback import _torch, catalog
 from pullback.graph import record
 from pullback.graph.blank import Blank
 from pullback.graph.facts import facts_of
+from pullback.graph.record import trace_ops
 from tests.compose.opinfo import entries
 from tests.graph.same_graphs import differences, samples, with_gradient
 
@@ -270,3 +271,10 @@ def test_a_number_may_be_reduced_over_its_last_dimension(reduced):
     assert torch.equal(ours, theirs)
     gradients = [torch.autograd.grad(out, x)[0] for out in (ours, theirs)]
     torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)
+
+
+def test_a_run_that_ends_in_the_middle_of_a_message_leaves_functorch_as_it_was():
+    """PyTorch tries the overloads of `clamp` in turn, and its message about one shows the tensor."""
+    x = torch.rand(3)
+    trace_ops(lambda x: [torch.ops.aten.clamp(x, x.new_full((), 0.75))], x)
+    assert torch.func.grad(torch.square)(torch.tensor(3.0)) == 6

@@ -6,12 +6,14 @@ call is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.errors import DerivativeError
@@ -75,8 +77,6 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
     Raises:
         DerivativeError: if both draw and a tracer records them, or the device has no generator that is known.
     """
-    if torch.compiler.is_dynamo_compiling():
-        return _while_compiling(first, second, name)
     with _Draws(name) as draws:
         one = first()
     if not draws.states:
@@ -97,22 +97,54 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
     return one, other
 
 
-def _while_compiling(first: Callable[[], Any], second: Callable[[], Any], name: str) -> tuple[Any, Any]:
-    drawn: list[str] = []
-    with _Named(drawn):
-        one = first()
-    again: list[str] = []
-    with _Named(again):
-        other = second()
-    if drawn and again:
-        _refuse(name)
-    return one, other
+def refusal(first: Callable[..., Any], second: Callable[..., Any], name: str) -> Callable[[], None]:
+    """Return what raises DerivativeError, while Dynamo traces, if two formulas may both draw.
+
+    Dynamo traces no dispatch mode, so the names in the code of the formulas decide. An exception of the traced code
+    itself would be a graph break.
+    """
+
+    @_torch.constant_while_compiling
+    def refuse() -> None:
+        if may_draw(first) and may_draw(second):
+            raise _recorded(name)
+
+    return refuse
 
 
-@_torch.constant_while_compiling
-def _refuse(name: str) -> None:
-    """Raise while Dynamo traces: an exception of the traced code itself would be a graph break."""
-    raise _recorded(name)
+def may_draw(function: Any) -> bool:
+    """Whether a formula, or a function or module that it reads, names a function that draws."""
+    stack, seen = [function], set()
+    while stack:
+        at = stack.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        if getattr(at, "__name__", "") in _RANDOM:
+            return True
+        if isinstance(at, torch.nn.Module):
+            stack += [type(module).forward for module in at.modules()]
+        elif isinstance(at, functools.partial):
+            stack += [at.func, *at.args, *at.keywords.values()]
+        at = inspect.unwrap(getattr(at, "__func__", at)) if callable(at) else at
+        if isinstance(at, types.FunctionType):
+            codes = list(_codes(at.__code__))
+            if any(_RANDOM.intersection(code.co_names) for code in codes):
+                return True
+            named = {name for code in codes for name in code.co_names}
+            read = [cell.cell_contents for cell in at.__closure__ or () if cell != types.CellType()]
+            read += [at.__globals__[name] for name in named if name in at.__globals__]
+            read += [*(at.__defaults__ or ()), *(at.__kwdefaults__ or {}).values()]
+            stack += [x for x in read if callable(x) and not (getattr(x, "__module__", "") or "").startswith("torch")]
+            stack += [x for x in read if isinstance(x, torch.nn.Module)]
+    return False
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
 def _recorded(name: str) -> DerivativeError:
@@ -176,17 +208,3 @@ class _Draws(_torch.DispatchMode):
 def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     tensors = [a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, Tensor)]
     return tensors[0].device if tensors else torch.device(kwargs.get("device") or "cpu")
-
-
-class _Named(TorchFunctionMode):
-    """Notes the names of calls that may draw: Dynamo traces no dispatch mode."""
-
-    def __init__(self, found: list[str]) -> None:
-        super().__init__()
-        self.found = found
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _RANDOM:
-            self.found.append(name)
-        return func(*args, **(kwargs or {}))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.draws import with_one_draw
+from pullback.bind.draws import refusal, with_one_draw
 from pullback.bind.tree import described
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
@@ -48,6 +48,8 @@ def differentiated(hard: Callable[..., Any], soft: Callable[..., Any], name: str
 def _combined(
     hard: Callable[..., Any], soft: Callable[..., Any], name: str, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[..., Any]:
+    refuse_two_draws = refusal(soft, hard, name)
+
     @wraps(hard)
     def native(*args: Any, **kwargs: Any) -> Any:
         if _torch.is_jit_tracing():
@@ -55,9 +57,13 @@ def _combined(
                 f"the derivative given for {name} would be lost: torch.jit's passes drop it. To keep it, use "
                 "torch.export."
             )
-        relaxation, value = with_one_draw(
-            lambda: soft(*args, **kwargs), lambda: _without_grad(hard, args, kwargs), name
-        )
+        if torch.compiler.is_dynamo_compiling():
+            refuse_two_draws()
+            relaxation, value = soft(*args, **kwargs), _without_grad(hard, args, kwargs)
+        else:
+            relaxation, value = with_one_draw(
+                lambda: soft(*args, **kwargs), lambda: _without_grad(hard, args, kwargs), name
+            )
         values, spec = _torch.tree_leaves(value)
         relaxations, soft_spec = _torch.tree_leaves(relaxation)
         if spec != soft_spec:

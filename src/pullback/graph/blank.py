@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.errors import is_from_ours
 from pullback.graph.rules import Answer, UnknownError
 from pullback.graph.shapes import is_known, is_loop_in_place, is_written_by, results_of
 
@@ -116,6 +117,11 @@ class Blanks(_torch.DispatchMode):
         """Let go of what was given: results may be kept, and lead here."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._given.clear()
+
+    def fault(self) -> Exception | None:
+        """Return what a line of ours raised, and let go of it: its frames lead here."""
+        error, self.error = self.error, None
+        return error if error is not None and is_from_ours(error) else None
 
     def leave(self, why: str) -> NoReturn:
         """End the run."""

@@ -67,11 +67,12 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
     plain = [_plain(t) for t in tensors]
-    facts = _by_blanks(flat, tensors, plain, name, in_place)
+    with _torch.dispatch_kept():
+        facts = _by_blanks(flat, tensors, plain, name, in_place)
     if isinstance(facts, Facts):
         return facts
     error, facts = facts, _by_fakes(flat, tensors, plain, name, in_place)
-    if error is not None and is_from_ours(error) and not facts.obstacle:
+    if error is not None and not facts.obstacle:
         tell(error, name)
     return facts
 
@@ -79,7 +80,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
 def _by_blanks(
     flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
 ) -> Facts | Exception | None:
-    """Return what is seen on blank tensors; where these leave it to PyTorch's, nothing, or what was raised."""
+    """Return what is seen on blank tensors; where these do not do, nothing, or what a line of ours raised."""
     blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
     try:
         given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
@@ -90,9 +91,9 @@ def _by_blanks(
             with torch.enable_grad(), seen, readers:
                 outputs = flat(*given)
     except Left:
-        return blanks.error
+        return blanks.fault()
     except Exception as error:
-        return None if blanks.left else error
+        return error if is_from_ours(error) and not blanks.left else None
     written = versions != [_torch.version_of(blank) for blank in given]
     if blanks.left or written or readers.refusal is not None:
         return None

@@ -29,11 +29,12 @@ _thread = threading.local()
 def trace_ops(function: Callable[..., Any], *tensors: Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on tensors without values."""
     with _torch.tracing():
-        recorded = _recorded(function, tensors)
+        with _torch.dispatch_kept():
+            recorded = _recorded(function, tensors)
         if isinstance(recorded, fx.GraphModule):
             return recorded
         traced = _torch.trace_ops(function, *tensors)
-        if recorded is not None and is_from_ours(recorded):  # PyTorch's tracer raises whatever is not our fault
+        if recorded is not None:  # PyTorch's tracer raises whatever is not our fault
             tell(recorded)
         return traced
 
@@ -45,7 +46,7 @@ def names_traced() -> list[str]:
 
 
 def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule | Exception | None:
-    """Return the graph of a call; where blank tensors will not do, nothing, or what was raised."""
+    """Return the graph of a call; where blank tensors will not do, nothing, or what a line of ours raised."""
     names = _parameters(function, len(tensors))
     if names is None or _torch.may_be_traced():
         return None
@@ -60,9 +61,9 @@ def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.Gra
             results = function(*given)
         recorder.graph.output(recorder.argument(results))
     except Left:
-        return blanks.error
+        return blanks.fault()
     except Exception as error:
-        return None if blanks.left or recorder.left else error
+        return error if is_from_ours(error) and not blanks.left and not recorder.left else None
     finally:
         _thread.recorder = before
     return None if blanks.left or recorder.left else fx.GraphModule(recorder.root, recorder.graph)

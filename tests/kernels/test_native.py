@@ -638,3 +638,15 @@ def derived(function, x):
     x = x.clone().requires_grad_()
     y = function(x)
     return y, *torch.autograd.grad(y.sum(), x)
+
+
+def test_a_condition_that_comes_after_what_it_guards_is_computed_first(native):
+    """The exponential, of one side alone, stands before the comparison with a tanh, in another loop."""
+    op, formula = pullback.function(guarded), guarded
+    x = torch.linspace(-2, 2, 65).bfloat16().requires_grad_()
+    (mine,), (theirs,) = (torch.autograd.grad(f(x).float().sum(), x) for f in (op, formula))
+    torch.testing.assert_close(mine, theirs)
+
+
+def guarded(x):
+    return torch.where(torch.tanh(x) > 0.3, x * 2, x.exp())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 import torch
@@ -54,7 +55,9 @@ class Writer:
         outputs = frozenset(self._equal.get(node, node) for node in outputs)
         around = self._conditions()
         reads = {node: [self._equal.get(a, a) for a in (*self._operands_of(node), *around[node])] for node in nodes}
-        self._stages = stages_of(nodes, outputs, reads) if staged else dict.fromkeys(nodes, 0)
+        # a condition may stand after what is only computed where it holds
+        order = TopologicalSorter({node: [a for a in reads[node] if a in reads] for node in nodes}).static_order()
+        self._stages = stages_of(list(order), outputs, reads) if staged else dict.fromkeys(nodes, 0)
         self.count = 1 + max(self._stages.values(), default=0)
         self._read = [{a for n in nodes if self._stages[n] == stage for a in reads[n]} for stage in range(self.count)]
         self._crossing = [n for n in nodes if any(n in read for read in self._read[self._stages[n] + 1 :])]

@@ -30,6 +30,7 @@ OPTIONS = Options(select=("PB1",), budget=2)
 OF_THE_OPERATOR = {
     "angle": "of real numbers its gradient is 0, whatever the cotangent",
     "linalg.cholesky": "its gradient is for symmetric matrices, which the audit's are not",
+    "linalg.cholesky_ex": "as that of linalg.cholesky",
     "scatter": "where an index repeats, its gradient goes to each of the values that wrote there",
     "scatter_reduce.amin": "where values are equal, PyTorch shares the gradient among them",
 }

@@ -193,7 +193,12 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or f"it asks whether a tensor is a {shown}"
     elif isinstance(value, type) and issubclass(value, torch.nn.Module):
         reads.obstacle = reads.obstacle or f"it makes a module, {shown}, to which hooks may be added"
-    elif not name.startswith("_") and getattr(torch.Tensor, name, None) is value and not is_of_kind(name):
+    elif (
+        callable(value)
+        and not name.startswith("_")
+        and getattr(torch.Tensor, name, None) is value
+        and not is_of_kind(name)
+    ):
         reads.obstacle = reads.obstacle or f"it reads the attribute `.{name}`, which one tensor may have"
 
 

@@ -139,8 +139,8 @@ FAULTS = [
     Fault(
         "the gradient that is differentiated",
         "bind/eager.py",
-        "kept[: kernels.n_inputs], [cotangents[i]",
-        "kept[: kernels.n_inputs], [cotangents[0]",
+        "kept[: kernels.n_inputs], list(given.values())",
+        "kept[: kernels.n_inputs], list(given.values())[::-1]",
     ),
     Fault("the second derivative of stable forms", "bind/jet.py", "if repeats > 1:", "if repeats > 2:"),
     Fault(

@@ -825,7 +825,7 @@ def _holders(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
 
 @functools.cache
 def _least_holders() -> list[tuple[int, ...]]:
-    """Return what `_holders` counts of one tensor that a node has saved and nobody else knows."""
+    """Measure the counts of `_holders` for a tensor that only the node which saved it holds."""
     found: list[tuple[int, ...]] = []
 
     class Probe(torch.autograd.Function):

@@ -14,7 +14,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 _FORMULAS = str(Path(__file__).parent / "catalog") + os.sep
 """Functions of the user's kind, which may raise what they like."""
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, KeyError, NameError)
-"""What neither PyTorch nor Python raises to refuse an argument."""
+"""Errors that mean a bug: neither PyTorch nor Python raises them to refuse an argument."""
 _told: set[str] = set()
 
 

@@ -170,7 +170,7 @@ class _Formula:
         name = f"{string.ascii_lowercase[len(self.lines) % 20 + 4]}"
         try:
             value = eval(expression, self.space)
-        except Exception:
+        except Exception:  # whatever PyTorch raises: the line is drawn again
             return False
         if not isinstance(value, Tensor) or not _is_tame(value):
             return False
@@ -186,7 +186,7 @@ class _Formula:
     def _write(self, statement: str) -> bool:
         try:
             exec(statement, self.space)
-        except Exception:
+        except Exception:  # whatever PyTorch raises: the line is drawn again
             return False
         self.lines.append(statement)
         return True

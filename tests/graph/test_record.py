@@ -110,7 +110,7 @@ GIVEN_UP = {
 def _caught(x):
     try:
         return x * x.sum().item()
-    except Exception:
+    except Exception:  # this formula swallows errors: the recorder must notice
         return x
 
 

@@ -98,7 +98,7 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
 
 
 def refusal(first: Callable[..., Any], second: Callable[..., Any], name: str) -> Callable[[], None]:
-    """Return what raises DerivativeError, while Dynamo traces, if two formulas may both draw.
+    """Return a check for Dynamo: it raises DerivativeError if two formulas may both draw.
 
     Dynamo traces no dispatch mode, so the names in the code of the formulas decide. An exception of the traced code
     itself would be a graph break.

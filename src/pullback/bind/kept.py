@@ -20,7 +20,7 @@ Kind = tuple[Any, ...]
 
 
 def kind_of(x: Tensor) -> Kind | None:
-    """Return what kernels rely on; `None` for a tensor without strides or storage."""
+    """Return the properties of a tensor that kernels rely on; `None` if it has no strides or no storage."""
     try:
         return x.shape, x.dtype, x.device, x.stride(), x.untyped_storage().nbytes(), x.is_neg()
     except RuntimeError:

@@ -136,7 +136,7 @@ def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...
 
 
 def _kind(forward: Single, dtype: torch.dtype) -> Kind:
-    """Return what an input is like that is no view of something larger; see `kept.kind_of`."""
+    """Return the `kept.kind_of` of an input that owns its whole storage."""
     shape = forward.kernel.shape
     size = math.prod(shape) * dtype.itemsize
     return torch.Size(shape), dtype, torch.device("cpu"), tuple(forward.kernel.stride), size, False

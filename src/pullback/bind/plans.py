@@ -158,7 +158,7 @@ class Plans:
 
 
 def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Callable[[Used], Run]:
-    """Return what computes the gradient of an op where autograd records it, by plans of its own for the used outputs.
+    """Return the gradient of an op for calls that autograd records, with plans of its own for the used outputs.
 
     What the formula reads is not watched again: where it has changed, `kernels.native` says so.
     """

@@ -71,7 +71,7 @@ class Stable:
         return None if forms is None or forms.arity != len(args) else forms
 
     def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Return what computes the formula in transforms and tracers, if that is not the formula as written.
+        """Return the native form for transforms and tracers, if it differs from the formula as written.
 
         It is as written for derivatives of higher order than native forms carry, and where torch.jit's passes would
         drop what these are made of.

@@ -72,7 +72,7 @@ class Tree:
         return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
 
     def identity(self) -> Hashable | None:
-        """Return what is equal for trees alike but for their tensors; `None` if other values in them may change."""
+        """Return a key shared by trees that differ in tensors alone; `None` if other values in them may change."""
         leaves, _, structure = opened(self.filled([TENSOR] * self.template.count(TENSOR)))
         known = tuple([() if leaf is TENSOR else identity(leaf) for leaf in leaves])
         return None if structure is None or None in known else (structure, known)

@@ -34,9 +34,9 @@ HEAD = """\
 
 # Where a derivative is kept
 
-Each row is one way of differentiating an op. To make a dropped rule show, every op below but the derived ones returns x and
-claims the derivatives of x³: a context that ignores the rule gives 1 where 3x² is right. The derived ops return x³
-itself. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
+Each row is one way of differentiating an op. To make a dropped rule show, every op below but the derived ones returns x
+and claims the derivatives of x³: a context that ignores the rule gives 1 where 3x² is right. The derived ops return
+x³ itself. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
 - **refused**: an error that says what is wrong and, where the op is ours, names it and says what to do.
@@ -45,7 +45,7 @@ itself. All is measured in float64 and compared bit for bit, with PyTorch {torch
 
 The columns:
 
-- "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp as its rule.
+- "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.
 - "derived, stable forms" has accurate forms of its derivatives in place of the formula's own.
 - "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward has to
   remember decisions.

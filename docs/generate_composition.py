@@ -34,7 +34,7 @@ HEAD = """\
 
 # Where a derivative is kept
 
-Each op below has the derivatives of x³, to every order, and (all but the derived one) the value x. Whatever
+Each op below has the derivatives of x³, to every order, and (all but the derived ones) the value x. Whatever
 loses a rule therefore gives 1 and 0 for derivatives, and shows. Each row is one way of differentiating an op,
 measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 

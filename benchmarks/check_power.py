@@ -239,6 +239,7 @@ def main() -> None:
     chosen = [(family, m) for family, mutants in FAMILIES.items() for m in mutants if options.only in m.id]
     if not chosen:
         parser.error(f"no mutant's id contains {options.only!r}")
+    torch.set_num_threads(1)  # a forked process does not have the threads of this one
     tools = [*PEERS] if options.peers_only else ["pullback", *PEERS]
     flags = {base: peer_flags(base) for base in dict.fromkeys(mutant.base for _, mutant in chosen)}
     print(f"torch {torch.__version__}: {len(chosen)} mutants of {len(flags)} bases")

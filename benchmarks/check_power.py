@@ -9,8 +9,8 @@ Runs every mutant of `tests/mutants` through
 - `torch.autograd.gradgradcheck` with every flag on, forward over reverse included where there is a jvp, and
   non-contiguous cotangents.
 
-The peers get the same float64 (or complex128) inputs as Pullback, and anything that they raise is a kill. Each runs in a
-process of its own, as Pullback's audits do: if the mutant ends that, it is a kill too.
+The peers get the same float64 (or complex128) inputs as Pullback, and anything that they raise is a kill. Each runs
+in a process of its own, as Pullback's audits do: if the mutant ends that, it is a kill too.
 With every flag on they run twice, in slow mode (unit cotangents) and in fast mode (random ones), and either
 may kill. A flag that the *right* base fails with cannot tell the bug from the base; it is dropped for the
 mutants of that base, and the summary names it (on torch 2.13 there is none). Pullback kills a mutant by a

@@ -8,7 +8,7 @@ import torch
 from torch.func import jvp
 
 from tests.compose._contexts import cells, context, gradient, judge, leaf
-from tests.compose._ops import X
+from tests.compose._ops import X, with_forms
 
 RULED = dict.fromkeys(("ruled", "ruled by jvp"), "DerivativeError")
 
@@ -102,3 +102,10 @@ def package(op):
 @cells("export")
 def test_derivative(row, column):
     judge(row, column)
+
+
+def test_constant_forms_keep_no_fake_tensor():
+    """The third derivative of x³ is constant, and torch.export keeps what `full_like` makes as a fake tensor."""
+    value, tangent = of_func_jvp(with_forms)
+    assert torch.equal(value, X**3)
+    assert torch.equal(tangent, 3 * X**2)

@@ -96,11 +96,14 @@ class _Writer:
             if (term, wide) not in self._known:
                 self._known[term, wide] = self._written(term, wide)
         value = self._known[root, wide]
-        if root.op in LEAVES and root.op != VAR:  # a result without inputs has their size
-            value = self._line(f"torch.full_like({self._variable(self._names[0], wide)}, {value})")
-        elif not variables(root):
-            value = self._line(f"torch.ones_like({self._variable(self._names[0], wide)}) * {value}")
-        return value
+        return value if variables(root) else self._spread(value, self._variable(self._names[0], wide))
+
+    def _spread(self, value: str, x: str) -> str:
+        """Return a constant in the size of an input.
+
+        It is chosen in place of the input: torch.export keeps the fake tensor that `torch.full_like` makes under a jvp.
+        """
+        return self._line(f"torch.where({x} == {x}, {value}, {x})")
 
     def _written(self, term: Term, wide: bool) -> str:
         if term.op == VAR:
@@ -139,7 +142,7 @@ class _Writer:
         u = self._line(f"{t} * {t}") if poly.even else t
         first, *others = poly.coefficients
         if not others:
-            value = self._line(f"torch.full_like({t}, {first!r})")
+            value = self._spread(repr(first), t)
         else:
             value = f"{u} * {others[-1]!r}"
             for c in others[-2::-1]:

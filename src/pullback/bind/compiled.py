@@ -51,8 +51,8 @@ def compilable(rule: Rule) -> Callable[..., Any]:
 def _by_vjp(rule: Rule) -> Callable[..., Any]:
     """Return an op with a vjp, as one Function."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
-    vjp, wants_needs = rule.vjp, rule.wants_needs
-    assert vjp is not None
+    vjp: Callable[..., Any] = rule.vjp  # type: ignore[assignment]
+    wants_needs = rule.wants_needs
 
     class Compilable(torch.autograd.Function):
         @staticmethod
@@ -85,8 +85,7 @@ def _by_vjp(rule: Rule) -> Callable[..., Any]:
 def _by_jvp(rule: Rule) -> Callable[..., Any]:
     """Return an op with a jvp, as a Function for each output."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
-    jvp = rule.jvp
-    assert jvp is not None
+    jvp: Callable[..., Any] = rule.jvp  # type: ignore[assignment]
 
     class Output(torch.autograd.Function):
         @staticmethod
@@ -127,7 +126,9 @@ def _by_jvp(rule: Rule) -> Callable[..., Any]:
         outputs, kept = out if several else (out,), (kept,) if one_kept else kept
         counts, given = (len(outputs), len(outputs) + len(kept)), (*outputs, *kept, *args)
         made = [
-            Output.apply(i, counts, (several, one_kept), *given) if _is_live(t, name) else t
+            Output.apply(i, counts, (several, one_kept), *given)  # type: ignore[no-untyped-call]
+            if _is_live(t, name)
+            else t
             for i, t in enumerate(outputs)
         ]
         return tuple(made) if several else made[0]

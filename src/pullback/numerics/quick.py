@@ -82,7 +82,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     places = holes(meaning.term, dtype)
     try:
         with torch.no_grad():
-            places = _left_open(Formula(function), places, dtype)
+            places = left_open(Formula(function), places, dtype)
             bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
     except Exception as error:  # whatever a user's function raises: it does not take float64, or such numbers
         tell_mistake(error, meaning.name)
@@ -193,7 +193,7 @@ def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
 
 
-def _left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
+def left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
     """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places

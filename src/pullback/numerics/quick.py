@@ -130,6 +130,7 @@ class Draft:
         rules: those that led to `base`.
         last: those that led on to `term`.
         wide: whether it is to be computed in float64.
+        holes: points at which `term` has the limits of `base`.
     """
 
     base: Term
@@ -137,6 +138,7 @@ class Draft:
     rules: tuple[str, ...]
     last: tuple[str, ...]
     wide: bool = False
+    holes: tuple[float, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -151,7 +153,12 @@ class Draft:
         """
         used = dict.fromkeys(self.rules)
         raw = tidy(derivative(self.base, by))
-        return Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
+        made = Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
+        return made.filled(made.base, by, self.holes)
+
+    def filled(self, exact: Term, name: str, places: Sequence[float]) -> Draft:
+        """Return the draft with the limits that a term of one variable has at its holes."""
+        return replace(self, term=filled(self.term, exact, name, places), holes=tuple(places))
 
     @classmethod
     def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
@@ -248,7 +255,7 @@ class _Bench:
             return exact(target, point)
 
         for draft in self._both(narrow):
-            draft = replace(draft, term=filled(draft.term, target, self._names[0], self._holes))
+            draft = draft.filled(target, self._names[0], self._holes)
             form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
             values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)

@@ -347,6 +347,14 @@ def test_views_made_unknown_are_none():
         assert x.view(-1)._is_view()
 
 
+def test_tensors_in_one_storage_share_memory():
+    x = torch.zeros(4)
+    assert _torch.share_memory(x, x)
+    assert _torch.share_memory(x[1:], x.view(2, 2).detach())
+    assert not _torch.share_memory(x, x.clone())
+    torch.func.vmap(lambda row: row if _torch.share_memory(row, row) else None)(x)
+
+
 def test_an_exception_in_a_message_leaves_functorch_as_it_was():
     def disabled():
         return "FuncTorch" in str(torch._C._dispatch_tls_local_exclude_set())

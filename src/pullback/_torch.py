@@ -752,6 +752,14 @@ def storage_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors lie in one storage.
+
+    Relies on `torch._C._is_alias_of`.
+    """
+    return one is other or bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
+
+
 def is_tripwire(target: Any) -> bool:
     """Whether a node of a graph calls the op `pullback::tripwire`.
 

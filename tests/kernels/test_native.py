@@ -663,3 +663,15 @@ def test_a_condition_that_comes_after_what_it_guards_is_computed_first(native):
 
 def guarded(x):
     return torch.where(torch.tanh(x) > 0.3, x * 2, x.exp())
+
+
+def test_an_op_that_returns_another_dtype_than_its_trace_is_not_read_in_that(native):
+    """PyTorch's `smooth_l1_loss_backward` of float16 and bfloat16 returns float16; fake tensors have float32."""
+
+    def formula(x, y):
+        return torch.nn.functional.smooth_l1_loss(x.sin() * x, y, reduction="none")
+
+    x, y = torch.linspace(-3, 3, 800).half().requires_grad_(), torch.linspace(0, 1, 800).bfloat16()
+    (ours,) = torch.autograd.grad(pullback.function(formula)(x, y).sum(), x)
+    (right,) = torch.autograd.grad(formula(x.double(), y.double()).sum(), x)
+    torch.testing.assert_close(ours, right, rtol=4e-3, atol=4e-3)

@@ -29,6 +29,10 @@ _DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
 """Built-in functions that read anything, or do what a graph does not."""
 _BY_NAME = (operator.attrgetter, operator.methodcaller)
 """What reads an attribute by its name."""
+_OF_FILES = frozenset(
+    {"load", "loadtxt", "genfromtxt", "fromfile", "from_file", "fromregex", "memmap", "open_memmap", "DataSource"}
+)
+"""Functions and classes of NumPy and PyTorch that read files, which may hold something else at each call."""
 _METHODS = vars(torch.Tensor)
 """A view of what is defined by the class of tensors itself, and not by its base in C++."""
 _OF_TENSORS = frozenset(
@@ -187,6 +191,8 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
     name = getattr(value, "__name__", "")
     if not is_fixed(value):
         _object(value, shown, reads)
+    elif name in _OF_FILES:
+        reads.obstacle = reads.obstacle or f"it reads a file, with {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
     elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it

@@ -675,3 +675,15 @@ def test_an_op_that_returns_another_dtype_than_its_trace_is_not_read_in_that(nat
     (ours,) = torch.autograd.grad(pullback.function(formula)(x, y).sum(), x)
     (right,) = torch.autograd.grad(formula(x.double(), y.double()).sum(), x)
     torch.testing.assert_close(ours, right, rtol=4e-3, atol=4e-3)
+
+
+def test_an_op_may_read_what_kernels_of_ours_made_of_integers(native):
+    """`F.embedding` is PyTorch's; the rows that it reads are computed in a loop."""
+
+    def formula(x):
+        return torch.nn.functional.embedding(x.lgamma().to(torch.int64).abs() % 2, x).sin()
+
+    x = torch.linspace(0.5, 8, 600).view(300, 2).half().requires_grad_()
+    (ours,) = torch.autograd.grad(pullback.function(formula, backend="native")(x).sum(), x)
+    (right,) = torch.autograd.grad(formula(x.double()).sum(), x)
+    torch.testing.assert_close(ours, right.half(), rtol=4e-3, atol=4e-3)

@@ -131,6 +131,10 @@ def test_schemas_tell_views_and_writes():
     assert _torch.is_mutable(aten.add_.Tensor)
     assert not _torch.is_mutable(aten.add.Tensor)
     assert not _torch.is_mutable(operator.getitem)
+    a, b = torch.ones(2), torch.ones(2)
+    assert [x is a for x in _torch.written_by(aten.add_.Tensor, (a, b), {})] == [True]
+    assert [x is b for x in _torch.written_by(aten.add.out, (a, a), {"out": b})] == [True]
+    assert _torch.written_by(aten.add.Tensor, (a, b), {}) == []
 
 
 class Nothing(TorchDispatchMode):

@@ -55,6 +55,7 @@ class Reads:
         dtype: the default dtype: ops on integers depend on it.
         n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
+        acts: whether one of the functions assigns to what lives outside of it.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -62,6 +63,7 @@ class Reads:
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     n_methods: int = field(default_factory=lambda: len(_METHODS))
     obstacle: str = ""
+    acts: bool = False
 
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
@@ -150,8 +152,10 @@ def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
+        reads.acts = True
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
     for name in sets_in(function.__code__):
+        reads.acts = True
         reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
     if matches(function.__code__):
         reads.obstacle = reads.obstacle or "it matches a value against a class"

@@ -252,9 +252,10 @@ def _mixes_dtypes(node: fx.Node) -> bool:
 
     `smooth_l1_loss_backward` of float16 and bfloat16 returns float16, where fake tensors have float32.
     """
-    values = [value_of(a) for a in (*node.all_input_nodes, node)]
-    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
-    return node.op == "call_function" and node.target is not aten._to_copy.default and len(dtypes) > 1
+    if not isinstance(node.meta.get("val"), Tensor) or node.target is aten._to_copy.default:
+        return False
+    values = [a.meta.get("val") for a in (*node.all_input_nodes, node)]
+    return len({v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}) > 1
 
 
 def _in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:

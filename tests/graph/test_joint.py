@@ -246,3 +246,15 @@ def test_a_view_of_a_saved_value_cannot_be_written_to():
     y = op(leaf(3))
     with pytest.raises(RuntimeError, match="view"):
         y.mul_(2)
+
+
+def test_a_second_derivative_that_is_zero_is_on_the_device_of_the_first():
+    def formula(a):
+        return (-a.amax((0,)).abs()).amax(-1, keepdim=True)
+
+    x = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(
+        pullback.function(formula, backend="native")(x), x, torch.ones(()), create_graph=True
+    )
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert (first.item(), second.item(), second.device.type) == (-1.0, 0.0, "cpu")

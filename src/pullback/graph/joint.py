@@ -143,6 +143,7 @@ def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
 
 
 _NOWHERE = torch.device("meta")
+_ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten._efficientzerotensor.default)
 
 
 def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
@@ -150,7 +151,7 @@ def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
     if node.op == "get_attr":
         held = getattr(traced, str(node.target))
         return isinstance(held, Tensor) and _torch.is_zero_tensor(held)
-    return node.target is torch.ops.aten.zeros.default and node.kwargs.get("device") == _NOWHERE
+    return node.target in _ZEROS and node.kwargs.get("device") == _NOWHERE
 
 
 def _cotangent(out: Tensor) -> Tensor:

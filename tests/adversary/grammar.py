@@ -45,6 +45,18 @@ FAMILIES: dict[str, list[str]] = {
         "({r1}.abs() + 0.1).sqrt()",
         "({r1} * {r1} + 0.1).rsqrt()",
         "{r1}.abs().log1p()",
+        "torch.logaddexp({r1}, {r2})",
+        "torch.hypot({r1}, {r2})",
+        "torch.atan2({r1}, {r2})",
+        "torch.xlogy({r1}, {r2}.abs() + 0.5)",
+        "{r1}.clamp({s}, {s} + 1)",
+        "{r1}.clamp(min={s})",
+        "{r1}.clamp({r2}, {r2} + 0.5)",
+        "torch.nextafter({r1}, {r2})",
+        "torch.copysign({r1}, {r2})",
+        "torch.heaviside({r1}, {r2}) * {r1}",
+    ],
+    "activations": [
         "F.silu({r1})",
         "F.gelu({r1})",
         "F.gelu({r1}, approximate='tanh')",
@@ -63,16 +75,12 @@ FAMILIES: dict[str, list[str]] = {
         "F.hardshrink({r1})",
         "F.logsigmoid({r1})",
         "F.threshold({r1}, 0.1, -0.5)",
-        "torch.logaddexp({r1}, {r2})",
-        "torch.hypot({r1}, {r2})",
-        "torch.atan2({r1}, {r2})",
-        "torch.xlogy({r1}, {r2}.abs() + 0.5)",
-        "{r1}.clamp({s}, {s} + 1)",
-        "{r1}.clamp(min={s})",
-        "{r1}.clamp({r2}, {r2} + 0.5)",
-        "torch.nextafter({r1}, {r2})",
-        "torch.copysign({r1}, {r2})",
-        "torch.heaviside({r1}, {r2}) * {r1}",
+        "F.relu({r1})",
+        "F.relu6({r1})",
+        "F.hardswish({r1})",
+        "F.hardtanh({r1}, -0.5, 1.5)",
+        "{r1}.clamp(-1, 1)",
+        "F.celu({r1}, 0.5)",
     ],
     "choices": [
         "torch.where({m1}, {f2}, {f3})",
@@ -123,6 +131,31 @@ FAMILIES: dict[str, list[str]] = {
         "F.binary_cross_entropy_with_logits({r1}, {r2}.sigmoid())",
         "F.kl_div({r1}.log_softmax(-1), {r2}.softmax(-1), reduction='sum')",
         "F.cosine_similarity({r1} + 0.5, {r2} + 0.5, dim={d})",
+    ],
+    "rows": [
+        "({r1} + {s}).sum(-1, keepdim={K})",
+        "({r1} * {r2}).sum(-1, keepdim={K})",
+        "{r1}.cos().mean(-1, keepdim={K})",
+        "({r1} * {r2}).amin(-1, keepdim={K})",
+        "{r1}.sigmoid().amax(-1, keepdim={K})",
+        "{r1}.softmax(-1) * {r2}",
+        "{r1}.log_softmax(-1)",
+        "F.layer_norm({r1}, {r1}.shape[-1:]) * {r2}",
+        "{r1}.exp().mean(-1, keepdim={K})",
+        "({r1} + {r2}).amax(-1, keepdim={K})",
+        "(-{r1}.abs()).amax(-1, keepdim={K})",
+        "({r1} - {r1}.amax(-1, keepdim=True)).exp().sum(-1, keepdim={K})",
+        "({r1} - {r1}.mean(-1, keepdim=True)).square().mean(-1, keepdim={K})",
+        "{r1} * torch.rsqrt({r1}.square().mean(-1, keepdim=True) + 1e-3)",
+    ],
+    "columns": [
+        "({r1} * {r2}).sum(0, keepdim={K})",
+        "({r1} * {r2}).mean(0, keepdim={K})",
+        "{r1}.sin().sum(0)",
+        "{r1}.square().mean(0, keepdim={K})",
+        "({r1} - {r1}.mean(0)) * {r2}",
+        "torch.where({m1}, {r2}, 0.5).mean(0)",
+        "({r1} * {r2}).flatten(0, -2).sum(0)",
     ],
     "extremes": [
         "{r1}.amax({d}, keepdim={K})",
@@ -285,6 +318,6 @@ FAMILIES: dict[str, list[str]] = {
 }
 """Each line of a formula is drawn from one of these."""
 
-COMMON = ("arithmetic", "functions", "choices", "reductions", "extremes")
+COMMON = ("arithmetic", "functions", "activations", "choices", "reductions", "extremes", "rows", "columns")
 """Families that are drawn more often: they are what kernels of our own take in."""
 NUMBERS = ("2", "0.5", "-1", "0", "1.7", "0.3", "-0.0", "3", "1e-3", "1")

@@ -77,6 +77,28 @@ def test_other_roundings_are_not_wrong(made):
     judged("a = torch.randn(n, m).bfloat16().requires_grad_()", "return (a * a + a).amax(-1)")
 
 
+BY_AN_ULP = "a = torch.randn(n, m).to({}).requires_grad_()", "return torch.where(a > 0, a, 0.0), a.exp()"
+
+
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
+def test_numbers_of_16_bits_that_nothing_rounds_are_exact(made, dtype):
+    made(lambda f, a: f(a))
+    judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+    made(lambda f, a: (_next(f(a)[0]), f(a)[1]))
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+
+
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"])
+def test_an_ulp_is_not_wrong_where_something_is_rounded(made, dtype):
+    made(lambda f, a: (f(a)[0], _next(f(a)[1])))
+    judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+
+
+def _next(x):
+    return x + (torch.nextafter(x.detach(), torch.full_like(x, torch.inf)) - x.detach())
+
+
 def test_what_float64_loses_is_not_held_against_an_op(made):
     """The slope of tanh at 20.6 is 5e-18; PyTorch's is 0, also in float64."""
     made(lambda f, a: _tanh(a))

@@ -38,6 +38,7 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
         wrong = seen[str(trial)]
         counts["ran"] += 1
         counts["refused by PyTorch"] += wrong is None
+        (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")
         assume(not (wrong and is_known(trial, wrong)))
         if wrong:
             failed.append(time.monotonic())
@@ -46,7 +47,12 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
 
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
     options = settings(
-        max_examples=n, database=None, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+        max_examples=n,
+        database=None,
+        deadline=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
     )
     try:
         options(seed(number)(given(trials(backend))(run)))()
@@ -54,8 +60,6 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
         least = shortened(worst[-1], folder) if shrink else worst[-1]
         (folder / "found").write_text("\n".join([*map(str, wrongs(least) or [error]), "", str(least)]))
         return False
-    finally:
-        (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")
     return True
 
 

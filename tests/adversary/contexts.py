@@ -58,7 +58,7 @@ def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32).bfloat16().to(out.dtype)
 
     shape = out.shape
-    if layout == "transposed":
+    if layout == "transposed" and shape:
         return numbers(*reversed(shape)).permute(*reversed(range(len(shape))))
     if layout == "expanded":
         return numbers(*[1 if i % 2 == 0 else n for i, n in enumerate(shape)]).expand(shape)

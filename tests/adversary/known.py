@@ -8,8 +8,8 @@ from tests.adversary.judge import Wrong
 
 _REFUSED = re.compile("is a view and is being modified|input that has been returned as-is")
 KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
-    # an op with a rule that returns an input as it is: PyTorch refuses a write to the result, which a Function gives, and
-    # to differentiate it under vmap
+    # an op with a rule that returns an input as it is: PyTorch refuses a write to the result, which a Function gives,
+    # and to differentiate it under vmap
     lambda trial, wrong: trial.making == "ruled" and all(_REFUSED.search(w.what) for w in wrong),
 ]
 

@@ -95,6 +95,20 @@ def test_an_ulp_is_not_wrong_where_something_is_rounded(made, dtype):
     judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
 
 
+def test_which_of_infinities_and_nan_rounding_leads_to_is_chance(made):
+    """In 16 bits the denominator is 0."""
+    made(lambda f, a: torch.where(f(a).isfinite(), f(a), -torch.inf))
+    judged(A.replace(")", ").bfloat16()", 1), "b = (a * 0 + 1.001) - 1\nreturn b / b")
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(A, "b = (a * 0 + 1) - 1\nreturn b / b")
+
+
+def test_slopes_round_in_each_of_their_steps(made):
+    """Near the zero of a slope another order of its steps has another error, of some ulps of its terms."""
+    made(lambda f, a: 0.5 * a * (1 + torch.tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))))
+    judged("a = (torch.rand(4000) * 1e-3 - 0.7529).requires_grad_()", "return F.gelu(a, approximate='tanh')")
+
+
 def _next(x):
     return x + (torch.nextafter(x.detach(), torch.full_like(x, torch.inf)) - x.detach())
 

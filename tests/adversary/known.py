@@ -14,21 +14,21 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: trial.making == "ruled" and all(_REFUSED.search(w.what) for w in wrong),
     # the layout of a gradient of an op with a relaxation, of an input that is not contiguous
     lambda trial, wrong: trial.making == "relaxed" and all(map(_is_layout_of_gradient, wrong)),
-    # NaN in a clipped function: its slope is 0 in PyTorch's vectors, and 1 in what fills no vector
-    lambda trial, wrong: _clips_nan(trial.program) and all(map(_is_zero_slope, wrong)),
+    # NaN in an activation of two sides: PyTorch's vectors take one of its slopes, what fills no vector the other
+    lambda trial, wrong: _has_sides_for_nan(trial.program) and all(map(_is_slope_of_nan, wrong)),
 ]
 
 
-def _clips_nan(program: Program) -> bool:
-    return "/ torch.randint" in program.inputs and bool(re.search("relu6|hardtanh", program.formula))
+def _has_sides_for_nan(program: Program) -> bool:
+    return "/ torch.randint" in program.inputs and bool(re.search("relu|elu|hardtanh|hards|threshold", program.formula))
 
 
 def _is_layout_of_gradient(wrong: Wrong) -> bool:
     return "gradient" in wrong.label and wrong.what.startswith("stride is")
 
 
-def _is_zero_slope(wrong: Wrong) -> bool:
-    return "gradient" in wrong.label and wrong.what.startswith(("0 at", "-0 at"))
+def _is_slope_of_nan(wrong: Wrong) -> bool:
+    return "gradient" in wrong.label and wrong.what.startswith(("0 at", "-0 at", "nan at"))
 
 
 def is_known(trial: Trial, wrong: Sequence[Wrong]) -> bool:

@@ -9,7 +9,8 @@ Runs every mutant of `tests/mutants` through
 - `torch.autograd.gradgradcheck` with every flag on, forward over reverse included where there is a jvp, and
   non-contiguous cotangents.
 
-The peers get the same float64 (or complex128) inputs as Pullback, and anything that they raise is a kill.
+The peers get the same float64 (or complex128) inputs as Pullback, and anything that they raise is a kill. Each runs
+in a process of its own, as Pullback's audits do: if the mutant ends that, it is a kill too.
 With every flag on they run twice, in slow mode (unit cotangents) and in fast mode (random ones), and either
 may kill. A flag that the *right* base fails with cannot tell the bug from the base; it is dropped for the
 mutants of that base, and the summary names it (on torch 2.13 there is none). Pullback kills a mutant by a
@@ -24,6 +25,7 @@ and those of `transforms` lie outside of what the peers set out to test.
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -93,6 +95,21 @@ def run_peer(tool: str, module: ModuleType, flags: Flags) -> Outcome:
     return Outcome(bool(reason), reason, time.perf_counter() - start)
 
 
+def run_peer_apart(tool: str, module: ModuleType, flags: Flags) -> Outcome:
+    """Let a peer judge a mutant, which may free memory that the peer reads, or call itself until the stack ends."""
+    start = time.perf_counter()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(run_peer(tool, module, flags)))
+    process.start()
+    sender.close()  # so that the end of the process is the end of the pipe
+    try:
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        return Outcome(True, f"ended with {process.exitcode}", time.perf_counter() - start)
+
+
 def peer_flags(base: str) -> dict[str, Flags]:
     """For each peer the flags that the right base passes with."""
     has_jvp = function_of(load_base(base)).jvp is not Function.jvp
@@ -140,7 +157,7 @@ def measure(chosen: list[tuple[str, Mutant]], flags: dict[str, dict[str, Flags]]
                 if tool == "pullback":
                     row.outcomes[tool] = run_pullback(mutant, module)
                 else:
-                    row.outcomes[tool] = run_peer(tool, module, flags[mutant.base][tool])
+                    row.outcomes[tool] = run_peer_apart(tool, module, flags[mutant.base][tool])
             print_row(row)
             rows.append(row)
     return rows
@@ -222,6 +239,7 @@ def main() -> None:
     chosen = [(family, m) for family, mutants in FAMILIES.items() for m in mutants if options.only in m.id]
     if not chosen:
         parser.error(f"no mutant's id contains {options.only!r}")
+    torch.set_num_threads(1)  # a forked process does not have the threads of this one
     tools = [*PEERS] if options.peers_only else ["pullback", *PEERS]
     flags = {base: peer_flags(base) for base in dict.fromkeys(mutant.base for _, mutant in chosen)}
     print(f"torch {torch.__version__}: {len(chosen)} mutants of {len(flags)} bases")

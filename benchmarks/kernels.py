@@ -156,7 +156,7 @@ def brief(rows: list[Row]) -> str:
         [names.get(over, "`torch.compile`"), *(ratio(row["seconds"]["op"], row["seconds"][over]) for row in of)]
         for over in ("sigmoid", "eager", "hand", "compile")
     ]
-    return table(["time over that of", *(f"n = {size(row)}" for row in of)], lines)
+    return table(["Pullback / baseline", *(f"n = {size(row)}" for row in of)], lines)
 
 
 def main() -> None:

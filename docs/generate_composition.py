@@ -34,21 +34,26 @@ HEAD = """\
 
 # Where a derivative is kept
 
-Each op below has the derivatives of x³, to every order, and (all but the derived one) the value x. Whatever
-loses a rule therefore gives 1 and 0 for derivatives, and shows. Each row is one way of differentiating an op,
-measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
+Each row is one way of differentiating an op. To make a dropped rule show, every op below but the derived ones returns x
+and claims the derivatives of x³: a context that ignores the rule gives 1 where 3x² is right. The derived ops return
+x³ itself. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
-- **refused**: an error that says what is the matter and, where the op is ours, names it and says what to do.
-- **error**: an error of another kind, from within PyTorch.
+- **refused**: an error that says what is wrong and, where the op is ours, names it and says what to do.
+- **error**: any other error, from inside PyTorch.
 - **SILENTLY WRONG**: no error, and another value or derivative.
 
-The columns: `derived`, `relaxed` and `ruled` are the three forms of `pullback.function`; "ruled by jvp" has its
-rule as a jvp alone. "derived, stable forms" has a certificate; "derived, extremes and masks" compares computed values
-and fills by a mask. "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`;
-"Function, new style" has `setup_context`, `backward`, `jvp` and `generate_vmap_rule`; `custom_op` is a
-`torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule. The code is in
-[tests/compose](../tests/compose/_ops.py).
+The columns:
+
+- "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.
+- "derived, stable forms" has accurate forms of its derivatives in place of the formula's own.
+- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward has to
+  remember decisions.
+- "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has
+  `setup_context`, `backward`, `jvp` and `generate_vmap_rule`.
+- `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
+
+The code is in [tests/compose](../tests/compose/_ops.py).
 """
 
 

@@ -24,6 +24,7 @@ def quick(script, tmp_path, *options):
     return json.loads(path.read_text())["found"]
 
 
+@pytest.mark.slow
 def test_kernels_are_measured_beside_their_peers(tmp_path):
     rows = quick("kernels.py", tmp_path, "--only", "sin²")
     assert {"op", "written", "eager", "hand", "sigmoid", "copy"} <= rows[0]["seconds"].keys()

@@ -131,6 +131,10 @@ def test_schemas_tell_views_and_writes():
     assert _torch.is_mutable(aten.add_.Tensor)
     assert not _torch.is_mutable(aten.add.Tensor)
     assert not _torch.is_mutable(operator.getitem)
+    a, b = torch.ones(2), torch.ones(2)
+    assert [x is a for x in _torch.written_by(aten.add_.Tensor, (a, b), {})] == [True]
+    assert [x is b for x in _torch.written_by(aten.add.out, (a, a), {"out": b})] == [True]
+    assert _torch.written_by(aten.add.Tensor, (a, b), {}) == []
 
 
 class Nothing(TorchDispatchMode):
@@ -341,6 +345,14 @@ def test_views_made_unknown_are_none():
         assert not x.view(-1)._is_view()
     with torch.no_grad():
         assert x.view(-1)._is_view()
+
+
+def test_tensors_in_one_storage_share_memory():
+    x = torch.zeros(4)
+    assert _torch.share_memory(x, x)
+    assert _torch.share_memory(x[1:], x.view(2, 2).detach())
+    assert not _torch.share_memory(x, x.clone())
+    torch.func.vmap(lambda row: row if _torch.share_memory(row, row) else None)(x)
 
 
 def test_an_exception_in_a_message_leaves_functorch_as_it_was():

@@ -691,6 +691,19 @@ def is_mutable(op: Any) -> bool:
     return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
 
 
+def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the arguments that an ATen op writes to.
+
+    Relies on `alias_info.is_write` of the arguments of `OpOverload._schema`.
+    """
+    found: list[torch.Tensor] = []
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += [x for x in (given if isinstance(given, list | tuple) else [given]) if isinstance(x, torch.Tensor)]
+    return found
+
+
 def out_of_place(op: Any) -> Any:
     """Return the ATen op that computes what `aten::name_` writes to its first argument; `None` if there is none.
 
@@ -737,6 +750,14 @@ def storage_of(tensor: torch.Tensor) -> int:
     Relies on `UntypedStorage._cdata`.
     """
     return int(tensor.untyped_storage()._cdata)
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors lie in one storage.
+
+    Relies on `torch._C._is_alias_of`.
+    """
+    return one is other or bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
 
 
 def is_tripwire(target: Any) -> bool:

@@ -7,11 +7,7 @@ from tests.adversary.agree import Trial
 from tests.adversary.judge import Wrong
 from tests.adversary.program import Program
 
-_REFUSED = re.compile("is a view and is being modified|input that has been returned as-is")
 KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
-    # an op with a rule that returns an input as it is: PyTorch refuses a write to the result, which a Function gives,
-    # and to differentiate it under vmap
-    lambda trial, wrong: trial.making == "ruled" and all(_REFUSED.search(w.what) for w in wrong),
     # the layout of a gradient of an op with a relaxation, of an input that is not contiguous
     lambda trial, wrong: trial.making == "relaxed" and all(map(_is_layout_of_gradient, wrong)),
     # NaN in an activation of two sides: PyTorch's vectors take one of its slopes, what fills no vector the other

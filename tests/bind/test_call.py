@@ -5,6 +5,7 @@ import torch
 
 import pullback
 from pullback.bind.call import Call, key_of
+from pullback.errors import FormulaError
 
 NAN = float("nan")
 
@@ -111,3 +112,56 @@ def test_a_nested_tensor_has_no_key_and_the_formula_runs_as_it_stands(layout):
     op = pullback.function(lambda t: t * 3)
     (g,) = torch.autograd.grad(sum(part.sum() for part in op(x).unbind()), x)
     assert all((part == 3).all() for part in g.unbind())
+
+
+def appended(x, xs):
+    xs.append(x)
+    return x * 2
+
+
+def popped(x, xs):
+    return x * xs.pop()
+
+
+def cached(x, cache):
+    cache["x"] = x
+    return x * 2
+
+
+@pytest.mark.parametrize(("formula", "container"), [(appended, []), (popped, [1.0, 2.0]), (cached, {})])
+def test_a_formula_that_changes_a_container_of_the_callers_is_refused(formula, container):
+    with pytest.raises(FormulaError, match=f"{formula.__name__} changes a list or dict"):
+        pullback.function(formula)(torch.ones(2, requires_grad=True), container)
+    assert container in ([], [1.0, 2.0], {})
+
+
+def test_an_iterator_gives_each_item_once():
+    op = pullback.function(lambda x, numbers: x * next(numbers))
+    numbers = iter([1.0, 2.0, 3.0])
+    assert [op(torch.ones(()), numbers).item() for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_a_counter_of_an_object_counts_once():
+    class Counting:
+        n = 0
+
+        @pullback.function
+        def double(self, x):
+            self.n += 1
+            return x * 2
+
+    counting = Counting()
+    for i in range(3):
+        counting.double(torch.ones(2))
+        assert counting.n == i + 1
+
+
+def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off():
+    def formula(x):
+        return x.sin() if x.requires_grad else x.cos()
+
+    op, x = pullback.function(formula), torch.ones(3)
+    with torch.no_grad():
+        for _ in range(2):
+            for y in (x, torch.nn.Parameter(x)):
+                assert torch.equal(op(y), formula(y))

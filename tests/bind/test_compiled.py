@@ -119,3 +119,26 @@ def test_what_dynamo_cannot_keep_is_refused(formula, rule, call, match):
     op = refusing(formula, rule)
     with pytest.raises(torch._dynamo.exc.Unsupported, match=match):
         gradients(lambda x, y: call(op, x, y), leaf(), leaf())
+
+
+def test_an_output_of_an_op_with_a_jvp_that_is_not_used_has_no_cotangent():
+    """Its slope is infinite at 0, and so 0 times that is NaN."""
+
+    @pullback.function(residuals=True)
+    def op(x, y, power=2):
+        return (torch.sqrt(x), x * y, x > y), y**power
+
+    @op.jvp
+    def _(tangents, out, saved, x, y, power):
+        tx, ty = tangents[:2]
+        product = (0 if tx is None else tx * saved) + (0 if ty is None else x * ty)
+        return None if tx is None else tx / (2 * out[0]), product, None
+
+    x, y = leaf(torch.tensor([0.0, 4.0])), leaf(torch.tensor([3.0, 2.0]))
+    gx, gy = gradients(lambda x, y: op(x, y)[1] * 5, x, y)
+    assert (gx.tolist(), gy.tolist()) == ([45, 20], [0, 20])
+    assert gradients(lambda x, y: op(x, y)[1] * 5, leaf(x.detach()), y.detach())[0].tolist() == [45, 20]
+    assert gradients(lambda x, y: op(x, y)[0] * 4, x, y)[0].tolist() == [float("inf"), 1]
+    gx, gy = gradients(lambda x, y: op(x + 4, y)[:2], x, y)
+    torch.testing.assert_close(gx, 1 / (2 * torch.sqrt(x.detach() + 4)) + y.detach() ** 2)
+    assert gy.tolist() == [4, 8]

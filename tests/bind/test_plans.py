@@ -8,7 +8,7 @@ import torch
 import pullback
 from pullback.bind import plans
 from pullback.bind.call import Call
-from pullback.bind.plan import Functions
+from pullback.bind.plan import Functions, make_plan
 from pullback.bind.plans import MAX_TRACES, Plans
 
 SCALE = 2.0
@@ -137,3 +137,21 @@ def test_compiled_kernels_save_where_they_are_told_to(native):
 def test_what_is_saved_is_one_of_two():
     with pytest.raises(pullback.OptionError, match=r'save is "min" or "fast", not True\.'):
         pullback.function(save=True)(torch.sin)
+
+
+def test_autograd_takes_the_derivative_of_a_gradient_with_many_nodes(native, monkeypatch):
+    """A cumulative product has a loop's worth of nodes, and each order several times as many."""
+    made = []
+    monkeypatch.setattr(plans, "make_plan", lambda *a: made.append(a) or make_plan(*a))
+    monkeypatch.setattr(plans, "_MOST_NODES", 60, raising=False)
+    monkeypatch.setattr("pullback.kernels.regions.FEWEST", 1000)  # which spares the compiler
+
+    def third(function):
+        x = torch.linspace(0.5, 1.5, 4, dtype=torch.float64).requires_grad_()
+        g = function(x).sum()
+        for _ in range(3):
+            (g,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+        return g
+
+    torch.testing.assert_close(third(pullback.function(lambda x: x.cumprod(0))), third(lambda x: x.cumprod(0)))
+    assert len(made) == 2

@@ -5,6 +5,7 @@ import torch
 from torch.func import grad
 
 import pullback
+from tests.compose.test_compile import compiled
 
 X = torch.tensor([0.5, -1.25], dtype=torch.float64)
 
@@ -96,3 +97,42 @@ def test_defaults_that_are_replaced_are_those_of_the_next_call():
         out = op(x)
         assert out.tolist() == scaled(x).tolist()
         assert torch.autograd.grad(out.sum(), x)[0].tolist() == [factor, factor]
+
+
+def pulled(f):
+    x = leaf()
+    out = f(x)
+    return out.detach(), torch.autograd.grad(out.sum(), x)[0]
+
+
+RETURNED = {"the input": lambda x: x, "a view": lambda x: x.view(-1), "an alias": lambda x: x.detach()}
+WORLDS = {
+    "eager": lambda f: pulled(f),
+    "no grad": lambda f: (f(X), None),
+    "vjp": lambda f: (torch.func.vjp(f, X)[0], None),
+    "jvp": lambda f: torch.func.jvp(f, (X,), (torch.ones_like(X),)),
+    "vmap": lambda f: (torch.func.vmap(lambda x: f(x[None])[0])(X), None),
+    "compile": lambda f: pulled(compiled(f)),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("returned", RETURNED)
+def test_a_write_to_the_result_does_not_reach_the_input(returned, world):
+    @pullback.function
+    def reversing(x):
+        return RETURNED[returned](x)
+
+    @reversing.vjp(linear=True)
+    def _(g, out, x):
+        return -g
+
+    def f(x):
+        before = x * 1
+        after = reversing(before)
+        after.mul_(2)
+        return before + after
+
+    value, derivative = WORLDS[world](f)
+    assert torch.equal(value, 3 * X)
+    assert derivative is None or torch.equal(derivative, torch.full_like(X, -1))

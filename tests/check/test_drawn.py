@@ -74,6 +74,7 @@ def test_what_goes_wrong_where_two_things_meet_is_found(name):
     assert wrong.got == pytest.approx(2 * wrong.expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_found_is_small_and_the_same_in_every_run():
     target = doubled_where(lambda x: x.shape[0] >= 3 and x.dtype == torch.float32)
     found = [in_depth(target, normal(5, 7)).case for _ in range(2)]

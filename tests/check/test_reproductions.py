@@ -167,11 +167,20 @@ def one_for_each_rule(family):
     return chosen
 
 
+@pytest.mark.slow
 def test_of_the_tutorial():
     assert complaints(audited(TUTORIAL)) == []
 
 
-@pytest.mark.parametrize(("family", "rules"), [("PB1", 17), ("PB2", 3), ("PB3", 5), ("PB4", 12)])
+@pytest.mark.parametrize(
+    ("family", "rules"),
+    [
+        pytest.param("PB1", 17, marks=pytest.mark.slow),
+        ("PB2", 3),
+        ("PB3", 5),
+        pytest.param("PB4", 12, marks=pytest.mark.slow),
+    ],
+)
 def test_of_mutants(family, rules, tmp_path):
     modules = [build(mutant, tmp_path) for mutant in one_for_each_rule(family)]
     options = replace(OPTIONS, select=(family,))

@@ -13,6 +13,8 @@ from .modules import import_source
 
 SECTIONS = ("## What it finds", "## Why it hurts", "## Limits", "## Bad", "## Good")
 OPTIONS = {"PB006": {"budget": 0.01}}
+AT_WORK = {f"PB00{k}": ("PB1",) for k in range(1, 8)} | {"PB003": ("PB101",), "PB006": ("PB401",)}
+"""Rules about the audit need other rules at work."""
 each_rule = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 alone_and_among_all = pytest.mark.parametrize(
     "alone", [pytest.param(True, id="alone"), pytest.param(False, id="among all", marks=pytest.mark.slow)]
@@ -31,8 +33,7 @@ def findings(rule, module, alone):
     classes = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, torch.autograd.Function)]
     target = module.example if hasattr(module, "example") else classes[-1]
     inputs = module.inputs() if hasattr(module, "inputs") else ()
-    about_the_audit = rule.family == "PB0"  # which needs other rules at work
-    select = rule.id if alone and not about_the_audit else ()
+    select = (rule.id, *AT_WORK.get(rule.id, ())) if alone else ()
     report = pullback.check(target, *inputs, select=select, **OPTIONS.get(rule.id, {}))
     return [finding for finding in report.findings if finding.rule == rule.id]
 
@@ -41,7 +42,7 @@ def findings(rule, module, alone):
 @alone_and_among_all
 def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
     if rule.id == "PB003":  # the example never returns: do not wait the usual ten seconds for each attempt
-        monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=1.5, total=20))
+        monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=0.6, total=20))
     found = findings(rule, example(rule, "Bad", tmp_path), alone)
     assert found
     assert {finding.name for finding in found} == {rule.name}

@@ -20,15 +20,13 @@ EXCEPTIONS = {
 """For each entry that differs the error that says so, and why."""
 
 
+SHORT = [(shard, "PyTorch's", 1) for shard in range(0, SHARDS, 3)]
+LONG = [(shard, kernels, SAMPLES) for kernels in ("PyTorch's", "native") for shard in range(SHARDS)]
+
+
 @pytest.mark.parametrize(
-    ("kernels", "samples"),
-    [
-        ("PyTorch's", 1),
-        pytest.param("PyTorch's", SAMPLES, marks=pytest.mark.slow),
-        pytest.param("native", SAMPLES, marks=pytest.mark.slow),
-    ],
+    ("shard", "kernels", "samples"), [*SHORT, *(pytest.param(*run, marks=pytest.mark.slow) for run in LONG)]
 )
-@pytest.mark.parametrize("shard", range(SHARDS))
 def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, samples, request):
     if kernels == "native":
         request.getfixturevalue("native")

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+import pullback
 from pullback.graph.decisions import decides, is_exact, is_reproducible, is_rounded
 from pullback.graph.joint import joint_of
 from pullback.graph.record import trace_ops
@@ -143,3 +144,15 @@ def test_what_leads_to_a_choice_is_rounded_with_and_without_a_derivative():
         forward = joint_of(formula, formula, [x], outputs, wanted, recompute=True).forward
         rounded = [node.name for node in forward.graph.nodes if is_rounded(node)]
         assert rounded == ["mul", "add"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_cast_to_more_bits_shows_what_16_bits_hold(backend):
+    def formula(x):
+        h = x.bfloat16()
+        return (h * h).float() - h.float() * h.float(), (x * 4).half().exp().float()
+
+    x = torch.tensor([1.001, 3.0, 3.14159], requires_grad=True)
+    with pullback.backend(backend):
+        for ours, native in zip(pullback.function(formula)(x), formula(x), strict=True):
+            assert torch.equal(ours, native)

@@ -554,3 +554,30 @@ def test_an_attribute_of_tensors_that_is_the_users_is_an_obstacle(monkeypatch, m
 @pytest.mark.parametrize("value", [torch.is_tensor, torch.is_floating_point, Tensor.is_floating_point, len])
 def test_what_only_sounds_like_a_setting_is_none(value):
     assert not reads_of(lambda x: value(x)).obstacle
+
+
+FILES = {
+    "np.loadtxt": lambda x: x * float(np.loadtxt("scale")),
+    "np.genfromtxt": lambda x: x * float(np.genfromtxt("scale")),
+    "np.load": lambda x: x * float(np.load("scale")),
+    "np.fromfile": lambda x: x * float(np.fromfile("scale")[0]),
+    "np.memmap": lambda x: x * float(np.memmap("scale")[0]),
+    "torch.load": lambda x: x * torch.load("scale")["s"],
+    "torch.from_file": lambda x: x * torch.from_file("scale", size=1).item(),
+    "torch.jit.load": lambda x: torch.jit.load("scale")(x),
+    "by another name": lambda x, read=np.loadtxt: x * float(read("scale")),
+}
+
+
+@pytest.mark.parametrize("formula", FILES.values(), ids=FILES)
+def test_a_file_is_read_at_every_call(formula):
+    assert "reads a file, with" in reads_of(formula).obstacle
+
+
+def test_what_a_file_holds_now_counts(tmp_path):
+    path = str(tmp_path / "scale")
+    op = pullback.function(lambda x: x * float(np.loadtxt(path)))
+    x = torch.ones(2, requires_grad=True)
+    for scale in (2.0, 5.0):
+        np.savetxt(path, [scale])
+        assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [scale, scale]

@@ -19,18 +19,6 @@ def _few_too(monkeypatch):
     monkeypatch.setattr(bits, "FEWEST", 0)
 
 
-@pytest.fixture(params=["AVX512", "AVX2"])
-def vectors(request, monkeypatch, native):
-    """Kernels are compiled for one kind of vectors or the other."""
-    if torch.backends.cpu.get_cpu_capability() not in ("AVX512", request.param):
-        pytest.skip(f"no {request.param} here")
-    monkeypatch.setattr(build, "_machine", lambda: build._OF_CAPABILITY[request.param])
-    monkeypatch.setattr(build, "header", lambda: build._OF_CAPABILITY[request.param][0])
-    bit_passes.passes.cache_clear()
-    yield
-    bit_passes.passes.cache_clear()
-
-
 @pytest.fixture
 def passes(monkeypatch):
     """What kernels of regions leave to passes of their own."""

@@ -3,11 +3,10 @@
 import math
 
 import flint
-import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pullback.kernels import build, native
+from pullback.kernels import native
 from pullback.kernels.eager import lower
 
 NAMES = "exp expm1 log log1p sin cos sinh cosh tanh atan erf erfc sigmoid"
@@ -15,15 +14,6 @@ FUNCTIONS = {name: getattr(torch, name) for name in NAMES.split()}
 BOUNDS = {"sin": 1.1, "cos": 1.1, "atan": 1.4, "sinh": 1.1, "erf": 1.1, "erfc": 1.4, "sigmoid": 2.0}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, -2.0, 1e-300, -1e-300, 5e-324, -5e-324, 1e300, -1e300]
 SPECIAL += [1e-45, -1e-45, 3e38, -3e38, 1e17, -1e17, 1e-17, -1e-17, 88.8, -88.8, -104.0, -745.1, -745.2, 89.3, 709.7]
-
-
-@pytest.fixture(params=["AVX512", "AVX2"])
-def vectors(request, monkeypatch):
-    """Kernels are compiled for one kind of vectors or the other."""
-    if torch.backends.cpu.get_cpu_capability() not in ("AVX512", request.param):
-        pytest.skip(f"no {request.param} here")
-    monkeypatch.setattr(build, "_machine", lambda: build._OF_CAPABILITY[request.param])
-    monkeypatch.setattr(build, "header", lambda: build._OF_CAPABILITY[request.param][0])
 
 
 def ours(x):

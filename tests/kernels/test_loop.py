@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pullback
 from pullback.graph import bits
-from pullback.kernels import bit_passes, build
+from pullback.kernels import build
 from pullback.kernels.native import is_kernel, lowered
 
 NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -20,18 +20,6 @@ READ = {
     "one for each column": lambda rows, columns: (1, columns),
     "one in all": lambda rows, columns: (1, 1),
 }
-
-
-@pytest.fixture(params=["AVX512", "AVX2"])
-def vectors(request, monkeypatch, native):
-    """Kernels are compiled for one kind of vectors or the other."""
-    if torch.backends.cpu.get_cpu_capability() not in ("AVX512", request.param):
-        pytest.skip(f"no {request.param} here")
-    monkeypatch.setattr(build, "_machine", lambda: build._OF_CAPABILITY[request.param])
-    monkeypatch.setattr(build, "header", lambda: build._OF_CAPABILITY[request.param][0])
-    bit_passes.passes.cache_clear()
-    yield
-    bit_passes.passes.cache_clear()
 
 
 @pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.slow)])

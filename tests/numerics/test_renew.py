@@ -118,6 +118,7 @@ VARIABLES = """
 """
 
 
+@pytest.mark.slow
 def test_a_domain_is_for_the_ops_that_have_its_variable(stabilise, folder):
     (folder / "two_ops.py").write_text(textwrap.dedent(VARIABLES))
     said = stabilise("two_ops.py", "--dtype", "bfloat16", "--domain", "x>0")

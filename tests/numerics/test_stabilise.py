@@ -29,6 +29,7 @@ def test_a_form_that_is_bad_in_its_kernels_is_refused():
         certify(log_of_sigmoid, lowering=lambda form: lambda x: torch.full_like(form(x), torch.nan))
 
 
+@pytest.mark.slow
 def test_an_op_is_judged_in_its_own(native):
     (found,) = pullback.function(log_of_sigmoid).stabilise()
     assert "also in compiled kernels" in found.made

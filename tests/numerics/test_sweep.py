@@ -224,6 +224,7 @@ def test_a_part_survives_pickle_and_json():
     assert pickle.loads(pickle.dumps(part)) == part
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_resumed(tmp_path):
     file = tmp_path / "done.jsonl"
     (tmp_path / "ops.py").write_text("import torch\n\ndef swish(x):\n    return x * torch.sigmoid(x)\n")

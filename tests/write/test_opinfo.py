@@ -20,7 +20,7 @@ from tests.compose.opinfo import dtype_of, entries
 
 EVERY, SHARDS = 3, 4
 """The long run tries each third entry of the database, in so many parts."""
-SHARES = [pytest.param(slice(1, None, 60), 5, id="few")] + [
+SHARES = [pytest.param(slice(1, None, 120), 3, id="few")] + [
     pytest.param(slice(shard * EVERY, None, EVERY * SHARDS), 25, id=str(shard), marks=pytest.mark.slow)
     for shard in range(SHARDS)
 ]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.dtypes import has_derivative
+from pullback.errors import FormulaError
 from pullback.graph.attributes import shadows
 from pullback.graph.identity import ATOMS, identity, opened
 
@@ -41,6 +42,16 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
                 return None
             key += known
     return tuple(key)
+
+
+def _require_same(given: tuple[list[Any], Any], now: tuple[list[Any], Any], function: Callable[..., Any]) -> None:
+    """Refuse a function that has changed a container among its arguments; each is given as leaves and structure."""
+    if given[1] != now[1] or any(a is not b for a, b in zip(given[0], now[0], strict=True)):
+        name = getattr(function, "__name__", "the formula")
+        raise FormulaError(
+            f"{name} changes a list or dict that it was given, which its graph would not do. Return what it computes, "
+            "and work on a copy: `xs = [*xs, x]`, `d = {**d, 'k': x}`."
+        )
 
 
 def _repeats(leaves: Sequence[Any]) -> bool:
@@ -112,13 +123,16 @@ class Call:
     def flat(self, function: Callable[..., Any], structure: list[Any] | None = None) -> Callable[..., list[Any]]:
         """Return `function` as a function of the tensors alone, which returns leaves.
 
-        `structure`, where given, receives how the leaves are put back together.
+        `structure`, where given, receives how the leaves are put back together. What it returns raises FormulaError
+        if `function` changes a container that it was given: those of a call are made anew for it.
         """
         filled = self._filler()
 
         def flat(*tensors: Tensor) -> list[Any]:
             args, kwargs = filled(tensors)
+            given = _torch.tree_leaves((args, kwargs))
             results, result_spec = _torch.tree_leaves(function(*args, **kwargs))
+            _require_same(given, _torch.tree_leaves((args, kwargs)), function)
             if structure is not None:
                 structure[:] = [result_spec]
             return results

@@ -2,11 +2,14 @@
 
 The rule and formula are closed over; containers as arguments or results are refused. Forward mode is absent:
 Dynamo refuses a Function that defines `jvp`. A rule given as a jvp is transposed as it is traced.
+
+Dynamo gives a Function zeros as the cotangent of an output that the loss does not use, and 0 · ∞ is NaN. So each output
+of an op with a jvp is of a Function of its own, whose backward runs only if the output is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,48 +26,13 @@ from pullback.errors import DerivativeError
 
 def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
-    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
-    pull = _by_vjp(rule.vjp, rule.wants_needs) if rule.vjp is not None else _by_jvp(rule.jvp)
-    unproven = rule.vjp is None and not rule.jvp_linear
+    apply = _by_jvp(rule) if rule.vjp is None else _by_vjp(rule)
+    name, unproven = rule.name, rule.vjp is None and not rule.jvp_linear
 
     @_torch.constant_while_compiling
     def prove(kinds: list[Any]) -> None:
         """Run while Dynamo traces."""
         require_linear_jvp(rule, kinds)
-
-    class Compilable(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:
-            result = formula(*args)
-            out, kept = result if residuals else (result, ())
-            several = isinstance(out, tuple)
-            outputs = tuple(_guarded(t, args, name) for t in (out if several else (out,)))
-            saved = kept if isinstance(kept, tuple) else (kept,)
-            tensors = [a for a in args if isinstance(a, Tensor)]
-            ctx.rest = [None if isinstance(a, Tensor) else a for a in args]
-            ctx.is_tensor = [isinstance(a, Tensor) for a in args]
-            ctx.several, ctx.one_kept = several, not isinstance(kept, tuple)
-            ctx.counts = (len(tensors), len(tensors) + len(outputs))
-            ctx.save_for_backward(*tensors, *outputs, *saved)
-            if not all([has_derivative(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
-                ctx.mark_non_differentiable(*[t for t in outputs if not has_derivative(t)])
-            return outputs if several else outputs[0]
-
-        @staticmethod
-        def backward(ctx: Any, *gs: Any) -> Any:
-            n_tensors, border = ctx.counts
-            saved = list(ctx.saved_tensors)
-            tensors, outputs, kept = saved[:n_tensors], saved[n_tensors:border], saved[border:]
-            args, k = [], 0
-            for rest, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True):
-                args.append(tensors[k] if is_tensor else rest)
-                k += is_tensor
-            given = [tuple(outputs) if ctx.several else outputs[0]]
-            if residuals:
-                given.append(kept[0] if ctx.one_kept else tuple(kept))
-            result = pull(tuple(gs) if ctx.several else gs[0], [*given, *args], args, ctx.needs_input_grad)
-            _check(name, parameters, result, args)
-            return result
 
     def call(args: tuple[Any, ...]) -> Any:
         if any(isinstance(a, list | tuple | dict) for a in args):
@@ -75,9 +43,115 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             )
         if unproven:
             prove([_kind(a) for a in args])
-        return Compilable.apply(*args)  # type: ignore[no-untyped-call]
+        return apply(*args)
 
     return call
+
+
+def _by_vjp(rule: Rule) -> Callable[..., Any]:
+    """Return an op with a vjp, as one Function."""
+    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
+    vjp: Callable[..., Any] = rule.vjp  # type: ignore[assignment]
+    wants_needs = rule.wants_needs
+
+    class Compilable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            result = formula(*args)
+            out, kept = result if residuals else (result, ())
+            ctx.shapes = several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
+            outputs = tuple(tripwire(t, args, name) if _is_live(t, name) else t for t in (out if several else (out,)))
+            _save(ctx, (*args, *outputs, *((kept,) if one_kept else kept)))
+            ctx.counts = len(args), len(args) + len(outputs)
+            if not all([has_derivative(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
+                ctx.mark_non_differentiable(*[t for t in outputs if not has_derivative(t)])
+            return outputs if several else outputs[0]
+
+        @staticmethod
+        def backward(ctx: Any, *gs: Any) -> Any:
+            saved, (n_args, border), (several, one_kept) = _saved(ctx), ctx.counts, ctx.shapes
+            args, given = saved[:n_args], [_one_or_all(saved[n_args:border], not several)]
+            if residuals:
+                given.append(_one_or_all(saved[border:], one_kept))
+            options = {"needs": tuple(ctx.needs_input_grad)} if wants_needs else {}
+            found = vjp(_one_or_all(gs, not several), *given, *args, **options)
+            result = found if isinstance(found, tuple) else (found,)
+            _check(name, parameters, result, args)
+            return result
+
+    return Compilable.apply
+
+
+def _by_jvp(rule: Rule) -> Callable[..., Any]:
+    """Return an op with a jvp, as a Function for each output."""
+    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
+    jvp: Callable[..., Any] = rule.jvp  # type: ignore[assignment]
+
+    class Output(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, i: int, counts: tuple[int, int], shapes: tuple[bool, bool], *given: Any) -> Any:
+            _save(ctx, given)
+            ctx.i, ctx.counts, ctx.shapes = i, counts, shapes
+            return tripwire(given[i], given[counts[1] :], name)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            saved, (n_outputs, border), (several, one_kept) = _saved(ctx), ctx.counts, ctx.shapes
+            outputs, args = saved[:n_outputs], saved[border:]
+            given = [_one_or_all(outputs, not several)]
+            if residuals:
+                given.append(_one_or_all(saved[n_outputs:border], one_kept))
+            moved = [i for i, need in enumerate(ctx.needs_input_grad[3 + border :]) if need]
+
+            def along(*ts: Tensor) -> Tensor:
+                tangents: list[Any] = [None] * len(args)
+                for i, t in zip(moved, ts, strict=True):
+                    tangents[i] = t
+                pushed = jvp(tuple(tangents), *given, *args)
+                t = pushed[ctx.i] if several else pushed
+                return torch.zeros_like(outputs[ctx.i]) if t is None else t
+
+            found = torch.func.vjp(along, *[torch.zeros_like(args[i]) for i in moved])[1](g)
+            result: list[Any] = [None] * len(args)
+            for i, gradient in zip(moved, found, strict=True):
+                result[i] = gradient
+            _check(name, parameters, tuple(result), args)
+            return (None,) * (3 + border) + tuple(result)
+
+    def apply(*args: Any) -> Any:
+        with torch.no_grad():
+            result = formula(*args)
+        out, kept = result if residuals else (result, ())
+        several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
+        outputs, kept = out if several else (out,), (kept,) if one_kept else kept
+        counts, given = (len(outputs), len(outputs) + len(kept)), (*outputs, *kept, *args)
+        made = [
+            Output.apply(i, counts, (several, one_kept), *given)  # type: ignore[no-untyped-call]
+            if _is_live(t, name)
+            else t
+            for i, t in enumerate(outputs)
+        ]
+        return tuple(made) if several else made[0]
+
+    return apply
+
+
+def _save(ctx: Any, values: tuple[Any, ...]) -> None:
+    ctx.rest = [None if isinstance(value, Tensor) else value for value in values]
+    ctx.is_tensor = [isinstance(value, Tensor) for value in values]
+    ctx.save_for_backward(*[value for value in values if isinstance(value, Tensor)])
+
+
+def _saved(ctx: Any) -> list[Any]:
+    tensors, values, k = list(ctx.saved_tensors), [], 0
+    for rest, is_tensor in zip(ctx.rest, ctx.is_tensor, strict=True):
+        values.append(tensors[k] if is_tensor else rest)
+        k += is_tensor
+    return values
+
+
+def _one_or_all(values: Sequence[Any], is_one: bool) -> Any:
+    return values[0] if is_one else tuple(values)
 
 
 def _kind(a: Any) -> Any:
@@ -85,49 +159,15 @@ def _kind(a: Any) -> Any:
     return (tuple([len([0] * n) for n in a.shape]), a.dtype, a.device) if isinstance(a, Tensor) else a
 
 
-def _guarded(t: Any, args: tuple[Any, ...], name: str) -> Tensor:
+def _is_live(t: Any, name: str) -> bool:
+    """Whether an output has a derivative."""
     if not isinstance(t, Tensor):
         raise DerivativeError(
             f"the derivative given for {name} would be lost: torch.compile keeps the rule of an op only if it returns "
             "a tensor or a tuple of tensors. To keep it, return a tuple, or call the op outside of the compiled "
             "function."
         )
-    return tripwire(t, args, name) if has_derivative(t) else t
-
-
-def _by_vjp(vjp: Callable[..., Any], wants_needs: bool) -> Callable[..., Any]:
-    def pull(g: Any, given: list[Any], args: list[Any], needs: tuple[bool, ...]) -> tuple[Any, ...]:
-        options = {"needs": tuple(needs)} if wants_needs else {}
-        result = vjp(g, *given, **options)
-        return result if isinstance(result, tuple) else (result,)
-
-    return pull
-
-
-def _by_jvp(jvp: Callable[..., Any] | None) -> Callable[..., Any]:
-    assert jvp is not None
-
-    def pull(g: Any, given: list[Any], args: list[Any], needs: tuple[bool, ...]) -> tuple[Any, ...]:
-        moved = [i for i, need in enumerate(needs) if need]
-        several = isinstance(g, tuple)
-        outputs = given[0] if several else (given[0],)
-
-        def along(*ts: Tensor) -> tuple[Tensor, ...]:
-            tangents: list[Any] = [None] * len(args)
-            for i, t in zip(moved, ts, strict=True):
-                tangents[i] = t
-            pushed = jvp(tuple(tangents), *given)
-            pairs = zip(pushed if several else (pushed,), outputs, strict=True)
-            return tuple([torch.zeros_like(out) if t is None else t for t, out in pairs if has_derivative(out)])
-
-        live = tuple([h for h, out in zip(g if several else (g,), outputs, strict=True) if has_derivative(out)])
-        found = torch.func.vjp(along, *[torch.zeros_like(args[i]) for i in moved])[1](live)
-        result: list[Any] = [None] * len(args)
-        for i, gradient in zip(moved, found, strict=True):
-            result[i] = gradient
-        return tuple(result)
-
-    return pull
+    return has_derivative(t)
 
 
 def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args: list[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,52 +18,15 @@ from torch import Tensor
 from pullback import _torch
 from pullback.errors import DerivativeError
 
-RANDOM = frozenset(
-    [
-        "alpha_dropout",
-        "bernoulli",
-        "binomial",
-        "cauchy",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "exponential",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "fractional_max_pool2d",
-        "fractional_max_pool2d_with_indices",
-        "fractional_max_pool3d",
-        "fractional_max_pool3d_with_indices",
-        "geometric",
-        "gru",
-        "gumbel_softmax",
-        "log_normal",
-        "lstm",
-        "miopen_rnn",
-        "multi_head_attention_forward",
-        "multinomial",
-        "native_dropout",
-        "normal",
-        "pca_lowrank",
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random",
-        "randperm",
-        "rnn_relu",
-        "rnn_tanh",
-        "rrelu",
-        "rrelu_with_noise",
-        "scaled_dot_product_attention",
-        "svd_lowrank",
-        "uniform",
-    ]
-)
+_NAMES = """
+    alpha_dropout bernoulli binomial cauchy dropout dropout1d dropout2d dropout3d exponential
+    feature_alpha_dropout feature_dropout fractional_max_pool2d fractional_max_pool2d_with_indices
+    fractional_max_pool3d fractional_max_pool3d_with_indices geometric gru gumbel_softmax log_normal lstm
+    miopen_rnn multi_head_attention_forward multinomial native_dropout normal pca_lowrank poisson rand rand_like
+    randint randint_like randn randn_like random randperm rnn_relu rnn_tanh rrelu rrelu_with_noise
+    scaled_dot_product_attention svd_lowrank uniform
+"""
+RANDOM = frozenset(_NAMES.split())
 """Functions of `torch`, `torch.nn.functional` and tensors that may draw; those in place end in an underscore."""
 _RANDOM = RANDOM | {f"{name}_" for name in RANDOM}
 
@@ -126,18 +89,33 @@ def may_draw(function: Any) -> bool:
             stack += [type(module).forward for module in at.modules()]
         elif isinstance(at, functools.partial):
             stack += [at.func, *at.args, *at.keywords.values()]
-        at = inspect.unwrap(getattr(at, "__func__", at)) if callable(at) else at
-        if isinstance(at, types.FunctionType):
-            codes = list(_codes(at.__code__))
-            if any(_RANDOM.intersection(code.co_names) for code in codes):
+        elif (python := _python_function(at)) is not None:
+            names = {name for code in _codes(python.__code__) for name in code.co_names}
+            if not _RANDOM.isdisjoint(names):
                 return True
-            named = {name for code in codes for name in code.co_names}
-            read = [cell.cell_contents for cell in at.__closure__ or () if cell != types.CellType()]
-            read += [at.__globals__[name] for name in named if name in at.__globals__]
-            read += [*(at.__defaults__ or ()), *(at.__kwdefaults__ or {}).values()]
-            stack += [x for x in read if callable(x) and not (getattr(x, "__module__", "") or "").startswith("torch")]
-            stack += [x for x in read if isinstance(x, torch.nn.Module)]
+            stack += _called(python, names)
     return False
+
+
+def _python_function(at: Any) -> types.FunctionType | None:
+    """Return the function behind a method or a wrapper, if it is written in Python."""
+    at = inspect.unwrap(getattr(at, "__func__", at)) if callable(at) else at
+    return at if isinstance(at, types.FunctionType) else None
+
+
+def _called(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
+    """Return the functions and modules that a function reads from around it, but for those of PyTorch itself.
+
+    `names` are those of globals, among others.
+    """
+    read = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    read += [function.__globals__[name] for name in names if name in function.__globals__]
+    read += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [x for x in read if isinstance(x, torch.nn.Module) or (callable(x) and not _is_of_torch(x))]
+
+
+def _is_of_torch(function: Callable[..., Any]) -> bool:
+    return (getattr(function, "__module__", "") or "").startswith("torch")
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

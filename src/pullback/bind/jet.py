@@ -78,7 +78,7 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     def function(*given: Tensor) -> Tensor:
         point = _Point(given, cut)
         out, s = _expanded(value, partials, point)
-        s = s + _nan_from(order + 1, _total(point.steps))
+        s = s + nan_from(order + 1, _total(point.steps))
         return out - (cut(s) - s)
 
     return function
@@ -125,7 +125,7 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     if unknown:
         steep = reduce(torch.logical_or, unknown)
         d = torch.where(steep, _total(point.steps), 1.0)
-        terms.append(torch.where(steep, _nan_from(_SIGNED + 1, d), 0.0))
+        terms.append(torch.where(steep, nan_from(_SIGNED + 1, d), 0.0))
     return out, _total(terms)
 
 
@@ -169,6 +169,6 @@ def _steep(order: int, factor: Tensor, d: Tensor, steep: Tensor) -> Tensor:
     return torch.where(steep, sign * d.pow(order - 0.5), 0.0)
 
 
-def _nan_from(order: int, d: Tensor) -> Tensor:
+def nan_from(order: int, d: Tensor) -> Tensor:
     """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on."""
     return d.pow(order - 0.5) * 0.0

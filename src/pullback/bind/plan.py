@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,6 +153,8 @@ def _make_plan(
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
+    if reads.acts or any(isinstance(leaf, Iterator) for leaf in call.leaves):
+        return Plan(None, call.obstacle or reads.obstacle)  # run without values first, it would do twice what it does
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)
@@ -165,7 +167,8 @@ def _make_plan(
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
     holding = f"it returns an object of type {strange[0]}" if strange else ""
-    obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding
+    asks = "it asks for `requires_grad` of a tensor where autograd is off" if facts.asks_grad and not grad else ""
+    obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding or asks
     if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"

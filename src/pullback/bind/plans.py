@@ -19,7 +19,7 @@ from pullback.bind.chunk_plan import chunk_plan
 from pullback.bind.plan import Functions, Kernels, Plan, make_plan
 from pullback.bind.sizes import Sizes
 from pullback.bind.used import Used, parts_of
-from pullback.graph.joint import Trace
+from pullback.graph.joint import Joint, Trace
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
@@ -142,7 +142,7 @@ class Plans:
             kernels = plan.kernels
             if kernels is None:
                 return plan
-            if self._again and is_compiled(backend) and not all(kernels.joint.unused):
+            if self._again and is_compiled(backend) and _has_next_order(kernels.joint):
                 kernels = replace(kernels, again=_again(self._name, kernels, functions, backend))
             if len(kernels.joint.connected) > 1:
                 kernels = replace(kernels, parts=parts_of(kernels, functions.exact[1], backend))
@@ -155,6 +155,19 @@ class Plans:
                 warnings.warn(_TOO_MANY.format(self._name), stacklevel=2)
             plan = make(trace_ops)
         return plan
+
+
+_MOST_NODES = 500
+"""Of a value and its gradient, for a plan of the next order: each order has several times the nodes of the one before.
+
+Where a cumulative product is differentiated three times, the trace alone would take minutes.
+"""
+
+
+def _has_next_order(joint: Joint) -> bool:
+    """Whether the derivative of a gradient gets a plan of its own, and is not left to autograd."""
+    nodes = len(joint.forward.graph.nodes) + len(joint.backward.graph.nodes)
+    return nodes <= _MOST_NODES and not all(joint.unused)
 
 
 def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Callable[[Used], Run]:

@@ -82,6 +82,7 @@ class Rule:
         record.residuals, kept = Tree.of(saved) if self.residuals else (None, [])
         if not outputs:
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.")
+        outputs = [_of_its_own(out, tensors) for out in outputs]
         record.differentiable = tuple([has_derivative(t) for t in outputs])
         record.autocast = _torch.any_autocast()
         return outputs, kept
@@ -232,6 +233,14 @@ class Rule:
 
     def _argument_name(self, i: int) -> str:
         return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
+
+
+def _of_its_own(out: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Return an output, copied if it is an input or a view of one.
+
+    A write to the result must not reach an input, whose derivative is not the rule's.
+    """
+    return out.clone() if any(_torch.share_memory(out, t) for t in tensors) else out
 
 
 _PLAIN = frozenset({int, bool, str, type(None)})

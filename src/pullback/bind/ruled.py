@@ -72,10 +72,6 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = rule.evaluate(record, tensors)
-        # an output that is an input would be saved as the input, which does not depend on the rule
-        given = set(map(id, tensors))
-        if not given.isdisjoint(map(id, outputs)):
-            outputs = [out.view_as(out) if id(out) in given else out for out in outputs]
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.filled import forms_with_holes_filled
 from pullback.bind.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
 from pullback.bind.orders import MOST
 from pullback.bind.plan import while_current
@@ -178,9 +179,12 @@ class Stable:
                         return forms_of(found, meaning, written)
                 except (ValueError, OSError, PullbackError) as error:  # the file may be anybody's
                     complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
-            # the parts of a formula are not tried: its first call would wait for each
-            quick = quick_forms(formula, meaning, dtype) if formula is self._formula else None
-            return None if quick is None else forms_by_rules(quick, formula, meaning, dtype, written)
+            if formula is not self._formula:  # the parts of a formula are not tried: its first call would wait for each
+                return None
+            quick = quick_forms(formula, meaning, dtype)
+            if quick is None:
+                return forms_with_holes_filled(formula, meaning, dtype, written)
+            return forms_by_rules(quick, formula, meaning, dtype, written)
 
         with unnoticed():
             # a formula is cut into parts, which takes a while, only for certificates of them

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -44,7 +46,7 @@ _VALUE_READERS = {
 _SHOWING = frozenset({"__repr__", "__format__"})
 _ASKING = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
 """Properties in which calls of one kind, and the tensors without values that stand for theirs, differ."""
-_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys() | {"register_hook"}
+_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys() | {"register_hook", "requires_grad"}
 
 
 @dataclass(slots=True)
@@ -54,10 +56,12 @@ class Facts:
     Attributes:
         outputs: the leaves of what comes out; its tensors have no values.
         obstacle: why a graph cannot stand for the formula, in words; empty where one can.
+        asks_grad: whether it asks for `requires_grad` of a tensor.
     """
 
     outputs: list[Any] = field(default_factory=list)
     obstacle: str = ""
+    asks_grad: bool = False
 
 
 def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
@@ -67,14 +71,28 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
     plain = [_plain(t) for t in tensors]
-    with _torch.dispatch_kept():
+    with _torch.dispatch_kept(), _draws_kept():
         facts = _by_blanks(flat, tensors, plain, name, in_place)
     if isinstance(facts, Facts):
         return facts
-    error, facts = facts, _by_fakes(flat, tensors, plain, name, in_place)
+    with _draws_kept():
+        error, facts = facts, _by_fakes(flat, tensors, plain, name, in_place)
     if error is not None and not facts.obstacle:
         tell(error, name)
     return facts
+
+
+@contextmanager
+def _draws_kept() -> Iterator[None]:
+    """Put the generators of Python and NumPy back to where they were: the call is still to draw from them."""
+    numpy = sys.modules.get("numpy")
+    python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(legacy)
 
 
 def _by_blanks(
@@ -90,14 +108,14 @@ def _by_blanks(
             versions = [_torch.version_of(blank) for blank in given]
             with torch.enable_grad(), seen, readers:
                 outputs = flat(*given)
-    except Left:
+    except (Left, _WrittenError):
         return blanks.fault()
     except Exception as error:
         return error if is_from_ours(error) and not blanks.left else None
     written = versions != [_torch.version_of(blank) for blank in given]
     if blanks.left or written or readers.refusal is not None:
         return None
-    return Facts(outputs, readers.obstacle or seen.obstacle or _alias(outputs, given))
+    return Facts(outputs, readers.obstacle or seen.obstacle or _alias(outputs, given), readers.asks_grad)
 
 
 def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool) -> Facts:
@@ -111,6 +129,8 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
         try:
             with torch.enable_grad(), _torch.quiet_fake_tensors(), seen, readers:
                 facts.outputs = flat(*fakes)
+        except _WrittenError as error:
+            facts.obstacle = str(error)
         except _torch.DATA_DEPENDENT as error:
             facts.obstacle = f"an op that it calls needs a value ({error})"
         except FormulaError:
@@ -128,6 +148,7 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
             "Work on a copy: `x = x.clone()`."
         )
     facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
+    facts.asks_grad = readers.asks_grad
     return facts
 
 
@@ -166,6 +187,10 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 """Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
 
 
+class _WrittenError(BaseException):
+    """Ends a run in which a tensor with values would be written to; no `except Exception` of a formula stops it."""
+
+
 class _Seen(_torch.DispatchMode):
     """Watches the ops of a call for those that a graph cannot repeat."""
 
@@ -176,6 +201,8 @@ class _Seen(_torch.DispatchMode):
         self._in_place = in_place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _torch.is_mutable(func) and not all(map(has_no_values, _torch.written_by(func, args, kwargs or {}))):
+            raise _WrittenError("it writes to a tensor that it closes over")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
         elif func.name() in _NORMALISING and any(isinstance(a, Tensor) for a in args[3:5]) and True in args[5:6]:
@@ -199,6 +226,7 @@ class _Readers(TorchFunctionMode):
         self.obstacle = ""
         self.refusal: FormulaError | None = None
         self.inputs: Sequence[Tensor] = ()
+        self.asks_grad = False
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -212,6 +240,8 @@ class _Readers(TorchFunctionMode):
                     self.obstacle = self.obstacle or "it puts a hook on an input"
             elif called in _SHOWING:
                 self.obstacle = self.obstacle or "it shows a tensor"
+            elif called == "requires_grad":
+                self.asks_grad = True
             elif called in _ASKING:
                 self.obstacle = self.obstacle or ("" if by_pytorch else f"it asks for `{called}` of a tensor")
             elif by_pytorch:

@@ -29,6 +29,10 @@ _DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
 """Built-in functions that read anything, or do what a graph does not."""
 _BY_NAME = (operator.attrgetter, operator.methodcaller)
 """What reads an attribute by its name."""
+_OF_FILES = frozenset(
+    {"load", "loadtxt", "genfromtxt", "fromfile", "from_file", "fromregex", "memmap", "open_memmap", "DataSource"}
+)
+"""Functions and classes of NumPy and PyTorch that read files, which may hold something else at each call."""
 _METHODS = vars(torch.Tensor)
 """A view of what is defined by the class of tensors itself, and not by its base in C++."""
 _OF_TENSORS = frozenset(
@@ -51,6 +55,7 @@ class Reads:
         dtype: the default dtype: ops on integers depend on it.
         n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
+        acts: whether one of the functions assigns to what lives outside of it.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -58,6 +63,7 @@ class Reads:
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     n_methods: int = field(default_factory=lambda: len(_METHODS))
     obstacle: str = ""
+    acts: bool = False
 
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
@@ -146,8 +152,10 @@ def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
+        reads.acts = True
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
     for name in sets_in(function.__code__):
+        reads.acts = True
         reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
     if matches(function.__code__):
         reads.obstacle = reads.obstacle or "it matches a value against a class"
@@ -183,6 +191,8 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
     name = getattr(value, "__name__", "")
     if not is_fixed(value):
         _object(value, shown, reads)
+    elif name in _OF_FILES:
+        reads.obstacle = reads.obstacle or f"it reads a file, with {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
     elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it

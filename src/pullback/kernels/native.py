@@ -29,6 +29,8 @@ from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled
 from pullback.kernels.triton_kernel import TritonKernel
 
+aten = torch.ops.aten
+
 
 class Kernel(Compiled):
     """A compiled region that is no region of rows.
@@ -227,7 +229,11 @@ class _Rebuilt:
 
     def _add(self, node: fx.Node, region: Region | RowRegion | None) -> None:
         if region is None:
-            self._made[node] = self._graph.node_copy(node, self._made.__getitem__)
+            made = self._graph.node_copy(node, self._made.__getitem__)
+            if _mixes_dtypes(node) and any(user in self._home or user.op == "output" for user in node.users):
+                made = self._graph.call_function(_in_dtype, (made, value_of(node).dtype))
+                made.meta = dict(node.meta)
+            self._made[node] = made
             return
         call = self._graph.call_function(
             self._kernels[id(region)].call, tuple(self._made[a] for a in _operands(region))
@@ -239,3 +245,18 @@ class _Rebuilt:
             self._made[output] = made
         for inner in region.nodes:
             self._made.setdefault(inner, call)
+
+
+def _mixes_dtypes(node: fx.Node) -> bool:
+    """Whether an op computes with several floating dtypes: PyTorch's kernel may return another than its trace says.
+
+    `smooth_l1_loss_backward` of float16 and bfloat16 returns float16, where fake tensors have float32.
+    """
+    if not isinstance(node.meta.get("val"), Tensor) or node.target is aten._to_copy.default:
+        return False
+    values = [a.meta.get("val") for a in (*node.all_input_nodes, node)]
+    return len({v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}) > 1
+
+
+def _in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype is dtype else x.to(dtype)

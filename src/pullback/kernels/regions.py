@@ -17,6 +17,7 @@ from pullback.graph.decisions import is_exact
 from pullback.graph.joint import cotangent_stride, mutates
 from pullback.kernels import ops
 from pullback.kernels.column_sums import columns_of
+from pullback.kernels.order import Order, Placed, in_order
 from pullback.kernels.sums import SUMS, is_sum
 
 aten = torch.ops.aten
@@ -68,18 +69,11 @@ class Region:
         """The outputs but for sums."""
         return self.outputs[: len(self.outputs) - len(self.sums) - len(self.column_sums)]
 
-    def reads_whole(self, node: fx.Node) -> bool:
-        """Whether a node is in the region, or is read there element by element."""
-        if node in self.nodes:
-            return True
-        read = any(node in n.all_input_nodes for n in self.nodes) and ops.constant_of(node) is None
-        return read and bool(value_of(node).shape == self.shape)
-
 
 def regions_of(
     graph: fx.Graph,
     exact: bool = False,
-    taken: Mapping[fx.Node, Any] = MappingProxyType({}),
+    taken: Mapping[fx.Node, Placed] = MappingProxyType({}),
     devices: Sequence[str] = CPU,
 ) -> list[Region]:
     """Return the regions of a graph, none of which waits for what follows it; none where something is written to.
@@ -92,24 +86,85 @@ def regions_of(
     """
     if mutates(graph):
         return []
-    found: list[Region] = []
-    home: dict[fx.Node, Any] = dict(taken)
-    for node in graph.nodes:
-        if node in taken or not is_ours(node, devices) or (exact and not _is_exact(node)):
-            continue
-        shape, device = value_of(node).shape, value_of(node).device
-        for region in reversed(found):
-            if (region.shape, region.device) == (shape, device) and not waits(node.all_input_nodes, region, home):
-                break
+    growing = _Growing(exact)
+    for item in in_order(graph, taken):
+        if not isinstance(item, fx.Node):
+            growing.pass_by(item)
+        elif is_ours(item, devices) and (not exact or _is_exact(item)):
+            growing.add(item)
         else:
-            region = Region(shape, device, exact)
-            found.append(region)
-        region.nodes.append(node)
-        home[node] = region
-    for node in graph.nodes if not exact else ():
-        if node.target in SUMS and node not in taken:
-            _take_sum(node, found, home)
-    return [_finished(region) for region in found if _is_worth_it(region)]
+            growing.leave_out(item)
+    for node in growing.sums:
+        growing.take(node)
+    return [_finished(region) for region in growing.found.values() if _is_worth_it(region)]
+
+
+class _Growing:
+    """The regions of a graph, while nodes are added to them.
+
+    Attributes:
+        found: by the numbers that `Order` gives them.
+        sums: nodes that regions may take in once they have all others.
+    """
+
+    def __init__(self, exact: bool) -> None:
+        self._exact = exact
+        self._order = Order()
+        self._alike: dict[tuple[torch.Size, torch.device], int] = {}
+        """The regions of a shape and a device, as a set of `Order`."""
+        self._home: dict[fx.Node, int] = {}
+        self.found: dict[int, Region] = {}
+        self.sums: dict[fx.Node, int] = {}
+
+    def add(self, node: fx.Node) -> None:
+        """Add a node to the latest region that it fits in, or to a new one."""
+        kind, read = (value_of(node).shape, value_of(node).device), node.all_input_nodes
+        alike = self._alike.get(kind, 0)
+        number = (alike & ~self._order.closed(read)).bit_length() - 1
+        if number < 0:
+            number = self._order.region()
+            self.found[number] = Region(*kind, self._exact)
+            self._alike[kind] = alike | 1 << number
+        self.found[number].nodes.append(node)
+        self._home[node] = number
+        self._order.join([node], number, read)
+
+    def leave_out(self, node: fx.Node) -> None:
+        """Add a node that no loop computes; a sum is one by itself for now."""
+        if node.target in SUMS and not self._exact:
+            self.sums[node] = self._order.region()
+            self._order.join([node], self.sums[node], node.all_input_nodes)
+        else:
+            self._order.stay_out(node)
+
+    def pass_by(self, region: Placed) -> None:
+        """Add a region that stays as it is."""
+        self._order.join(region.nodes, self._order.region(), region.inputs)
+
+    def take(self, node: fx.Node) -> None:
+        """Add a sum to the region that computes what it sums, or to one that reads it element by element."""
+        for number in self._around(node):
+            region = self.found[number]
+            if region.device.type != "cpu" or self._order.runs_before(self.sums[node], number):
+                continue
+            if is_sum(node):
+                region.sums.append(node)
+            elif _has_columns(node, region):
+                region.column_sums.append(node)
+            else:
+                continue
+            self._order.merge(self.sums[node], number)
+            return
+
+    def _around(self, node: fx.Node) -> list[int]:
+        """Return the region that computes what a node sums, else those that read it element by element."""
+        source: Any = node.args[0]
+        if source in self._home:
+            return [self._home[source]]
+        if ops.constant_of(source) is not None:
+            return []
+        readers = {self._home[user] for user in source.users if user in self._home}
+        return [number for number in sorted(readers) if self.found[number].shape == value_of(source).shape]
 
 
 def _is_worth_it(region: Region) -> bool:
@@ -118,35 +173,12 @@ def _is_worth_it(region: Region) -> bool:
     return len(region.nodes) + len(region.every_sum) >= FEWEST or any(map(is_of_bits, around))
 
 
-def _take_sum(node: fx.Node, found: Iterable[Region], home: dict[fx.Node, Any]) -> None:
-    """Add a sum to the region that computes what it sums, or to one that reads it."""
-    source: Any = node.args[0]
-    around = home.get(source)
-    for region in [around] if isinstance(around, Region) else found:
-        if region.device.type != "cpu" or not region.reads_whole(source) or needs(region.nodes, node, home):
-            continue
-        if is_sum(node):
-            region.sums.append(node)
-        elif _has_columns(node, region):
-            region.column_sums.append(node)
-        else:
-            continue
-        home[node] = region
-        return
-
-
 def _has_columns(node: fx.Node, region: Region) -> bool:
     """Whether a node sums over rows of a region; sums of one region are of as many columns."""
-    if {value_of(n).stride() for n in region.nodes} != {value_of(node.all_input_nodes[0]).stride()}:
-        return False
     columns = columns_of(node)
-    return columns > 0 and columns == columns_of((region.column_sums or [node])[0])
-
-
-def needs(nodes: Iterable[fx.Node], node: fx.Node, home: Mapping[fx.Node, Any]) -> bool:
-    """Whether some nodes of a region wait for one outside of it."""
-    read = {a for n in nodes for a in n.all_input_nodes}
-    return node in read or waits(read, node, {**home, node: node})
+    if not columns or columns != columns_of((region.column_sums or [node])[0]):
+        return False
+    return {value_of(n).stride() for n in region.nodes} == {value_of(node.all_input_nodes[0]).stride()}
 
 
 def _is_exact(node: fx.Node) -> bool:
@@ -156,24 +188,6 @@ def _is_exact(node: fx.Node) -> bool:
         if not isinstance(by, fx.Node) or ops.constant_of(by) is not None:
             return False
     return is_exact(node)
-
-
-def waits(read: Iterable[fx.Node], region: Any, home: Mapping[fx.Node, Any]) -> bool:
-    """Whether what reads some nodes needs, by way of something outside of a region, what the region computes.
-
-    Other regions are one thing each: what one of their nodes needs, they need.
-    """
-    seen: set[Any] = set()
-    stack = [a for a in read if home.get(a) is not region]
-    while stack:
-        at = stack.pop()
-        around = home.get(at)
-        if around is region:
-            return True
-        if (around or at) not in seen:
-            seen.add(around or at)
-            stack += [a for member in (around.nodes if around else [at]) for a in member.all_input_nodes]
-    return False
 
 
 def _finished(region: Region) -> Region:

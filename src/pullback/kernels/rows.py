@@ -17,7 +17,8 @@ from torch import Tensor, fx
 from pullback.graph.joint import mutates
 from pullback.kernels import ops
 from pullback.kernels.column_sums import COLUMN_SUMS, columns_of
-from pullback.kernels.regions import FEWEST, is_ours, needs, value_of, waits
+from pullback.kernels.order import Order, in_order
+from pullback.kernels.regions import FEWEST, is_ours, value_of
 
 aten = torch.ops.aten
 
@@ -117,16 +118,22 @@ def row_regions_of(graph: fx.Graph) -> list[RowRegion]:
 
 def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -> RowRegion:
     """Return the region of rows of a shape; `home` tells which nodes are in others."""
-    region = RowRegion(shape)
-    for node in graph.nodes:
-        if node in home:
+    region, order = RowRegion(shape), Order()
+    number = order.region()
+    for item in in_order(graph, dict(home)):
+        if isinstance(item, RowRegion):
+            order.join(item.nodes, order.region(), item.inputs)
             continue
-        source = _row_viewed(node, region, home)
+        source = _row_viewed(item, region, home)
+        read = list(region.reads(item))
+        if source is None and _fits(item, region, home) and not order.closed(read) >> number & 1:
+            region.nodes.append(item)
+            home[item] = region
+            order.join([item], number, read)
+            continue
         if source is not None:
-            region.alias[node] = source
-        elif _fits(node, region, home) and not waits(region.reads(node), region, home):
-            region.nodes.append(node)
-            home[node] = region
+            region.alias[item] = source
+        order.stay_out(item)
     _finish(region, graph, home)
     return region
 
@@ -183,8 +190,9 @@ def _finish(region: RowRegion, graph: fx.Graph, home: Mapping[fx.Node, RowRegion
     region.nodes = [node for node in region.nodes if node in linked]
     region.inputs = list(_read(region, linked))
     region.flat.intersection_update(region.inputs)
+    needed = _needed(region, home)
     for node in summed:
-        if node.args[0] in linked or (node.args[0] in region.inputs and not needs(region.nodes, node, home)):
+        if node.args[0] in linked or (node.args[0] in region.inputs and node not in needed):
             region.column_sums.append(node)
     region.nodes += region.column_sums
     region.outputs = [node for node in region.nodes if _is_read_outside(node, region, {*region.nodes})]
@@ -194,6 +202,19 @@ def _read(region: RowRegion, nodes: Collection[fx.Node]) -> dict[fx.Node, None]:
     """Return what some nodes of a region read that is none of them, but for constants, in order."""
     read = (a for node in region.nodes if node in nodes for a in region.reads(node))
     return {a: None for a in read if a not in nodes and ops.constant_of(a) is None}
+
+
+def _needed(region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> set[fx.Node]:
+    """Return the nodes outside of a region that have to run before it."""
+    found: set[fx.Node] = set()
+    stack = list(region.inputs)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            around = home.get(node, region)
+            stack += node.all_input_nodes if around is region else around.inputs
+    return found
 
 
 def _linked(region: RowRegion, start: Iterable[fx.Node]) -> Iterator[fx.Node]:

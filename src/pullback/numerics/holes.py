@@ -14,6 +14,8 @@ from pullback.numerics.quick_dispute import limit
 from pullback.numerics.singular import singular_at
 from pullback.numerics.term import Term, const, topological, var, variables
 
+_USUAL = {torch.float64: torch.float32}
+"""Roots are not found to the last bit of float64; those that people write are numbers of fewer bits."""
 _MOST = 4
 """Holes that are looked at, the nearest to 0."""
 
@@ -50,5 +52,7 @@ def _zeros(root: Term, name: str, dtype: torch.dtype) -> Iterator[float]:
             found: Floats = evaluate(term, {name: torch.from_numpy(at[0])}).numpy()
             return found
 
-        found = format_of(dtype).round(quick_points.roots(value, [points[:, 0]])[0])
-        yield from found[value([found]) == 0].tolist()
+        roots = quick_points.roots(value, [points[:, 0]])[0]
+        for form in map(format_of, dict.fromkeys((dtype, _USUAL.get(dtype, dtype)))):
+            found = form.round(roots)
+            yield from found[value([found]) == 0].tolist()

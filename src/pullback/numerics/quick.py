@@ -82,7 +82,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
     places = holes(meaning.term, dtype)
     try:
         with torch.no_grad():
-            places = _left_open(Formula(function), places, dtype)
+            places = left_open(Formula(function), places, dtype)
             bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
     except Exception as error:  # whatever a user's function raises: it does not take float64, or such numbers
         tell_mistake(error, meaning.name)
@@ -130,6 +130,7 @@ class Draft:
         rules: those that led to `base`.
         last: those that led on to `term`.
         wide: whether it is to be computed in float64.
+        holes: points at which `term` has the limits of `base`.
     """
 
     base: Term
@@ -137,6 +138,7 @@ class Draft:
     rules: tuple[str, ...]
     last: tuple[str, ...]
     wide: bool = False
+    holes: tuple[float, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -151,7 +153,12 @@ class Draft:
         """
         used = dict.fromkeys(self.rules)
         raw = tidy(derivative(self.base, by))
-        return Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
+        made = Draft.of(tidy(rewritten(raw, quick_rules.first(), used, again=True)), tuple(used), self.wide)
+        return made.filled(made.base, by, self.holes)
+
+    def filled(self, exact: Term, name: str, places: Sequence[float]) -> Draft:
+        """Return the draft with the limits that a term of one variable has at its holes."""
+        return replace(self, term=filled(self.term, exact, name, places), holes=tuple(places))
 
     @classmethod
     def of(cls, base: Term, rules: Sequence[str], wide: bool = False) -> Draft:
@@ -193,7 +200,7 @@ def _turning(written: Term, drafts: Mapping[By, Draft]) -> list[Term]:
     return list(dict.fromkeys([*results, *singular_at([written, *results])[:_MOST_SINGULAR]]))
 
 
-def _left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
+def left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list[float]:
     """Return the holes of a term at which the formula gives NaN, and not a number of its author's choice."""
     if not places:
         return places
@@ -248,7 +255,7 @@ class _Bench:
             return exact(target, point)
 
         for draft in self._both(narrow):
-            draft = replace(draft, term=filled(draft.term, target, self._names[0], self._holes))
+            draft = draft.filled(target, self._names[0], self._holes)
             form = emit(draft.program, self._names, self._dtype, " ".join((self._name, *by)), free)
             values = (evaluate(draft.term, at, self._known[i]) for i, at in enumerate((self._narrow, self._wide)))
             way = self._way(form(*self._given), *values)

@@ -25,7 +25,7 @@ FLOAT = TensorOf()
 FIRST = {
     "x": FLOAT, "input": FLOAT, "weight": FLOAT, "query": FLOAT, "bias": FLOAT,
     "dim": -1, "axis": -1, "k": 2, "eps": 1e-6, "alpha": 0.5, "scale": 0.5, "n_iter": 50, "num_steps": 3,
-    "idx": TensorOf("index"), "labels": TensorOf("index"), "target": TensorOf("index"), "row_index": TensorOf("index"),
+    "idx": TensorOf("index"), "labels": TensorOf(), "target": TensorOf(), "row_index": TensorOf("index"),
     "mask": TensorOf("mask"), "attention_mask": TensorOf("mask"), "spikes": TensorOf("binary"),
     "training": True, "inplace": True, "use_bias": True, "keepdim": True, "causal": True,
     "stride": 1, "padding": 1, "reduction": "mean", "dtype": torch.float32, "shape": (3, 5), "fn": SMOOTH,

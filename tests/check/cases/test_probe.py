@@ -496,3 +496,19 @@ def test_a_formula_that_is_refused_is_not_tried_at_length():
     assert found.case is None
     assert found.trials <= 20
     assert "needs the value of a tensor" in found.reasons[0]
+
+
+class HalfOfAMeanSquare(Function):
+    @staticmethod
+    def forward(ctx, prediction, target):
+        ctx.save_for_backward(prediction, target)
+        return ((prediction - target) ** 2).sum() / 2
+
+    @staticmethod
+    def backward(ctx, g):
+        prediction, target = ctx.saved_tensors
+        return g * (prediction - target), g * (prediction - target)  # the second has the wrong sign
+
+
+def test_a_target_is_a_number_where_the_function_takes_one():
+    assert all(x.is_floating_point() for x in example(HalfOfAMeanSquare))

@@ -51,7 +51,7 @@ def errors(target, x, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("shape", [(), (3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(), pytest.param((3, 4), marks=pytest.mark.slow)], ids=str)
 def test_no_rule_accuses_a_right_ripple(shape, seed):
     assert errors(rippled(), normal(*shape, seed=seed), seed) == set()
 

@@ -118,6 +118,11 @@ def leaves_a_process(events, skip):
     subprocess.Popen(["sleep", f"1000.{os.getppid()}"])
 
 
+def runs_on_threads(events, skip):
+    torch.set_num_threads(2)
+    torch.ones(2**20).sin()
+
+
 def is_sound(events, skip):
     events.step("PB101", "a case", "")
 
@@ -244,6 +249,13 @@ def test_a_process_that_the_function_forked_has_no_say(outcome):
 def test_processes_that_the_function_started_end_with_it(outcome):
     assert outcome(leaves_a_process).result.status == "ok"
     assert not running(f"sleep 1000.{os.getpid()}")
+
+
+def test_a_function_may_set_the_number_of_threads_after_this_process_ran_on_several():
+    runs_on_threads(None, ())
+    torch.set_num_threads(1)
+    (outcome,) = run_subjects([subject(runs_on_threads)], Options(), lambda _: None, limits=LIMITS)
+    assert rules(outcome) == []
 
 
 def test_a_sound_function_is_ok(outcome):

@@ -25,8 +25,8 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
      r"|symmetric|signed|unsigned|verbose|debug|transposed?|normali[sz]ed?|ensure\w*|largest|sorted", (True, False)),
     (r"dims?|axis|axes", (-1, 0, 1, (0, 1), None)),
     (r"k|topk|top_k", (2, None, 0.5)),
-    (r"(idx|index|indices|ids?|labels?|targets?|y_true|tgt|batch|ptr|segment\w*|offsets?)|\w+_(idx|index|indices|ids?)",
-     (_INDEX, _FLOAT, 1)),
+    (r"(idx|index|indices|ids?|batch|ptr|segment\w*|offsets?)|\w+_(idx|index|indices|ids?)", (_INDEX, _FLOAT, 1)),
+    (r"labels?|targets?|y_true|tgt", (_FLOAT, _INDEX, 1)),  # what needs classes refuses floats
     (r"\w*mask\w*", (_MASK, _FLOAT, None)),
     (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),
     (r"(n_?|num_|max_?)?iter(s|ations?)?|\w+_iter(s|ations?)?", (50, 10, 3, 2)),  # few would not converge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ _OUR_FOLDER = str(Path(__file__).parent)
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _CHUNK = 65_536
 _MOST_CHUNKS = 16
+_OMP_PAUSE_SOFT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +199,20 @@ def _without_other_frames(printed: str) -> str:
 
 def _fork() -> int:
     """Fork without Python's warning that threads are lost: the child starts by doing without them."""
+    _end_openmp_threads()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def _end_openmp_threads() -> None:
+    """End the threads that OpenMP keeps for this one; it starts others when it needs them.
+
+    A forked process does not have them, and would wait for them for ever once a function sets a number of threads.
+    """
+    pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)  # of OpenMP 5
+    if pause is not None:
+        pause(_OMP_PAUSE_SOFT)
 
 
 def _flush() -> None:

@@ -159,7 +159,11 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
         return [] if _is_documented(got, trial) else [Wrong(context, f"{type(got).__name__}: {got}")]
     if trial.making == "ruled":  # its rule gives all outputs a derivative
         right = {label: x for label, x in right.items() if "requires grad" not in label}
-    return list(_differences(got, right, wide, context, strides=context == "backward()" and trial.making not in ("ruled", "chunked")))
+    return list(
+        _differences(
+            got, right, wide, context, strides=context == "backward()" and trial.making not in ("ruled", "chunked")
+        )
+    )
 
 
 def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:

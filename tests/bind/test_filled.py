@@ -39,7 +39,9 @@ def test_the_value_and_derivatives_at_a_hole_are_limits(name, dtype):
         limits = [math.factorial(n) * float(c) for n, c in enumerate(mpmath.taylor(exact, at, 4))]
     op = pullback.function(formula, backend="eager")
     for got, limit in zip(derivatives(op, leaf(at, dtype=dtype)), limits, strict=True):
-        torch.testing.assert_close(got, torch.tensor([limit], dtype=torch.float64).to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-15)
+        torch.testing.assert_close(
+            got, torch.tensor([limit], dtype=torch.float64).to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-15
+        )
 
 
 WITHOUT_RULES = [("sin(x)/x", dtype) for dtype in DTYPES] + [("(1 - cos x)/x²", dtype) for dtype in DTYPES[:2]]

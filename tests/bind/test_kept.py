@@ -183,3 +183,24 @@ def test_writes_in_place_raise_pytorchs_error(ops, case, which):
         given[which].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
+
+
+def test_bits_of_a_mask_are_read_where_a_hook_puts_them(ops):
+    """From 4096 numbers on a mask is kept as bits."""
+
+    def formula(x):
+        y = x.sin()
+        return torch.where(y > 0.3, x.exp(), y), y.amax(-1)
+
+    def spread(x):
+        return torch.stack([x] * 2, -1)[..., 0]
+
+    def gradient(f):
+        x = torch.linspace(-3, 3, 8192, dtype=torch.float64).view(64, 128).requires_grad_()
+        with saved_tensors_hooks(lambda x: x, spread):
+            out, largest = f(x)
+        return torch.autograd.grad(out.sum() + largest.sum(), x)[0]
+
+    op = pullback.function(formula, backend="native")
+    for _ in range(3):
+        torch.testing.assert_close(gradient(op), gradient(formula))

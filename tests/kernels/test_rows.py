@@ -188,3 +188,11 @@ def is_read_right(data):
     for ours, theirs in zip(run(*small), mixed(*(t.double() for t in small)), strict=True):
         assert ours.shape == theirs.shape
         assert float((ours.double() - theirs).abs().max()) <= 1e-6 * float(theirs.abs().max())
+
+
+def test_a_sum_of_zeros_is_in_no_region(native):
+    """The derivative of `floor` is zeros, which no kernel has in memory."""
+    x = torch.randn(64, 32, dtype=torch.float64).requires_grad_()
+    op = pullback.function(lambda x: x.log_softmax(-1).floor())
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert torch.equal(g, torch.zeros_like(x))

@@ -126,7 +126,7 @@ def _filled(formula: Function, holes: Sequence[Hole], away: float, order: int) -
 def _series(limits: Sequence[float], d: Tensor) -> Tensor:
     """Return the Taylor polynomial of some derivatives, by Horner's rule."""
     *lower, last = (value / factorial(n) for n, value in enumerate(limits))
-    series = torch.full_like(d, last)
+    series = d * last + lower.pop()
     for coefficient in reversed(lower):
         series = series * d + coefficient
     return series

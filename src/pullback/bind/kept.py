@@ -57,6 +57,7 @@ def _converted(name: str, x: Tensor, kind: Kind) -> Tensor:
         )
     if type(x) in (Tensor, torch.nn.Parameter):  # else PyTorch's ops read it, as they do in a transform
         x = in_layout(x, (), is_any=True)
+        x = x.contiguous() if x.dim() == 1 else x  # it may hold a mask's bits, whose strides kernels do not look at
         if is_short(x):
             raise DerivativeError(
                 f"{name} keeps a tensor of shape {tuple(shape)} for its backward whose storage has been resized to "

@@ -75,7 +75,7 @@ class RowRegion:
 
 def is_reduction(node: fx.Node) -> bool:
     """Whether a node reduces over the last dimension what kernels can read."""
-    if node.target not in _REDUCTIONS or node.kwargs:
+    if node.target not in _REDUCTIONS or node.kwargs or ops.constant_of(node.all_input_nodes[0]) is not None:
         return False
     args: Any = node.args
     source, result = value_of(args[0]), value_of(node)

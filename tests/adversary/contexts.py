@@ -58,7 +58,7 @@ def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float32).bfloat16().to(out.dtype)
 
     shape = out.shape
-    if layout == "transposed":
+    if layout == "transposed" and shape:
         return numbers(*reversed(shape)).permute(*reversed(range(len(shape))))
     if layout == "expanded":
         return numbers(*[1 if i % 2 == 0 else n for i, n in enumerate(shape)]).expand(shape)
@@ -102,59 +102,69 @@ def backward(side: Side, g: str = "dense") -> Observed:
 
 
 def sizes(side: Side, *others: dict[str, int]) -> Observed:
-    """Calls of one op with other sizes, as many as it takes until plans with symbols are made."""
+    """Calls of one op with other sizes, as many as it takes until plans with symbols are made, then other layouts."""
     seen: Observed = {}
     for i, other in enumerate(others):
-        try:
-            inputs = side.inputs(other)
-            outs = Side.call(side, inputs)
-            found = _outputs(outs) | _gradients(outs, leaves_of(inputs))
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            found = {"error": error}
-        seen |= {
-            f"{label} ({', '.join(f'{k}={v}' for k, v in other.items())}, call {i})": x for label, x in found.items()
-        }
+        at = ", ".join(f"{k}={v}" for k, v in other.items())
+        seen |= _labelled(_called(side, side.inputs(other)), f"{at}, call {i}")
+    for change in (_turned, _gapped, _fixed):
+        seen |= _labelled(_called(side, _changed(side.inputs(others[0]), change)), change.__name__)
+    return seen
+
+
+def numbers(side: Side, *others: complex) -> Observed:
+    """Calls of one op with other numbers beside its tensors, some of which are equal and not the same."""
+    seen: Observed = {}
+    for i, other in enumerate(others):
+        inputs = {name: x if isinstance(x, Tensor) else other for name, x in side.inputs().items()}
+        seen |= _labelled(_called(side, inputs), f"{other!r}, call {i}")
     return seen
 
 
 def layouts(side: Side) -> Observed:
     """Calls of one op with other strides, other subsets of leaves, and again with the first."""
     seen: Observed = {}
-
-    def turned(x: Any) -> Any:
-        if not isinstance(x, Tensor) or x.dim() < 2:
-            return x
-        return (
-            x.detach()
-            .transpose(0, -1)
-            .clone(memory_format=torch.contiguous_format)
-            .transpose(0, -1)
-            .requires_grad_(x.requires_grad)
-        )
-
-    def gapped(x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.dim():
-            return x
-        return torch.stack([x.detach()] * 2, -1)[..., 0].requires_grad_(x.requires_grad)
-
-    def dense(x: Any) -> Any:
-        return (
-            x.detach().clone(memory_format=torch.contiguous_format).requires_grad_(x.requires_grad)
-            if isinstance(x, Tensor)
-            else x
-        )
-
-    def fixed(x: Any) -> Any:
-        return x.detach() if isinstance(x, Tensor) else x
-
-    for i, change in enumerate((dense, turned, gapped, fixed, dense)):
-        inputs = side.inputs()
-        for name in list(inputs)[: 1 if change is fixed else None]:
-            inputs[name] = change(inputs[name])
-        outs = side.call(inputs)
-        found = _outputs(outs) | _gradients(outs, leaves_of(inputs))
-        seen |= {f"{label} ({change.__name__}, call {i})": x for label, x in found.items()}
+    for i, change in enumerate((_fixed, _dense, _turned, _gapped, _fixed, _dense)):
+        seen |= _labelled(_called(side, _changed(side.inputs(), change)), f"{change.__name__}, call {i}")
     return seen
+
+
+def _called(side: Side, inputs: dict[str, Any]) -> Observed:
+    """Return what a call and its backward give, or the error that PyTorch or the op raises for such inputs."""
+    try:
+        outs = side.call(inputs)
+        return _outputs(outs) | _gradients(outs, leaves_of(inputs))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        return {"error": error}
+
+
+def _labelled(seen: Observed, call: str) -> Observed:
+    return {f"{label} ({call})": x for label, x in seen.items()}
+
+
+def _changed(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return inputs with each tensor changed; only the first, where some leaves are to be none."""
+    some = list(inputs)[: 1 if change is _fixed else None]
+    return {name: change(x) if name in some and isinstance(x, Tensor) else x for name, x in inputs.items()}
+
+
+def _turned(x: Tensor) -> Tensor:
+    if x.dim() < 2:
+        return x
+    turned = x.detach().transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
+    return turned.requires_grad_(x.requires_grad)
+
+
+def _gapped(x: Tensor) -> Tensor:
+    return torch.stack([x.detach()] * 2, -1)[..., 0].requires_grad_(x.requires_grad) if x.dim() else x
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x.detach().clone(memory_format=torch.contiguous_format).requires_grad_(x.requires_grad)
+
+
+def _fixed(x: Tensor) -> Tensor:
+    return x.detach()
 
 
 def subset(side: Side, *names: str) -> Observed:

@@ -3,7 +3,7 @@
 import re
 import string
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +16,12 @@ from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS
 from tests.adversary.program import PACKINGS, Program
 
 SIZES = (4, 5, 3, 2, 1, 7, 16, 8, 33, 17, 64, 15, 31, 9, 0, 13, 65, 127, 128, 129, 257, 300, 1023, 4097, 65537)
+ROWS = (64, 65, 127, 100, 257, 67, 1023)
+COLUMNS = (17, 16, 31, 33, 32, 18, 65, 15, 129, 300)
+"""Many rows of a few vectors each, and of what is left over: kernels go through these by rows, and add them up."""
 LINES = 8
+FEW_LINES = (2, 3, 1, 4)
+"""Of a small program: what one line gets wrong is not covered by the rounding of others."""
 MOST = 1 << 17
 """Numbers in a tensor."""
 _LARGEST = 1e4
@@ -52,9 +57,9 @@ class Draw:
         return Draw(bytes(next(self._data, 0) for _ in range(n)))
 
 
-def _tensor(draw: Draw, shape: list[str], dtype: str, kind: str) -> str:
+def _tensor(draw: Draw, shape: list[str], dtype: str, kind: str, is_small: bool) -> str:
     """Return an expression for a tensor of a shape, in some layout."""
-    layouts = ["dense"] * 4
+    layouts = ["dense"] * (16 if is_small else 4)
     if shape:
         layouts += ["sliced", "offset", "expanded"]
     if len(shape) > 1:
@@ -96,6 +101,7 @@ def _numbers(shape: list[str], dtype: str, kind: str) -> str:
         "normal": f"torch.randn({s})",
         "halves": f"(torch.randint(-4, 5, {s}) / 2)",
         "positive": f"(torch.rand({s}) + 0.5)",
+        "negative": f"(-torch.rand({s}) - 0.5)",
         "large": f"(torch.randn({s}) * 30)",
         "small": f"(torch.randn({s}) * 1e-3)",
         "special": f"(torch.randint(-2, 3, {s}) / torch.randint(0, 4, {s}))",  # infinities, NaN and zeros among them
@@ -105,41 +111,56 @@ def _numbers(shape: list[str], dtype: str, kind: str) -> str:
     return made if dtype == "float32" else f"{made}.to(torch.{dtype})"
 
 
-def _shapes(draw: Draw) -> tuple[dict[str, int], list[str]]:
+def _shapes(draw: Draw, is_small: bool) -> tuple[dict[str, int], list[str]]:
     """Return sizes, and the shape of the largest input in terms of them."""
-    rank = draw.of((2, 2, 1, 3, 2, 1, 4, 0))
+    rank = draw.of((2, 3, 2, 2, 3, 1) if is_small else (2, 2, 1, 3, 2, 1, 4, 0))
     names = list("nmkl"[:rank])
+    choices = [SIZES] * rank
+    if rank > 1 and draw.number(4 if is_small else 2):
+        choices = [ROWS, *[SIZES[:8]] * (rank - 2), COLUMNS]
     sizes: dict[str, int] = {}
     room = MOST
-    for name in names:
-        sizes[name] = draw.of([size for size in SIZES if size <= room])
+    for name, some in zip(names, choices, strict=True):
+        sizes[name] = draw.of([size for size in some if size <= room] or [1])
         room //= max(sizes[name], 1)
     return sizes, names
 
 
-def _inputs(draw: Draw, names: list[str]) -> dict[str, str]:
+def _inputs(draw: Draw, names: list[str], is_small: bool) -> dict[str, str]:
     """Return inputs that broadcast against one another; the first is as large as they get."""
-    main = draw.of(("float32", "float32", "float32", "bfloat16", "float64", "float16", "complex64"))
+    mains = ["float32", "float32", "bfloat16", "float64", "float16", "bfloat16", "float64"]
+    main = draw.of(mains if is_small else ["float32", *mains, "complex64"])
     inputs: dict[str, str] = {}
     whole = draw
     for i in range(1 + whole.number(4)):
         draw = whole.part(12)
-        shape = list(names)
-        if i:
-            shape = [name if draw.number(2) else "1" for name in names] if draw.number(2) else shape
-            shape = shape[draw.number(len(shape) + 1) :] if draw.rarely(3) else shape
+        shape = _broadcast(draw, names) if i else list(names)
         dtype = main
         if i:
             others = ("float32", "bfloat16", "float64", "float16", "int32", "uint8")
             dtype = draw.of((main, main, main, "bool", "int64", draw.of(others)))
-        kind = "special" if draw.rarely(16) else draw.of(("normal", "normal", "halves", "positive", "large", "small"))
+        kind = draw.of(("normal", "normal", "halves", "positive", "halves", "negative", "large", "small"))
+        kind = "special" if draw.rarely(12) else kind
         if dtype == "bool":
             kind = draw.of(("0.5", "1", "0"))
-        made = _tensor(draw, shape, dtype, kind)
+        made = _tensor(draw, shape, dtype, kind, is_small)
         if dtype.startswith(("float", "bfloat", "complex")) and (not i or not draw.rarely(3)):
             made += ".requires_grad_()"
         inputs["abcd"[i]] = made
+    if whole.rarely(4):
+        inputs["s"] = whole.of(NUMBERS)
     return inputs
+
+
+def _broadcast(draw: Draw, names: list[str]) -> list[str]:
+    """Return a shape that broadcasts to another."""
+    how = draw.of(("whole", "of rows", "of columns", "any"))
+    if how == "of rows":
+        return [*names[:-1], "1"] if names else []
+    if how == "of columns":
+        return names[-1:] if draw.number(2) else [*["1"] * (len(names) - 1), *names[-1:]]
+    shape = [name if draw.number(2) else "1" for name in names] if how == "any" else list(names)
+    return shape[draw.number(len(shape) + 1) :] if draw.rarely(4) else shape
 
 
 class _Formula:
@@ -147,18 +168,25 @@ class _Formula:
 
     draw: Draw
 
-    def __init__(self, inputs: dict[str, Any], is_random: bool) -> None:
+    def __init__(self, inputs: dict[str, Any], is_random: bool, is_small: bool) -> None:
         self.space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **inputs}
         self.names = [name for name, x in inputs.items() if isinstance(x, Tensor)]
         self.owned: list[str] = []
         self.used: set[str] = set()
         self.lines: list[str] = []
-        self.families = [*COMMON, *COMMON, *(name for name in FAMILIES if is_random or name != "random")]
+        others = [name for name in FAMILIES if is_random or name != "random"]
+        self.families = list(COMMON) if is_small else [*COMMON, *COMMON, *others]
+        self.skips = 0 if is_small else 3
+
+    @property
+    def made(self) -> list[str]:
+        """Names of the values that it made, the last one first."""
+        return [line.split(" ")[0] for line in reversed(self.lines) if line.split(" ")[0] in self.names]
 
     def add(self, draw: Draw) -> None:
         """Draw a line that PyTorch accepts, or none."""
         self.draw = draw
-        if draw.number(8) < 3:
+        if draw.number(8) < self.skips:
             return
         for _ in range(_TRIES):
             family = self.draw.of(self.families)
@@ -197,26 +225,30 @@ class _Formula:
         first: Tensor | None = None
         for name in dict.fromkeys(re.findall(r"{(\w+)}", template)):
             if name[0] in "frximo":
-                chosen = self._value(name[0])
+                chosen = self._value(name[0], given.values())
                 if chosen is None:
                     return None
                 given[name] = chosen
                 first = self.space[chosen] if first is None and chosen in self.space else first
             elif name == "s":
-                given[name] = self.draw.of(NUMBERS)
+                number = self.draw.of(NUMBERS)
+                given[name] = "s" if "s" in self.space and self.draw.number(2) else number
             elif name == "K":
                 given[name] = self.draw.of(("False", "True"))
             else:
                 rank = 1 if first is None else max(first.dim(), 1)
                 dims = [d for d in range(rank) if self.draw.number(2)] or [self.draw.number(rank)]
                 if name == "d":
-                    given[name] = str(self.draw.number(rank) - (rank if self.draw.number(2) else 0))
+                    anywhere = self.draw.number(rank) - (rank if self.draw.number(2) else 0)
+                    given[name] = str(self.draw.of((-1, anywhere, -1, 0)))
                 else:
                     given[name] = str(tuple(dims))
         return template.format(**given)
 
-    def _value(self, kind: str) -> str | None:
+    def _value(self, kind: str, taken: Collection[str] = ()) -> str | None:
+        """Return a value of a kind, and one that is not taken yet if there is one."""
         names = [name for name in reversed(self.names) if _is(self.space[name], kind)]
+        names = [name for name in names if name not in taken] or names
         if kind == "o":
             names = [name for name in names if name in self.owned]
         if kind == "m" and (not names or self.draw.rarely(4)):
@@ -228,7 +260,7 @@ class _Formula:
         if not names:
             return None
         fresh = [name for name in names if name not in self.used]
-        chosen = self.draw.of(fresh if fresh and self.draw.number(3) else names)
+        chosen = names[0] if self.draw.number(2) else self.draw.of(fresh if fresh and self.draw.number(3) else names)
         self.used.add(chosen)
         return chosen
 
@@ -250,20 +282,28 @@ def _is_tame(x: Tensor) -> bool:
     return bool(x.detach().abs().nan_to_num(0, 0).max() < _LARGEST) and bool(x.isfinite().float().mean() > 0.5)
 
 
-def _returned(draw: Draw, formula: _Formula) -> str:
+def _returned(draw: Draw, formula: _Formula, is_loss: bool) -> str:
     live = [name for name in reversed(formula.names) if formula.space[name].requires_grad]
     live = [name for name in live if name not in formula.used] or live
     assume(live)
-    outputs = [live[0]]
-    for _ in range(draw.of((0, 0, 1, 2))):
-        other = draw.of(list(reversed(formula.names)))
-        if other not in outputs:
-            outputs.append(other)
+    if is_loss:
+        return draw.of(("return {0}.sum()", "return {0}.mean()", "return ({0} * {0}).mean().sqrt()")).format(live[0])
+    others = [draw.of(list(reversed(formula.names))) for _ in range(draw.of((0, 0, 1, 2)))]
+    outputs = list(dict.fromkeys([live[0], *(formula.made if draw.rarely(3) else others)]))
     if len(outputs) == 1:
         return draw.of(("return {0}", "return {0}", "return [{0}]", "return {{'p': {0}}}")).format(*outputs)
     listed = ", ".join(outputs)
     rest = ", ".join(outputs[1:])
     return draw.of((f"return {listed}", f"return [{listed}]", f"return {{'p': {outputs[0]}, 'q': [{rest}]}}"))
+
+
+def _other_sizes(draw: Draw, sizes: dict[str, int]) -> list[dict[str, int]]:
+    """Return other sizes: of one kind, as many as plans with symbols are made for, and two of any."""
+    varying = [name for name in sizes if draw.number(2)] or list(sizes)
+    alike = draw.of(((4, 5, 3, 2, 7, 9, 13), (33, 17, 64, 16, 31, 65, 18, 67)))
+    every = [size for size in SIZES if size < 70]
+    fixed = {name: min(size, 33) for name, size in sizes.items()}
+    return [fixed | {name: draw.of(alike if i < 9 else every) for name in varying} for i in range(11)]
 
 
 COTANGENTS = ("transposed", "expanded", "one", "sliced", "negated", "conjugated", "zero")
@@ -285,26 +325,28 @@ PLAIN = (
 )
 
 
-def _context(draw: Draw, sizes: dict[str, int], leaves: list[str]) -> str:
+def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool) -> str:
+    leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(10)
-    if kind < 5:
+    if kind < 5 and not is_small:
         return draw.of(PLAIN)
-    if kind == 5:
+    if kind < 3:
+        return "backward()"
+    if kind < 6:
         context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))
         return context.format(draw.of(COTANGENTS))
     if kind == 6 and sizes:
-        others = []
-        for _ in range(10):
-            others.append(sizes | {name: draw.of([s for s in SIZES if s < 70]) for name in sizes if draw.number(2)})
-        return f"sizes({', '.join(map(str, others))})"
+        return f"sizes({', '.join(map(str, _other_sizes(draw, sizes)))})"
     if kind == 7:
         return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'recast', 'strided'))!r})"
     if kind == 8:
         return f"subset({draw.of(leaves)!r})"
+    if "s" in inputs:
+        return f"numbers({', '.join(draw.of(NUMBERS) for _ in range(4))})"
     return "backward()"
 
 
-BYTES = 8 + 4 * 12 + LINES * 24 + 20 + 3 * 32
+BYTES = 8 + 4 * 12 + LINES * 24 + 24 + 3 * 64
 
 
 def trials(backend: str = "native") -> st.SearchStrategy[Trial]:
@@ -313,10 +355,12 @@ def trials(backend: str = "native") -> st.SearchStrategy[Trial]:
 
 
 def _trial(draw: Draw, backend: str) -> Trial:
-    sizes, names = _shapes(draw.part(8))
-    inputs = _inputs(draw, names)
+    is_small = draw.number(3) > 0
+    sizes, names = _shapes(draw.part(8), is_small)
+    inputs = _inputs(draw, names, is_small)
     text = "\n".join(f"{name} = {made}" for name, made in inputs.items())
     program = Program(text, "", sizes, seed=draw.number(100))
+    making = draw.of(["derived"] * (12 if is_small else 6) + list(MAKINGS))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -324,17 +368,27 @@ def _trial(draw: Draw, backend: str) -> Trial:
         except RuntimeError:
             assume(False)
         torch.manual_seed(program.seed)
-        formula = _Formula(given, draw.rarely(8))
-        for _ in range(LINES):
+        formula = _Formula(given, draw.rarely(8), is_small)
+        for _ in range(draw.of(FEW_LINES) if is_small else LINES):
             formula.add(draw.part(24))
-        text = "\n".join([*formula.lines, _returned(draw, formula)])
+        text = "\n".join([*formula.lines, _returned(draw, formula, is_loss=making == "chunked")])
     packing = draw.of(["arguments"] * 6 + list(PACKINGS))
-    making = draw.of(["derived"] * 6 + list(MAKINGS))
     if making == "ruled":
         packing = "arguments"
-        if re.search("rand|dropout|bernoulli|rrelu", text):
+        if _RANDOM.search(text):
             making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
     program = Program(program.inputs, text, sizes, packing, program.seed)
-    leaves = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
-    contexts = [_context(draw.part(32), sizes, leaves) for _ in range(1 + draw.number(3))]
-    return Trial(program, "; ".join(dict.fromkeys(contexts)), backend, making)
+    contexts = [_context(draw.part(64), sizes, given, is_small) for _ in range(1 + draw.number(3))]
+    contexts = [context for context in dict.fromkeys(contexts) if _has_one_answer(context, program)]
+    return Trial(program, "; ".join(contexts or ["backward()"]), backend, making)
+
+
+_RANDOM = re.compile("rand|dropout|bernoulli|rrelu")
+
+
+def _has_one_answer(context: str, program: Program) -> bool:
+    """Whether PyTorch's answer is the only one: threads share a generator, and a tensor of zeros without memory times
+    an infinity is 0 where any other is NaN."""
+    if context.startswith("threads"):
+        return not _RANDOM.search(program.formula)
+    return "zero" not in context or "/ torch.randint" not in program.inputs

@@ -122,12 +122,17 @@ FAULTS = [
     Fault(
         "a stale plan: the order of dimensions", "bind/sizes.py", "(next(each), x.dtype", "(len(next(each)), x.dtype"
     ),
-    Fault("a rounding left out", "graph/joint.py", "    round_before_choices(graph, outputs)\n", ""),
+    Fault(
+        "a rounding left out",
+        "kernels/writer.py",
+        "return through(node, text) if self._exact or is_rounded(node) else text",
+        "return through(node, text) if self._exact else text",
+    ),
     Fault(
         "what is decided by is computed again",
-        "graph/joint.py",
-        "read = [(a, decides(node, a)) for",
-        "read = [(a, False) for",
+        "graph/saving.py",
+        "(exactly or decides(node, a)) and not certain(a)",
+        "exactly and not certain(a)",
     ),
     Fault(
         "a tensor that the backward is given is not checked",

@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 HANG = 240
 """Seconds for one trial, shrinking not included."""
+TRIALS = 150
+"""Of a batch."""
 
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, g++": ("native", {"CXX": "g++"}),
@@ -107,8 +109,7 @@ def run(
     variants: list[str],
     sanitize: bool = False,
     shrink: bool = True,
-    trials: int = 150,
-) -> Iterator[str]:
+) -> Generator[str, None, None]:
     """Run batches; yield what they find, and lines on how it goes."""
     root = Path(tempfile.mkdtemp(prefix="adversary-"))
     end = time.monotonic() + 60 * minutes
@@ -120,7 +121,7 @@ def run(
             while len(running) < jobs and time.monotonic() < end:
                 turn = next(turns)
                 variant = variants[turn % len(variants)]
-                running.append(start(variant, seed + turn, trials, root, sanitize, shrink))
+                running.append(start(variant, seed + turn, TRIALS, root, sanitize, shrink))
             time.sleep(0.5)
             for batch in list(running):
                 if batch.process.poll() is None:

@@ -5,48 +5,79 @@ that is right in the library as it is.
 """
 
 import argparse
+import contextlib
 import math
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pullback
 from tests.adversary.faults import FAULTS, Fault
-from tests.adversary.fuzz import run
+from tests.adversary.fuzz import HANG, run
 
+TURNS = ["native, g++", "native, g++", "eager"]
+"""Kernels of our own are where most can go wrong."""
 PACKAGE = Path(pullback.__file__).parent
 WANTED = math.ceil(0.9 * len(FAULTS))
 
 
-def finds(fault: Fault, minutes: float, jobs: int, seed: int) -> float | None:
-    """Return after how many seconds a fault is found; `None` if it is not."""
+@dataclass(frozen=True)
+class Found:
+    """What it took to find a fault: seconds, and seconds of processor time, compilers included."""
+
+    seconds: float
+    processor: float
+
+    def __str__(self) -> str:
+        """Return a line for it."""
+        return f"{self.seconds:.0f} s, {self.processor:.0f} s of processor time"
+
+
+def finds(fault: Fault, minutes: float, jobs: int, seed: int) -> Found | None:
+    """Return what it takes to find a fault; `None` if it is not found."""
     with tempfile.TemporaryDirectory(prefix="fault-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "pullback", ignore=shutil.ignore_patterns("__pycache__"))
         fault.put_into(Path(folder) / "pullback")
-        began, before = time.monotonic(), os.environ.get("PYTHONPATH")
+        began, before, path = time.monotonic(), _processor_time(), os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{folder}:{Path.cwd()}"
         try:
-            for line in run(minutes, seed, jobs, ["native, g++", "eager"], shrink=False, trials=40):
-                if line.startswith("FOUND") and is_right_without(line):
-                    return time.monotonic() - began
+            with contextlib.closing(run(minutes, seed, jobs, TURNS, shrink=False)) as lines:
+                is_found = any(line.startswith("FOUND") and is_right_without(line) for line in lines)
         finally:
-            os.environ["PYTHONPATH"] = before or str(PACKAGE.parent)
-    return None
+            os.environ["PYTHONPATH"] = path or str(PACKAGE.parent)
+    return Found(time.monotonic() - began, _processor_time() - before) if is_found else None
+
+
+def _processor_time() -> float:
+    """Return seconds that processes took which have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def is_right_without(found: str) -> bool:
     """Whether the program of a finding passes in the library as it is."""
     program = found[found.rindex("from tests.adversary.agree") :]
     environment = {**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{Path.cwd()}"}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode == 0
+    command = [sys.executable, "-c", program]
+    try:
+        is_right = subprocess.run(command, env=environment, capture_output=True, timeout=HANG).returncode == 0
+    except subprocess.TimeoutExpired:
+        is_right = False
+    if not is_right:
+        print(f"without the fault as well: {found}", file=sys.stderr, flush=True)
+    return is_right
 
 
 def main() -> None:
     """Print which faults are found, and end with 1 if they are too few."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -56,9 +87,9 @@ def main() -> None:
     chosen = [fault for fault in FAULTS if options.only in fault.name]
     found = 0
     for i, fault in enumerate(chosen):
-        seconds = finds(fault, options.minutes, options.jobs, options.seed + 10**6 * i)
-        found += seconds is not None
-        print(f"{fault.name}: {'not found' if seconds is None else f'{seconds:.0f} s'}", flush=True)
+        effort = finds(fault, options.minutes, options.jobs, options.seed + 10**6 * i)
+        found += effort is not None
+        print(f"{fault.name}: {effort or 'not found'}", flush=True)
     print(f"{found} of {len(chosen)} found (floor {WANTED} of {len(FAULTS)})")
     sys.exit(found < WANTED and len(chosen) == len(FAULTS))
 

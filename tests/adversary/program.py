@@ -20,6 +20,7 @@ PACKINGS = {
     "list": ("xs", "{names}, = xs"),
     "dict": ("xs", "{names}, = xs.values()"),
     "keywords": ("*, {names}", ""),
+    "numbers by keyword": ("{names}", ""),
 }
 """How a formula takes its inputs: its parameters, and its first line."""
 
@@ -78,6 +79,9 @@ class Program:
             return function(*inputs.values())
         if self.packing == "keywords":
             return function(**inputs)
+        if self.packing == "numbers by keyword":
+            tensors = [x for x in inputs.values() if isinstance(x, torch.Tensor)]
+            return function(*tensors, **{name: x for name, x in inputs.items() if not isinstance(x, torch.Tensor)})
         return function(list(inputs.values()) if self.packing == "list" else inputs)
 
 

@@ -77,6 +77,42 @@ def test_other_roundings_are_not_wrong(made):
     judged("a = torch.randn(n, m).bfloat16().requires_grad_()", "return (a * a + a).amax(-1)")
 
 
+BY_AN_ULP = "a = torch.randn(n, m).to({}).requires_grad_()", "return torch.where(a > 0, a, 0.0), a.exp()"
+
+
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
+def test_numbers_of_16_bits_that_nothing_rounds_are_exact(made, dtype):
+    made(lambda f, a: f(a))
+    judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+    made(lambda f, a: (_next(f(a)[0]), f(a)[1]))
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+
+
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"])
+def test_an_ulp_is_not_wrong_where_something_is_rounded(made, dtype):
+    made(lambda f, a: (f(a)[0], _next(f(a)[1])))
+    judged(BY_AN_ULP[0].format(dtype), BY_AN_ULP[1])
+
+
+def test_which_of_infinities_and_nan_rounding_leads_to_is_chance(made):
+    """In 16 bits the denominator is 0."""
+    made(lambda f, a: torch.where(f(a).isfinite(), f(a), -torch.inf))
+    judged(A.replace(")", ").bfloat16()", 1), "b = (a * 0 + 1.001) - 1\nreturn b / b")
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(A, "b = (a * 0 + 1) - 1\nreturn b / b")
+
+
+def test_slopes_round_in_each_of_their_steps(made):
+    """Near the zero of a slope another order of its steps has another error, of some ulps of its terms."""
+    made(lambda f, a: 0.5 * a * (1 + torch.tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))))
+    judged("a = (torch.rand(4000) * 1e-3 - 0.7529).requires_grad_()", "return F.gelu(a, approximate='tanh')")
+
+
+def _next(x):
+    return x + (torch.nextafter(x.detach(), torch.full_like(x, torch.inf)) - x.detach())
+
+
 def test_what_float64_loses_is_not_held_against_an_op(made):
     """The slope of tanh at 20.6 is 5e-18; PyTorch's is 0, also in float64."""
     made(lambda f, a: _tanh(a))

@@ -8,12 +8,7 @@ TRIALS = {"eager": 10, "native": 4}
 """Kernels of our own are compiled first."""
 
 
-LONG = {3}
-"""Seeds whose programs have derivatives of many terms."""
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed in LONG)) for seed in range(8)]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("backend", TRIALS)
 def test_random_programs(backend, seed, native, tmp_path):
     passed = batch(backend, seed, TRIALS[backend], tmp_path, shrink=False)

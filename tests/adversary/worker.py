@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.adversary.agree import Trial, wrongs
 from tests.adversary.drawn import trials
 from tests.adversary.judge import Wrong
+from tests.adversary.known import is_known
 
 SHRINKING = 60
 """Seconds."""
@@ -37,6 +38,8 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
         wrong = seen[str(trial)]
         counts["ran"] += 1
         counts["refused by PyTorch"] += wrong is None
+        (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")
+        assume(not (wrong and is_known(trial, wrong)))
         if wrong:
             failed.append(time.monotonic())
             worst.append(trial)
@@ -44,7 +47,12 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
 
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
     options = settings(
-        max_examples=n, database=None, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+        max_examples=n,
+        database=None,
+        deadline=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
     )
     try:
         options(seed(number)(given(trials(backend))(run)))()
@@ -52,8 +60,6 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
         least = shortened(worst[-1], folder) if shrink else worst[-1]
         (folder / "found").write_text("\n".join([*map(str, wrongs(least) or [error]), "", str(least)]))
         return False
-    finally:
-        (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")
     return True
 
 

@@ -181,7 +181,10 @@ def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
 def _is_documented(error: Exception, trial: Trial) -> bool:
     """Whether an error is one that docs/make.md and docs/composition.md announce."""
     if trial.making == "ruled":
-        return isinstance(error, DerivativeError) or "is a view and is being modified inplace" in str(error)
+        of_pytorch = ("is a view and is being modified inplace", "has been modified by an inplace operation")
+        return isinstance(error, DerivativeError) or any(
+            text in str(error) for text in of_pytorch
+        )  # it keeps its result
     if trial.making == "chunked":
         return isinstance(error, FormulaError)
     return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula

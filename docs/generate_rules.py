@@ -41,7 +41,7 @@ One property each. An id never changes and is never used again; the name is what
 A *static* rule reads the source, a *runtime* rule runs the function; a rule that is both tells from the source
 what shows there, also where the function cannot be run. Rules of the *runner* tell how the audit itself, or
 the process that it ran in, ended. How severe a finding is, and why, is in
-[the guide](../check.md#verdicts-and-severities).
+[the page on the audit](../check.md#verdicts-and-severities).
 """
 
 

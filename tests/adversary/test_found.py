@@ -41,3 +41,19 @@ def test_a_choice_by_an_extreme_beside_a_function_for_many_sizes(native):
         "sizes({'n': 65}, {'n': 3}, {'n': 17}, {'n': 13}, {'n': 4}, {'n': 33}, {'n': 16}, {'n': 67}, {'n': 7})",
         sizes={"n": 65},
     )
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_an_unpack_hook_that_returns_a_wider_complex_dtype(backend, native):
+    inputs = "a = torch.complex(torch.rand(9, 3), torch.rand(9, 3)).requires_grad_()"
+    agree(inputs, "return (a * a).norm()", "packed('wider')", backend=backend)
+
+
+def test_bits_of_a_mask_that_a_hook_puts_elsewhere(native):
+    inputs = "a = torch.randn(300, 5).half().requires_grad_()"
+    agree(inputs, "b = F.embedding(a.to(torch.int64).abs() % 2, a)\nreturn b.min() - b", "packed('strided')")
+
+
+def test_a_gradient_in_the_dtype_of_another(native):
+    inputs = "a = torch.randn(800).bfloat16()\nb = torch.randn(800).half().requires_grad_()"
+    agree(inputs, "return F.smooth_l1_loss(b, a, reduction='none').asinh()")

@@ -48,7 +48,8 @@ def as_kept(name: str, tensors: Sequence[Tensor], kinds: list[Kind | None]) -> S
 
 def _converted(name: str, x: Tensor, kind: Kind) -> Tensor:
     shape, dtype, device, *_ = kind
-    same_numbers = x.dtype == dtype or (x.is_floating_point() and dtype.is_floating_point)
+    both_float = x.is_floating_point() and dtype.is_floating_point
+    same_numbers = x.dtype == dtype or both_float or (x.is_complex() and dtype.is_complex)
     if x.shape != shape or x.device != device or not same_numbers:
         raise DerivativeError(
             f"{name} keeps a tensor of shape {tuple(shape)}, {dtype} on {device} for its backward, and was given shape "

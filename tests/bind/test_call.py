@@ -165,3 +165,29 @@ def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off():
         for _ in range(2):
             for y in (x, torch.nn.Parameter(x)):
                 assert torch.equal(op(y), formula(y))
+
+
+def test_a_list_of_the_users_gets_no_tensor_without_values():
+    seen = []
+
+    @pullback.function
+    def logged(x):
+        seen.append(x.sum())
+        return x * 2
+
+    for i in range(3):
+        logged(torch.ones(2, requires_grad=True))
+        assert [s.item() for s in seen] == [2.0] * (i + 1)
+
+
+def test_a_list_of_the_formulas_own_is_part_of_its_graph():
+    @pullback.function
+    def powers(x):
+        made = [x]
+        for _ in range(2):
+            made.append(made[-1] * x)
+        return sum(made)
+
+    x = torch.ones(2, requires_grad=True)
+    powers(x)
+    assert "as graphs" in powers.explain(x)

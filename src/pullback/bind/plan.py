@@ -153,8 +153,9 @@ def _make_plan(
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
-    if reads.acts or any(isinstance(leaf, Iterator) for leaf in call.leaves):
-        return Plan(None, call.obstacle or reads.obstacle)  # run without values first, it would do twice what it does
+    known = call.obstacle or reads.obstacle
+    if known and (reads.acts or any(isinstance(leaf, Iterator) for leaf in call.leaves)):
+        return Plan(None, known)  # run without values first, it would do twice what it does
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)

@@ -41,6 +41,10 @@ _OF_TENSORS = frozenset(
 """PyTorch's functions that sound like settings and are not, or are watched."""
 _SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", "device_count"})
 """Its settings and states that do not sound so."""
+_CHANGING = frozenset(
+    "append appendleft extend insert add update setdefault pop popitem popleft remove discard clear write put".split()
+)
+"""Methods of containers, files and queues that change them."""
 _MISSING = object()
 
 
@@ -55,7 +59,8 @@ class Reads:
         dtype: the default dtype: ops on integers depend on it.
         n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
-        acts: whether one of the functions assigns to what lives outside of it.
+        acts: whether one of the functions assigns to what lives outside of it, or calls a method that changes an object,
+            which may be one of its own.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -149,6 +154,7 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 
 def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
+    reads.acts = reads.acts or not _CHANGING.isdisjoint(function.__code__.co_names)
     for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):

@@ -142,3 +142,15 @@ def test_an_output_of_an_op_with_a_jvp_that_is_not_used_has_no_cotangent():
     gx, gy = gradients(lambda x, y: op(x + 4, y)[:2], x, y)
     torch.testing.assert_close(gx, 1 / (2 * torch.sqrt(x.detach() + 4)) + y.detach() ** 2)
     assert gy.tolist() == [4, 8]
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("by", ["vjp", "jvp"])
+def test_nothing_requires_grad(by, count):
+    """Dynamo calls the forward without `ctx` where it has as many parameters as arguments."""
+    op = pullback.function(lambda *xs: sum(xs) * 2)
+    if by == "vjp":
+        op.vjp(lambda g, out, *xs: tuple([g] * len(xs)), linear=True)
+    else:
+        op.jvp(lambda ts, out, *xs: sum(t for t in ts if t is not None), linear=True)
+    assert torch.equal(compiled(lambda *xs: op(*xs))(*[X] * count), 2 * count * X)

@@ -9,6 +9,7 @@ of an op with a jvp is of a Function of its own, whose backward runs only if the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def _by_vjp(rule: Rule) -> Callable[..., Any]:
             _check(name, parameters, result, args)
             return result
 
-    return Compilable.apply
+    return _with_ctx(Compilable).apply
 
 
 def _by_jvp(rule: Rule) -> Callable[..., Any]:
@@ -118,6 +119,8 @@ def _by_jvp(rule: Rule) -> Callable[..., Any]:
             _check(name, parameters, tuple(result), args)
             return (None,) * (3 + border) + tuple(result)
 
+    _with_ctx(Output)
+
     def apply(*args: Any) -> Any:
         with torch.no_grad():
             result = formula(*args)
@@ -134,6 +137,16 @@ def _by_jvp(rule: Rule) -> Callable[..., Any]:
         return tuple(made) if several else made[0]
 
     return apply
+
+
+def _with_ctx(function: Any) -> Any:
+    """Return a Function whose forward gets `ctx` wherever Dynamo calls it.
+
+    Where nothing requires grad, Dynamo leaves `ctx` out if a forward has as many parameters as there are arguments,
+    `*args` counted as one. The signature that it asks for has none.
+    """
+    function.forward.__signature__ = inspect.Signature()
+    return function
 
 
 def _save(ctx: Any, values: tuple[Any, ...]) -> None:

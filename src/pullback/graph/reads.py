@@ -41,9 +41,9 @@ _OF_TENSORS = frozenset(
 """PyTorch's functions that sound like settings and are not, or are watched."""
 _SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", "device_count"})
 """Its settings and states that do not sound so."""
-_CHANGING = frozenset(
-    "append appendleft extend insert add update setdefault pop popitem popleft remove discard clear write put".split()
-)
+_ADDING = "append appendleft extend insert add update setdefault write put"
+_TAKING = "pop popitem popleft remove discard clear"
+_CHANGING = frozenset(f"{_ADDING} {_TAKING}".split())
 """Methods of containers, files and queues that change them."""
 _MISSING = object()
 
@@ -59,8 +59,8 @@ class Reads:
         dtype: the default dtype: ops on integers depend on it.
         n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
-        acts: whether one of the functions assigns to what lives outside of it, or calls a method that changes an object,
-            which may be one of its own.
+        acts: whether one of the functions assigns to what lives outside of it, or calls a method that changes an
+            object, which may be one of its own.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)

@@ -80,7 +80,8 @@ def _by_vjp(rule: Rule) -> Callable[..., Any]:
             _check(name, parameters, result, args)
             return result
 
-    return _with_ctx(Compilable).apply
+    _give_ctx(Compilable)
+    return Compilable.apply
 
 
 def _by_jvp(rule: Rule) -> Callable[..., Any]:
@@ -119,7 +120,7 @@ def _by_jvp(rule: Rule) -> Callable[..., Any]:
             _check(name, parameters, tuple(result), args)
             return (None,) * (3 + border) + tuple(result)
 
-    _with_ctx(Output)
+    _give_ctx(Output)
 
     def apply(*args: Any) -> Any:
         with torch.no_grad():
@@ -139,14 +140,13 @@ def _by_jvp(rule: Rule) -> Callable[..., Any]:
     return apply
 
 
-def _with_ctx(function: Any) -> Any:
-    """Return a Function whose forward gets `ctx` wherever Dynamo calls it.
+def _give_ctx(function: Any) -> None:
+    """Have the forward of a Function get `ctx` wherever Dynamo calls it.
 
     Where nothing requires grad, Dynamo leaves `ctx` out if a forward has as many parameters as there are arguments,
     `*args` counted as one. The signature that it asks for has none.
     """
     function.forward.__signature__ = inspect.Signature()
-    return function
 
 
 def _save(ctx: Any, values: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ SHOWN = {
     "hand": "hand-written Function",
     "compile": "torch.compile",
     "wide": "pullback, searched forms",
-    "op": "pullback, as it comes",
+    "op": "pullback, default",
     "written": "pullback, as written",
     "copy": "copy of the same bytes",
 }

@@ -10,8 +10,7 @@ terms of a Taylor series with the right coefficients are infinitely many.)
 
 Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
 this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x are 0: those of a
-function that tends to a number. From the first order on at which a derivative by x alone is another, they are NaN:
-(1/x)^(n − ½) is 0 with n − 1 derivatives, and its next one is ∞ · 0.
+function that tends to a number.
 """
 
 from __future__ import annotations
@@ -105,9 +104,9 @@ class _Point:
 def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
     """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others."""
     factors = {by: partial(*point.at) for by, partial in partials.items()}
-    out, fits = _with_asymptotes(value(*point.at), factors, point)
+    out = _with_asymptotes(value(*point.at), factors, point)
     products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
-    terms, unknown = _unfit(factors, fits, point), []
+    terms, unknown = [], []
     for by, factor in factors.items():
         for i in set(by):
             factor = factor.masked_fill(point.infinite[i], 0.0)
@@ -130,8 +129,8 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     return out, _total(terms)
 
 
-def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> tuple[Tensor, list[Tensor]]:
-    """Return the value, where an input is infinite as slope · input if that is the value; and for each where it is.
+def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> Tensor:
+    """Return the value; where an input is infinite, as slope · input if that is the value.
 
     The slope depends on the other inputs: it is expanded to first order.
     """
@@ -146,21 +145,7 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
                 slope = slope + torch.where(grows, torch.where(grows, mixed, 0.0) * step, 0.0)
         lines.append(torch.where(fits, slope * torch.where(fits, x, 1.0), 0.0))
         anywhere.append(fits)
-    return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out), anywhere
-
-
-def _unfit(factors: Mapping[By, Tensor], fits: Sequence[Tensor], point: _Point) -> list[Tensor]:
-    """Return zeros whose derivatives by an infinite input are NaN from the order on at which 0 or a slope is wrong."""
-    terms = []
-    for i, (x, infinite) in enumerate(zip(point.xs, point.infinite, strict=True)):
-        order = torch.zeros_like(point.at[i])
-        for by in sorted((by for by in factors if set(by) == {i}), key=len, reverse=True):
-            wrong = infinite & (factors[by] != 0)
-            order = torch.where(wrong & ~fits[i] if len(by) == 1 else wrong, float(len(by)), order)
-        unfit = order > 0
-        inverse = torch.where(unfit, x, 1.0).reciprocal()
-        terms.append(torch.where(unfit, inverse.pow(torch.where(unfit, order - 0.5, 1.0)) * 0.0, 0.0))
-    return terms
+    return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

@@ -156,7 +156,7 @@ def test_a_counter_of_an_object_counts_once():
         assert counting.n == i + 1
 
 
-def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off():
+def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off(native):
     def formula(x):
         return x.sin() if x.requires_grad else x.cos()
 

@@ -112,7 +112,7 @@ def _agrees(op, args, kwargs):
         warnings.simplefilter("ignore")
         try:
             found = shapes.results_of(op, args, kwargs)
-        except Exception:
+        except Exception:  # whatever a rule raises of arguments that it does not know: it says nothing then
             return False
         try:
             real = op(*args, **kwargs)

@@ -126,13 +126,14 @@ class Call:
         `structure`, where given, receives how the leaves are put back together. What it returns raises FormulaError
         if `function` changes a container that it was given: those of a call are made anew for it.
         """
-        filled = self._filler()
+        filled, spec = self._filler(), self._spec
 
         def flat(*tensors: Tensor) -> list[Any]:
             args, kwargs = filled(tensors)
-            given = _torch.tree_leaves((args, kwargs))
+            given = None if spec is None else _torch.tree_leaves((args, kwargs))
             results, result_spec = _torch.tree_leaves(function(*args, **kwargs))
-            _require_same(given, _torch.tree_leaves((args, kwargs)), function)
+            if given is not None:
+                _require_same(given, _torch.tree_leaves((args, kwargs)), function)
             if structure is not None:
                 structure[:] = [result_spec]
             return results

@@ -130,7 +130,7 @@ class _Growing:
         self._order.join([node], number, read)
 
     def leave_out(self, node: fx.Node) -> None:
-        """Add a node that no loop computes; a sum is one by itself for now."""
+        """Add a node that no loop computes; a sum is a region of its own, which `take` may merge into another."""
         if node.target in SUMS and not self._exact:
             self.sums[node] = self._order.region()
             self._order.join([node], self.sums[node], node.all_input_nodes)

@@ -391,6 +391,20 @@ def test_saved_tensor_hooks_show_a_backward_that_wants_the_very_tensor():
     assert told(found(Attribute, X, rules=["PB412"])) == [("PB412", "error", "wrong")]
 
 
+def test_a_copy_has_an_address_that_no_earlier_tensor_had():
+    class ByAddress(OldCube):
+        known = range(0, 2**63, 64)  # where memory of PyTorch's begins: at worst all of it has been in use
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            if x.data_ptr() not in ByAddress.known:
+                raise KeyError(x.data_ptr())
+            return 3 * x * x * g
+
+    assert told(found(ByAddress, X, rules=["PB412"])) == [("PB412", "warning", "unsupported")]
+
+
 class Matmul(Function):
     @staticmethod
     def forward(ctx, x, w):

@@ -51,6 +51,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
@@ -80,7 +81,25 @@ def _under(hooks: Callable[[], AbstractContextManager[Any]]) -> Callable[[Settin
 
 
 def _copying() -> AbstractContextManager[Any]:
-    return saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)
+    return saved_tensors_hooks(_copy_elsewhere, lambda t: t)
+
+
+def _copy_elsewhere(t: Tensor) -> Tensor:
+    """Return a copy whose address no earlier tensor had: none begins 16 bytes into its memory.
+
+    A backward that looks its tensors up by their address could else find those of an earlier call, and be right by
+    chance. 16 bytes are what kernels that load several numbers at once ask for.
+    """
+    copy = t.detach().clone()
+    if type(copy) is not Tensor or copy.layout is not torch.strided or not copy.numel():
+        return copy
+    offset = _ALIGNED // copy.element_size()
+    extent = 1 + sum((n - 1) * step for n, step in zip(copy.shape, copy.stride(), strict=True))
+    return copy.new_empty(offset + extent).as_strided(copy.shape, copy.stride(), offset).copy_(copy)
+
+
+_ALIGNED = 16
+"""Bytes."""
 
 
 def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str) -> Way:

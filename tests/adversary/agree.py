@@ -196,13 +196,11 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str, strid
     if isinstance(true, Exception):
         return
     precision = _precision(wide.program, right)
-    sampled = torch.float32 if precision == torch.float64 else precision
-    scale = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps if precision == torch.float64 else 1.0
     runs: list[Observed] = []
 
     def samples(n: int, label: str) -> Iterator[Tensor]:
         while len(runs) < n:
-            run = observe(wide, context, Rounding(sampled, 1000 * len(runs)))
+            run = observe(wide, context, Rounding(precision, 1000 * len(runs)))
             if isinstance(run, Exception):
                 raise run
             runs.append(run)
@@ -227,7 +225,7 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str, strid
         if mine.shape != theirs.shape or not mine.numel():
             continue
         if isinstance(truth, Tensor) and truth.shape == theirs.shape:
-            found = wrong_values(label, mine, theirs, truth, functools.partial(samples, label=label), scale)
+            found = wrong_values(label, mine, theirs, truth, functools.partial(samples, label=label))
             if found is not None:
                 yield found
 

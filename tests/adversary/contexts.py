@@ -67,7 +67,7 @@ def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
     if layout == "sliced":
         return numbers(*shape, 2)[..., 1]
     if layout == "negated" and not out.is_complex():
-        return torch.complex(numbers(*shape).float(), -numbers(*shape).float()).conj().imag.to(out.dtype)
+        return torch._neg_view(numbers(*shape))  # what `.conj().imag` of a complex tensor is, and dense
     if layout == "conjugated" and out.is_complex():
         return numbers(*shape).conj()
     if layout == "zero":
@@ -118,6 +118,28 @@ def numbers(side: Side, *others: complex) -> Observed:
     for i, other in enumerate(others):
         inputs = {name: x if isinstance(x, Tensor) else other for name, x in side.inputs().items()}
         seen |= _labelled(_called(side, inputs), f"{other!r}, call {i}")
+    return seen
+
+
+def points(side: Side, *edges: float) -> Observed:
+    """Calls of one op at other points: edges of a formula's pieces, numbers that are not finite, ties, large and small.
+
+    A plan is made once, and its kernels compiled; what they do at a point of measure zero is seen at no random one.
+    """
+    seen: Observed = {}
+    draws: dict[str, tuple[float, ...]] = {
+        "edges": edges,
+        "not finite": (*edges, *edges, torch.inf, -torch.inf, torch.nan, 0.0, -0.0),
+        "ties": (edges[0], edges[-1], 1.0),
+        "magnitudes": (1e-30, -1e-8, 3e-4, -0.02, 0.3, -2.7, 9.0, -21.0, 60.0, -90.0, 300.0),
+    }
+    for i, (which, numbers) in enumerate(draws.items()):
+        inputs = side.inputs()
+        for j, x in enumerate(x for x in inputs.values() if isinstance(x, Tensor) and x.is_floating_point()):
+            memory = torch.as_strided(x.detach(), (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+            drawn = torch.randint(len(numbers), memory.shape, generator=torch.Generator().manual_seed(100 * i + j))
+            memory.copy_(torch.tensor(numbers, dtype=torch.float32)[drawn])
+        seen |= _labelled(_called(side, inputs), which)
     return seen
 
 

@@ -196,6 +196,8 @@ class _Formula:
 
     def _assign(self, expression: str) -> bool:
         name = f"{string.ascii_lowercase[len(self.lines) % 20 + 4]}"
+        if self._is_large(expression):
+            return False
         try:
             value = eval(expression, self.space)
         except Exception:  # whatever PyTorch raises: the line is drawn again
@@ -210,6 +212,14 @@ class _Formula:
             self.owned.append(name)
         self.lines.append(f"{name} = {expression}")
         return True
+
+    def _is_large(self, expression: str) -> bool:
+        """Whether a value has too many numbers, as far as shapes tell: it is not computed then."""
+        shapes = {name: x.to("meta") if isinstance(x, Tensor) else x for name, x in self.space.items()}
+        try:
+            return bool(eval(expression, shapes).numel() > MOST)
+        except Exception:  # it depends on values, or has another device, or is none that PyTorch accepts
+            return False
 
     def _write(self, statement: str) -> bool:
         try:
@@ -325,13 +335,28 @@ PLAIN = (
 )
 
 
-def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool) -> str:
+def _edges(draw: Draw, formula: str) -> list[float]:
+    """Return numbers at which pieces of a formula may end: those in it, those of its activations, and both of signs."""
+    text = [float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", formula)]
+    ends = {0.0, 1.0, *text, *(end for name, some in _ENDS.items() if name in formula for end in some)}
+    scaled = [end / by for by in (1, 3, 4) for end in ends]
+    chosen = [draw.of(scaled) * draw.of((1, -1)) for _ in range(4)]
+    return sorted({0.0, 1.0, -1.0, *chosen, draw.of(sorted(ends))})
+
+
+_ENDS = {"relu6": (3.0, 6.0), "hardsw": (3.0,), "hardsi": (3.0,), "shrink": (0.5,)}
+"""Where pieces of activations end, by parts of their names."""
+
+
+def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str) -> str:
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
-    kind = draw.number(10)
+    kind = draw.number(12)
     if kind < 5 and not is_small:
         return draw.of(PLAIN)
     if kind < 3:
         return "backward()"
+    if kind > 9:
+        return f"points({', '.join(map(str, _edges(draw, formula)))})"
     if kind < 6:
         context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))
         return context.format(draw.of(COTANGENTS))
@@ -360,7 +385,7 @@ def _trial(draw: Draw, backend: str) -> Trial:
     inputs = _inputs(draw, names, is_small)
     text = "\n".join(f"{name} = {made}" for name, made in inputs.items())
     program = Program(text, "", sizes, seed=draw.number(100))
-    making = draw.of(["derived"] * (12 if is_small else 6) + list(MAKINGS))
+    making = draw.of(["derived"] * 6 + list(MAKINGS))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -378,7 +403,7 @@ def _trial(draw: Draw, backend: str) -> Trial:
         if _RANDOM.search(text):
             making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
     program = Program(program.inputs, text, sizes, packing, program.seed)
-    contexts = [_context(draw.part(64), sizes, given, is_small) for _ in range(1 + draw.number(3))]
+    contexts = [_context(draw.part(64), sizes, given, is_small, text) for _ in range(1 + draw.number(3))]
     contexts = [context for context in dict.fromkeys(contexts) if _has_one_answer(context, program)]
     return Trial(program, "; ".join(contexts or ["backward()"]), backend, making)
 

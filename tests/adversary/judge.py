@@ -2,14 +2,16 @@
 
 The formula's true results are those of a run in float64. How far rounding may take a run from them is measured, and
 not guessed: by the error of PyTorch's own run in the dtype of the program, and by runs in float64 in which every result
-that the dtype cannot hold is rounded at random to one of its two neighbours (Monte Carlo arithmetic). Such runs also
-show where a comparison, an extreme or a sort could go either way. A result is wrong where it is farther from the truth
-than `MULTIPLE` times the farthest of them and a few units in the last place.
+that the dtype cannot hold is rounded at random to one of its two neighbours (Monte Carlo arithmetic); of a program in
+float64, results that float32 cannot hold are moved by up to an ulp, since those that it holds may be exact. Such runs
+also show where a comparison, an extreme or a sort could go either way. A result is wrong where it is farther from the
+truth than `MULTIPLE` times the farthest of them and a few units in the last place.
 
 Numbers of 16 bits are computed in 32, so one that no rounding has touched, in PyTorch's run or in any other, has to be
 the true one: no units in the last place are allowed.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 MULTIPLE = 8
 ULPS = 4
@@ -28,8 +30,11 @@ RUNS = (0, 1, 3, 8, 24)
 
 _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
 """Ops that add up numbers, in an order of their own."""
-_SLOPES = re.compile("backward")
-"""Ops of several steps, each of which rounds: slopes of activations cancel near their zeros."""
+_SLOPES = re.compile("^(?!hardtanh|threshold|leaky_relu|hardsigmoid|hardshrink|softshrink).*backward")
+"""Ops of several steps, each of which rounds: slopes of activations cancel near their zeros. Not those of pieces that
+are constant: where a piece ends is no matter of rounding."""
+_TWO_SIDED = re.compile("(hardtanh|softshrink|hardshrink)_backward")
+"""Slopes of which PyTorch's vectors take one side where the input is NaN, and what fills no vector the other."""
 _SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus")
 """Functions whose float64 results may look exact, as tanh(20) = 1, and are not: they are off by an ulp of float64."""
 
@@ -43,21 +48,25 @@ class Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seed += 1
+        kwargs = kwargs or {}
         args = tree_map_only(Tensor, _with_memory, args)
+        given = _magnitudes((args, kwargs)) if self.dtype == torch.float64 else None
+        result = func(*args, **kwargs)
         if func._schema.is_mutable:
-            result = func(*args, **(kwargs or {}))
             for x in (x for x in args[:1] if isinstance(x, Tensor)):
-                x.copy_(self._rounded(x, x))
+                x.copy_(self._rounded(x, x, given))
             return result
-        result = func(*args, **(kwargs or {}))
         if any(returned.alias_info is not None for returned in func._schema.returns):
             return result
         others = result
         if _SUMS.search(func.__name__) or _SLOPES.search(func.__name__):
-            others = func(*tree_map_only(Tensor, self._disturbed, args), **(kwargs or {}))
+            others = func(*tree_map_only(Tensor, self._disturbed, args), **kwargs)
         if _SATURATING.search(func.__name__):
             result, others = tree_map_only(Tensor, self._off_by_an_ulp, (result, others))
-        return tree_map(self._rounded, result, others)
+        if _TWO_SIDED.search(func.__name__):
+            g, x = args[:2]
+            result = others = torch.where(x.isnan(), torch.where(self._share(g) > 0, g, 0.0), result)
+        return tree_map(functools.partial(self._rounded, given=given), result, others)
 
     def _off_by_an_ulp(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float64 or _has_no_memory(x):
@@ -66,23 +75,33 @@ class Rounding(TorchDispatchMode):
         return torch.where(exact, x * (1 + self._share(x).sign() * torch.finfo(x.dtype).eps), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
-        """Return a term of a sum, or what a slope is taken at, with the error of 32 bits, at least."""
-        if x.dtype != torch.float64:
-            return x
-        return x * (1 + self._share(x) * torch.finfo(torch.float32).eps)
+        """Return a term of a sum, or what a slope is taken at, with the error of 32 bits, or of 64 where all have 64."""
+        return self._near(x, torch.promote_types(torch.float32, self.dtype)) if x.dtype == torch.float64 else x
 
-    def _rounded(self, x: Any, other: Any) -> Any:
-        """Round a result; where it has to be, round `other` in its place."""
+    def _rounded(self, x: Any, other: Any, given: Tensor | None) -> Any:
+        """Round a result; where it has to be, round `other` in its place.
+
+        A kernel of several steps rounds to 16 bits at its end: some results are rounded to 32 bits only. Which
+        of float64 are exact cannot be told from their bits, but for those that are `given` and for short ones.
+        """
         if not isinstance(x, Tensor) or not x.numel() or _has_no_memory(x):
             return x
         if x.dtype == torch.complex128:
-            return torch.complex(self._rounded(x.real, other.real), self._rounded(x.imag, other.imag))
+            return torch.complex(self._rounded(x.real, other.real, given), self._rounded(x.imag, other.imag, given))
         if x.dtype != torch.float64:
             return x
-        nearest = x.to(self.dtype).double()
-        moved = other * (1 + self._share(x) * torch.finfo(self.dtype).eps)
-        looks_exact = (nearest - x).abs() <= 2 * torch.finfo(x.dtype).eps * x.abs()
-        return torch.where(looks_exact | x.isnan(), x, moved.to(self.dtype).double())
+        if given is not None:
+            exact = (x.float().double() == x) | torch.isin(x.abs(), given)
+        else:
+            exact = (x.to(self.dtype).double() - x).abs() <= 2 * torch.finfo(x.dtype).eps * x.abs()
+        is_long = self.dtype.itemsize == 2 and self.seed * 0x9E3779B1 >> 16 & 1
+        to = torch.float32 if is_long else self.dtype
+        return torch.where(exact | x.isnan(), x, self._near(other, to).to(to).double())
+
+    def _near(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return numbers up to half an ulp of a dtype away; of float64, up to one, for which half has no room."""
+        ulps = 2 if dtype == torch.float64 else 1
+        return x + (x * self._share(x) * torch.finfo(dtype).eps * ulps).nan_to_num(0, 0, 0)
 
     def _share(self, x: Tensor) -> Tensor:
         """Return numbers from -1/2 to 1/2 that depend on those in `x` and on the seed."""
@@ -104,7 +123,7 @@ class Wrong:
 
 
 def wrong_values(
-    label: str, ours: Tensor, native: Tensor, true: Tensor, sampled: Callable[[int], Iterable[Tensor]], scale: float
+    label: str, ours: Tensor, native: Tensor, true: Tensor, sampled: Callable[[int], Iterable[Tensor]]
 ) -> Wrong | None:
     """Compare a result with the true one.
 
@@ -114,7 +133,6 @@ def wrong_values(
         native: that of PyTorch in the same dtype.
         true: that of PyTorch in float64.
         sampled: so many results of runs with random rounding.
-        scale: what their errors are to be multiplied by.
     """
     if ours.dtype.is_floating_point or ours.dtype.is_complex:
         info = torch.finfo(ours.dtype)
@@ -131,7 +149,7 @@ def wrong_values(
     for runs in RUNS:
         for run in sampled(runs):
             run = _real(run).double()
-            bar = torch.maximum(bar, _error(run, true) * scale)
+            bar = torch.maximum(bar, _error(run, true))
             kinds |= _same_kind(ours, run) | _is_over(run, ours, true)
             untouched &= run == true
         ulps = torch.where(untouched, 0, ULPS * eps * true.abs().nan_to_num(0, 0, 0).clamp(min=tiny))
@@ -160,6 +178,13 @@ def _with_memory(x: Tensor) -> Tensor:
 
 def _has_no_memory(x: Tensor) -> bool:
     return x.is_meta or x._is_zerotensor()  # PyTorch computes with the second on the device of the first
+
+
+def _magnitudes(given: Any) -> Tensor:
+    """Return the magnitudes of all numbers that an op is given."""
+    leaves = tree_leaves(given)
+    xs = [_real(x).double().flatten() for x in leaves if isinstance(x, Tensor) and not _has_no_memory(x)]
+    return torch.cat([*xs, torch.tensor([float(x) for x in leaves if isinstance(x, int | float)], dtype=torch.float64)]).abs()
 
 
 def _real(x: Tensor) -> Tensor:

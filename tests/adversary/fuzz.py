@@ -19,6 +19,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.adversary.worker import CONTEXT
+
 HANG = 240
 """Seconds for one trial, shrinking not included."""
 TRIALS = 150
@@ -30,8 +32,9 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, AVX2": ("native", {"ATEN_CPU_CAPABILITY": "avx2"}),
     "native, in C++": ("native", {"PULLBACK_NODE": "wait"}),
     "native, clang++": ("native", {"CXX": "clang++"}),
+    "native, Inductor": ("native", {CONTEXT: "compiled('inductor')"}),
 }
-"""Backends of the op, and the environment that they run in."""
+"""Backends of the op, and the environment that they run in; the last compiles all, where others do so now and then."""
 
 
 @dataclass
@@ -75,7 +78,8 @@ def start(variant: str, number: int, trials: int, root: Path, sanitize: bool, sh
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = root / f"batch-{number}"
     folder.mkdir()
-    own = {"PULLBACK_CACHE_DIR": str(cache), "PULLBACK_NODE": "off", "PULLBACK_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    own = {"PULLBACK_NODE": "off", "PULLBACK_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    own |= {"PULLBACK_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "inductor")}
     sanitizing = sanitized(root, environment.get("CXX", "g++")) if sanitize else {}
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.adversary.worker", backend, str(number), str(trials)]
     with (folder / "said").open("wb") as said:

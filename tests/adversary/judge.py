@@ -12,6 +12,7 @@ the true one: no units in the last place are allowed.
 """
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_pu
 _SLOPES = re.compile("^(?!hardtanh|threshold|leaky_relu|hardsigmoid|hardshrink|softshrink).*backward")
 """Ops of several steps, each of which rounds: slopes of activations cancel near their zeros. Not those of pieces that
 are constant: where a piece ends is no matter of rounding."""
+_CANCELLING = re.compile("gelu|log_softmax|logsumexp|log_sigmoid")
+"""Functions whose terms cancel: of float64 there is nothing more exact to compare them with."""
+_EITHER_ZERO = re.compile("max|min|sort|topk|kthvalue|median|clamp|relu")
+"""Ops to which 0 and -0 are equal: which of them is returned is chance."""
 _TWO_SIDED = re.compile("(hardtanh|softshrink|hardshrink)_backward")
 """Slopes of which PyTorch's vectors take one side where the input is NaN, and what fills no vector the other."""
 _SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus")
@@ -61,12 +66,34 @@ class Rounding(TorchDispatchMode):
         others = result
         if _SUMS.search(func.__name__) or _SLOPES.search(func.__name__):
             others = func(*tree_map_only(Tensor, self._disturbed, args), **kwargs)
+        if _SLOPES.search(func.__name__):
+            result = tree_map(self._without_cancelled, result, others)
         if _SATURATING.search(func.__name__):
             result, others = tree_map_only(Tensor, self._off_by_an_ulp, (result, others))
         if _TWO_SIDED.search(func.__name__):
             g, x = args[:2]
             result = others = torch.where(x.isnan(), torch.where(self._share(g) > 0, g, 0.0), result)
+        if _CANCELLING.search(func.__name__) and self.dtype == torch.float64:
+            others = tree_map_only(Tensor, functools.partial(self._with_terms_lost, args=args), others)
+        if _EITHER_ZERO.search(func.__name__):
+            result, others = tree_map_only(Tensor, self._with_a_zero, (result, others))
         return tree_map(functools.partial(self._rounded, given=given), result, others)
+
+    def _without_cancelled(self, x: Any, other: Any) -> Any:
+        """Return a result of several steps; where its terms cancel, which makes it look exact, the other."""
+        if not isinstance(x, Tensor) or x.dtype != torch.float64 or _has_no_memory(x):
+            return x
+        return torch.where((x - other).abs() > 8 * torch.finfo(torch.float32).eps * x.abs(), other, x)
+
+    def _with_terms_lost(self, x: Tensor, args: Any) -> Tensor:
+        """Return a result with the error of its largest term."""
+        terms = [1 + a.abs() for a in args if isinstance(a, Tensor) and a.shape == x.shape]
+        return x + 2 * self._share(x) * torch.finfo(x.dtype).eps * math.prod(terms)
+
+    def _with_a_zero(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float64 or _has_no_memory(x):
+            return x
+        return torch.where(x == 0, torch.copysign(x, self._share(x)), x)
 
     def _off_by_an_ulp(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float64 or _has_no_memory(x):
@@ -75,7 +102,7 @@ class Rounding(TorchDispatchMode):
         return torch.where(exact, x * (1 + self._share(x).sign() * torch.finfo(x.dtype).eps), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
-        """Return a term of a sum, or what a slope is taken at, with the error of 32 bits, or of 64 where all have 64."""
+        """Return a term of a sum, or what a slope is taken at, with the error of 32 bits, or of those it has."""
         return self._near(x, torch.promote_types(torch.float32, self.dtype)) if x.dtype == torch.float64 else x
 
     def _rounded(self, x: Any, other: Any, given: Tensor | None) -> Any:
@@ -184,7 +211,8 @@ def _magnitudes(given: Any) -> Tensor:
     """Return the magnitudes of all numbers that an op is given."""
     leaves = tree_leaves(given)
     xs = [_real(x).double().flatten() for x in leaves if isinstance(x, Tensor) and not _has_no_memory(x)]
-    return torch.cat([*xs, torch.tensor([float(x) for x in leaves if isinstance(x, int | float)], dtype=torch.float64)]).abs()
+    numbers = [float(x) for x in leaves if isinstance(x, int | float)]
+    return torch.cat([*xs, torch.tensor(numbers, dtype=torch.float64)]).abs()
 
 
 def _real(x: Tensor) -> Tensor:

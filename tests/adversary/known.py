@@ -1,5 +1,6 @@
 """Faults that are known and not mended, here or in PyTorch: trials that show them are passed over."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -13,11 +14,13 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: (
         not _is_contiguous(trial.program) and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # they do on that of this function as well
-    lambda trial, wrong: "logsigmoid" in trial.program.formula and all(map(_is_layout, wrong)),
+    # they do so on that of these functions
+    lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
     # the layout of a result of an op with a rule, which has memory of its own where the formula returns an input
     lambda trial, wrong: trial.making == "ruled" and all(map(_is_layout, wrong)),
 ]
+
+_ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside")
 
 
 def _is_contiguous(program: Program) -> bool:

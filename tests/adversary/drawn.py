@@ -310,12 +310,14 @@ def _returned(draw: Draw, formula: _Formula, is_loss: bool) -> str:
 
 
 def _other_sizes(draw: Draw, sizes: dict[str, int]) -> list[dict[str, int]]:
-    """Return other sizes: of one kind, as many as plans with symbols are made for, and two of any."""
+    """Return other sizes: of one kind, as many as plans with symbols are made for, and two that differ in any."""
     varying = [name for name in sizes if draw.number(2)] or list(sizes)
-    alike = draw.of(((4, 5, 3, 2, 7, 9, 13), (33, 17, 64, 16, 31, 65, 18, 67)))
+    alike = draw.of(((4, 5, 3, 2, 7, 9, 13, 6, 10, 12, 11), (33, 17, 64, 16, 31, 65, 18, 67, 20, 40, 50)))
     every = [size for size in SIZES if size < 70]
     fixed = {name: min(size, 33) for name, size in sizes.items()}
-    return [fixed | {name: draw.of(alike if i < 9 else every) for name in varying} for i in range(11)]
+    firsts = {name: draw.number(len(alike)) for name in varying}
+    drawn = [fixed | {name: alike[(first + i) % len(alike)] for name, first in firsts.items()} for i in range(9)]
+    return drawn + [{name: draw.of(every) for name in sizes} for _ in range(2)]
 
 
 COTANGENTS = ("transposed", "expanded", "one", "sliced", "negated", "conjugated", "zero")
@@ -353,7 +355,7 @@ _ENDS = {"relu6": (3.0, 6.0), "hardsw": (3.0,), "hardsi": (3.0,), "shrink": (0.5
 def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str) -> str:
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
-    if kind < 5 and not is_small:
+    if kind < (2 if is_small else 5):
         return draw.of(PLAIN)
     if kind < 3:
         return "backward()"

@@ -120,7 +120,10 @@ FAULTS = [
     Fault("a stale plan: strides", "bind/call.py", "leaf.stride(), leaf.dtype", "leaf.dtype"),
     Fault("a stale plan: who requires grad", "bind/call.py", "grad and leaf.requires_grad)", "grad)"),
     Fault(
-        "a stale plan: the order of dimensions", "bind/sizes.py", "(next(each), x.dtype", "(len(next(each)), x.dtype"
+        "a stale plan: sizes that have not varied",
+        "graph/symbolic.py",
+        "if any(at(kind, numbers) != (x.shape, x.stride())",
+        "if any(len(at(kind, numbers)[0]) != x.dim()",
     ),
     Fault(
         "a rounding left out",

@@ -165,6 +165,17 @@ FAMILIES: dict[str, list[str]] = {
         "torch.where({m1}, {r2}, 0.5).mean(0)",
         "({r1} * {r2}).flatten(0, -2).sum(0)",
     ],
+    "shapes": [
+        "{f1}.reshape(-1, 2)",
+        "{f1}.reshape(2, -1)",
+        "{f1}.unflatten(-1, (-1, 2))",
+        "{f1}.unflatten(0, (2, -1)) * {s}",
+        "{r1}.sin().view(-1, 2)",
+        "{f1}.flatten(0, 1)",
+        "{f1}.transpose(0, -1)",
+        "{f1}[..., ::2]",
+        "{f1}.mT * {s}",
+    ],
     "extremes": [
         "{r1}.amax({d}, keepdim={K})",
         "{r1}.amin({d}, keepdim={K})",
@@ -326,6 +337,6 @@ FAMILIES: dict[str, list[str]] = {
 }
 """Each line of a formula is drawn from one of these."""
 
-COMMON = ("arithmetic", "functions", "activations", "choices", "reductions", "extremes", "rows", "columns")
+COMMON = ("arithmetic", "functions", "activations", "choices", "reductions", "extremes", "rows", "columns", "shapes")
 """Families that are drawn more often: they are what kernels of our own take in."""
 NUMBERS = ("2", "0.5", "-1", "0", "1.7", "0.3", "-0.0", "3", "1e-3", "1")

@@ -245,13 +245,16 @@ def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Sid
 
 
 def metadata(x: Tensor, strides: bool) -> dict[str, Any]:
-    """Return what a tensor is, apart from its values; strides only where they decide what lies where."""
+    """Return what a tensor is, apart from its values; strides only where they decide what lies where.
+
+    The gradient that PyTorch returns for an empty tensor may be the tensor itself, which requires grad.
+    """
     steps = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1] if strides and x.numel() else []
     return {
         "shape": tuple(x.shape),
         "stride": steps,
         "dtype": x.dtype,
-        "requires_grad": x.requires_grad,
+        "requires_grad": x.requires_grad and x.numel() > 0,
         "is_leaf": x.is_leaf,
     }
 

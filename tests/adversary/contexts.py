@@ -312,6 +312,15 @@ def jvp_of_grad(side: Side) -> Observed:
     }
 
 
+def grad_of_grad(side: Side) -> Observed:
+    """Reverse over reverse, in `torch.func`."""
+    function, leaves = _function_of_leaves(side)
+    at = tuple(range(len(leaves)))
+    grad = torch.func.grad(_loss(function), at)
+    again = torch.func.grad(_loss(lambda *values: list(grad(*values))), at)(*leaves.values())
+    return {f"second gradient of {name}": g for name, g in zip(leaves, again, strict=True)}
+
+
 def _batched(leaves: dict[str, Tensor]) -> list[Tensor]:
     return [torch.stack([x, x + cotangent(x, seed=11), x - cotangent(x, seed=12)]) for x in leaves.values()]
 
@@ -408,7 +417,7 @@ def autocast(side: Side) -> Observed:
 
 
 def threads(side: Side, n: int = 4) -> Observed:
-    """Threads that call and differentiate the op at once."""
+    """Threads that call and differentiate the op at once; in float64 one after another, since modes are a thread's."""
     results: list[Any] = [None] * n
     given = [side.inputs() for _ in range(n)]
 
@@ -421,9 +430,13 @@ def threads(side: Side, n: int = 4) -> Observed:
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(n)]
     for worker in workers:
-        worker.start()
+        if side.is_wide:
+            worker.run()
+        else:
+            worker.start()
     for worker in workers:
-        worker.join()
+        if not side.is_wide:
+            worker.join()
     for result in results:
         if isinstance(result, Exception):
             raise result

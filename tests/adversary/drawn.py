@@ -324,7 +324,17 @@ COTANGENTS = ("transposed", "expanded", "one", "sliced", "negated", "conjugated"
 PLAIN = (
     ["backward()"] * 8
     + ["layouts()"] * 3
-    + ["second()", "jvp()", "dual()", "func_grad()", "jvp_of_grad()", "vmap()", "vmap_backward()", "vmap_of_grad()"]
+    + [
+        "second()",
+        "jvp()",
+        "dual()",
+        "func_grad()",
+        "jvp_of_grad()",
+        "grad_of_grad()",
+        "vmap()",
+        "vmap_backward()",
+        "vmap_of_grad()",
+    ]
     + [
         "batched_grad()",
         "compiled()",

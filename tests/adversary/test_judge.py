@@ -109,6 +109,36 @@ def test_slopes_round_in_each_of_their_steps(made):
     judged("a = (torch.rand(4000) * 1e-3 - 0.7529).requires_grad_()", "return F.gelu(a, approximate='tanh')")
 
 
+def test_points_are_where_pieces_end(made):
+    made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
+    judged(A, "return F.hardtanh(a)")
+    with pytest.raises(AssertionError, match=r"gradient of a \(edges\)"):
+        judged(A, "return F.hardtanh(a)", "points(-1.0, 0.0, 1.0)")
+
+
+def test_nothing_is_more_exact_than_float64(made):
+    """PyTorch's GELU and log_softmax cancel; a float64 result may differ from them, not by more than they lose."""
+    made(lambda f, a: 0.5 * a * torch.erfc(-a * 0.5**0.5))
+    judged("a = (-torch.rand(n, m) - 7).double().requires_grad_()", "return F.gelu(a)")
+    made(lambda f, a: 0.5 * a * torch.erfc(-a * 0.5**0.5) * (1 + 1e-13))
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = torch.rand(n, m).double().requires_grad_()", "return F.gelu(a)")
+
+
+def test_an_extreme_that_is_0_has_either_sign(made):
+    made(lambda f, a: f(a + 0.0))
+    judged("a = (-torch.zeros(n, m)).requires_grad_()", "return 1 / a.amin(-1)")
+    made(lambda f, a: f(-a))
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = (-torch.rand(n, m) - 0.5).requires_grad_()", "return 1 / a.amin(-1)")
+
+
+def test_a_slope_of_nan_is_that_of_either_side(made):
+    """As PyTorch's vectors and what fills none have it."""
+    made(lambda f, a: torch.where((a > -1) & (a < 1), a, a.detach().clamp(-1, 1)))
+    judged("a = torch.full((33,), torch.nan).requires_grad_()", "return F.hardtanh(a)")
+
+
 def _next(x):
     return x + (torch.nextafter(x.detach(), torch.full_like(x, torch.inf)) - x.detach())
 

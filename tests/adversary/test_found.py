@@ -57,3 +57,8 @@ def test_bits_of_a_mask_that_a_hook_puts_elsewhere(native):
 def test_a_gradient_in_the_dtype_of_another(native):
     inputs = "a = torch.randn(800).bfloat16()\nb = torch.randn(800).half().requires_grad_()"
     agree(inputs, "return F.smooth_l1_loss(b, a, reduction='none').asinh()")
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_a_batch_of_cotangents_of_an_output_that_is_not_contiguous(backend, native):
+    agree("a = torch.rand(5, 33).requires_grad_()", "return a.mT.sin()", "batched_grad()", backend=backend)

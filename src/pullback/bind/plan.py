@@ -272,4 +272,4 @@ def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tenso
         g = torch.zeros(g.shape, dtype=g.dtype, device=g.device)
     if is_any or g.stride() == stride or not g.numel():
         return g
-    return torch.empty_strided(g.shape, stride, dtype=g.dtype, device=g.device).copy_(g)
+    return g.new_empty_strided(g.shape, stride).copy_(g)  # of its own kind: a batch, under is_grads_batched

@@ -434,11 +434,11 @@ _RANDOM = re.compile("rand|dropout|bernoulli|rrelu")
 def has_one_answer(context: str, program: Program) -> bool:
     """Whether PyTorch's answer is the only one.
 
-    Threads share a generator, Inductor draws what it likes, and a tensor of zeros without memory times an infinity is
-    0 where any other is NaN. `rrelu` saves its noise before it is there: what hooks pack is memory that nobody wrote.
+    Threads share a generator, Inductor draws what it likes, and `rrelu` saves its noise before it is there: what hooks
+    pack is memory that nobody wrote.
     """
     if context.startswith(("packed", "checkpointed")) and "rrelu" in program.formula:
         return False
     if context.startswith("threads") or "inductor" in context:
         return not _RANDOM.search(program.formula)
-    return "zero" not in context or "/ torch.randint" not in program.inputs
+    return True

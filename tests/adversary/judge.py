@@ -33,7 +33,7 @@ _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_pu
 """Ops that add up numbers, in an order of their own."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
-    "|gelu|softmax|log_sigmoid|logsumexp|layer_norm|var|std"
+    "|gelu|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std"
 )
 """Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
 _EITHER_ZERO = re.compile("max|min|sort|topk|kthvalue|median|clamp|relu")

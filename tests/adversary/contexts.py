@@ -429,14 +429,9 @@ def threads(side: Side, n: int = 4) -> Observed:
             results[i] = error
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(n)]
-    for worker in workers:
-        if side.is_wide:
-            worker.run()
-        else:
-            worker.start()
-    for worker in workers:
-        if not side.is_wide:
-            worker.join()
+    for step in (threading.Thread.run,) if side.is_wide else (threading.Thread.start, threading.Thread.join):
+        for worker in workers:
+            step(worker)
     for result in results:
         if isinstance(result, Exception):
             raise result

@@ -439,6 +439,5 @@ def has_one_answer(context: str, program: Program) -> bool:
     """
     if context.startswith(("packed", "checkpointed")) and "rrelu" in program.formula:
         return False
-    if context.startswith("threads") or "inductor" in context:
-        return not _RANDOM.search(program.formula)
-    return True
+    may_draw_otherwise = context.startswith("threads") or "inductor" in context
+    return not (may_draw_otherwise and _RANDOM.search(program.formula))

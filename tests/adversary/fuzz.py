@@ -19,12 +19,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.adversary.worker import CONTEXT
-
 HANG = 240
 """Seconds for one trial, shrinking not included."""
 TRIALS = 150
 """Of a batch."""
+
+CONTEXT = "PULLBACK_ADVERSARY_CONTEXT"
+"""In the environment of a batch: the context of all its trials."""
 
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, g++": ("native", {"CXX": "g++"}),

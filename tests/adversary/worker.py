@@ -15,11 +15,10 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.adversary.agree import Trial, wrongs
 from tests.adversary.drawn import has_one_answer, trials
+from tests.adversary.fuzz import CONTEXT
 from tests.adversary.judge import Wrong
 from tests.adversary.known import is_known
 
-CONTEXT = "PULLBACK_ADVERSARY_CONTEXT"
-"""In the environment: the context of all trials."""
 SHRINKING = 60
 """Seconds."""
 

@@ -33,7 +33,7 @@ _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_pu
 """Ops that add up numbers, in an order of their own."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
-    "|gelu|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std"
+    "|gelu|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc"
 )
 """Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu")
@@ -171,12 +171,14 @@ def wrong_values(
         eps, tiny = info.eps, info.smallest_normal
     else:
         eps, tiny = 0.0, 0.0
+    overflows = ours.dtype == torch.float16  # 300² does, and there the derivative at infinity is right, too
     ours, native, true = (_real(x) for x in (ours, native, true))
     reach = true.to(native.dtype).to(torch.float64) if native.is_floating_point() else true.double()
     ours, native, true = ours.double(), native.double(), true.double()
     bar = _error(native, true)
     untouched = (native == true) if eps > torch.finfo(torch.float32).eps else torch.zeros_like(true, dtype=torch.bool)
     kinds = _same_kind(ours, true) | _same_kind(ours, native) | _same_kind(ours, reach) | _is_over(native, ours, true)
+    unmeasured = ~native.isfinite() if overflows else torch.zeros_like(true, dtype=torch.bool)
     wrong = None
     for runs in RUNS:
         for run in sampled(runs):
@@ -184,11 +186,12 @@ def wrong_values(
             bar = torch.maximum(bar, _error(run, true))
             kinds |= _same_kind(ours, run) | _is_over(run, ours, true)
             untouched &= run == true
+            unmeasured &= ~run.isfinite()
         ulps = ULPS * eps * true.abs().nan_to_num(0, 0, 0).clamp(min=tiny)
         least = eps * tiny * (true == 0)  # what terms that cancel may leave
         ulps = torch.where(untouched, least, ulps)
         slack = MULTIPLE * bar + ulps
-        far = (ours - true).abs() > slack
+        far = ((ours - true).abs() > slack) & ~(unmeasured & (runs == RUNS[-1]))
         wrong = torch.where(ours.isfinite() & true.isfinite(), far, ~kinds)
         if not wrong.any():
             return None

@@ -20,6 +20,8 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: trial.making == "relaxed" and all("gradient" in w.label and _is_layout(w) for w in wrong),
     # PyTorch's tensor of zeros without memory times an infinity is 0 where any other is NaN
     lambda trial, wrong: "'zero'" in trial.context and all(w.what.startswith("nan at") for w in wrong),
+    # the jvp of an op with a rule is the transpose of its vjp, in which an extreme's mask is a factor: 0 times NaN
+    lambda trial, wrong: trial.making == "ruled" and all(_is_nan_of_tangent(w) for w in wrong),
     # an op with a rule returns a copy of what is an input: it lies elsewhere, and is not the tensor that is written to
     lambda trial, wrong: trial.making == "ruled" and all(_is_layout(w) or _is_cut_off(trial, w) for w in wrong),
 ]
@@ -33,6 +35,10 @@ def _is_contiguous(program: Program) -> bool:
 
 def _is_layout(wrong: Wrong) -> bool:
     return wrong.what.startswith("stride is")
+
+
+def _is_nan_of_tangent(wrong: Wrong) -> bool:
+    return wrong.label.startswith("tangent") and wrong.what.startswith("nan at")
 
 
 def _is_cut_off(trial: Trial, wrong: Wrong) -> bool:

@@ -109,6 +109,23 @@ def test_slopes_round_in_each_of_their_steps(made):
     judged("a = (torch.rand(4000) * 1e-3 - 0.7529).requires_grad_()", "return F.gelu(a, approximate='tanh')")
 
 
+def test_next_to_a_root_of_sinc_its_sign_is_chance(made):
+    """The product with π is rounded: sinc(301) may be above 0 or below, and a comparison with it go either way."""
+    formula = "return torch.where(a * 1e-20 > a.sinc(), a * 1.0, a.detach())"
+    made(lambda f, a: torch.where(a * 1e-20 > -a.sinc(), a * 1.0, a.detach()))
+    judged("a = (torch.ones(n, m) * 301).requires_grad_()", formula)
+
+
+def test_where_float16_overflows_a_finite_result_is_not_judged(made):
+    """PyTorch gives NaN there, and so do all runs. In float32 such results are held against the truth."""
+    made(lambda f, a: torch.where(f(a).isnan(), 0.5, f(a)))
+    inputs = "a = torch.full((n,), {}).to({}).requires_grad_()"
+    formula = "b = a.detach() * 300.0\n" + 16 * "b = b * 1.5\n" + "return a * 0 + b / b"
+    judged(inputs.format(300.0, "torch.float16"), formula)
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(inputs.format(3e38, "torch.float32"), formula)
+
+
 def test_points_are_where_pieces_end(made):
     made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
     judged(A, "return F.hardtanh(a)")

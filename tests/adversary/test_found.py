@@ -62,3 +62,12 @@ def test_a_gradient_in_the_dtype_of_another(native):
 @pytest.mark.parametrize("backend", ["native", "eager"])
 def test_a_batch_of_cotangents_of_an_output_that_is_not_contiguous(backend, native):
     agree("a = torch.rand(5, 33).requires_grad_()", "return a.mT.sin()", "batched_grad()", backend=backend)
+
+
+def test_a_log_softmax_of_16_bits_of_whose_slope_another_kernel_sums_the_rows(native):
+    agree(
+        "a = (torch.randn(16, 64, 7) * 30).to(torch.bfloat16).movedim(0, -1).requires_grad_()",
+        "e = a.log_softmax(-1)\nf = F.hardtanh(e)\nreturn (f % 1.5).atan(), e",
+        "second()",
+        seed=68,
+    )

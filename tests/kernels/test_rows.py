@@ -196,3 +196,14 @@ def test_a_sum_of_zeros_is_in_no_region(native):
     op = pullback.function(lambda x: x.log_softmax(-1).floor())
     (g,) = torch.autograd.grad(op(x).sum(), x)
     assert torch.equal(g, torch.zeros_like(x))
+
+
+def test_zeros_like_what_it_computes_end_no_region(native):
+    def function(x):
+        half = x - x.sum(-1, keepdim=True)
+        whole = half.exp() + torch.zeros_like(half)
+        return [whole - whole.sum(-1, keepdim=True)]
+
+    regions = row_regions_of(graph_of(function, torch.randn(40, 20)).graph)
+    assert len(regions) == 1
+    assert sum(node.target is torch.ops.aten.sum.dim_IntList for node in regions[0].nodes) == 2

@@ -27,6 +27,7 @@ from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled
+from pullback.kernels.spelling import torn
 from pullback.kernels.triton_kernel import TritonKernel
 
 aten = torch.ops.aten
@@ -148,12 +149,8 @@ def lowered(
     Raises:
         RunnerError: if they cannot be compiled here.
     """
-    modules = [module if bits else spelled(module, devices) for module, bits in zip(modules, exact, strict=True)]
-    regions: list[list[Region | RowRegion]] = []
-    for module, bits in zip(modules, exact, strict=True):
-        rows = [] if bits else row_regions_of(module.graph)
-        taken = {node: region for region in rows for node in region.nodes}
-        regions.append([*rows, *regions_of(module.graph, bits, taken, devices)])
+    divided = [_divided(module, bits, devices) for module, bits in zip(modules, exact, strict=True)]
+    modules, regions = [module for module, _ in divided], [of_one for _, of_one in divided]
     every = [region for of_one in regions for region in of_one]
     with noticed(f"compiling {len(every)} kernel{'s' * (len(every) > 1)}"):
         made = _all_made(every)
@@ -163,6 +160,23 @@ def lowered(
         for module, of_one in zip(modules, regions, strict=True)
     ]
     return [reusing(module) or module for module in rebuilt]
+
+
+def _divided(
+    module: fx.GraphModule, exact: bool, devices: Sequence[str]
+) -> tuple[fx.GraphModule, list[Region | RowRegion]]:
+    """Return a graph, its ops spelled out unless bits are to be PyTorch's, and its regions."""
+    if exact:
+        return module, list(regions_of(module.graph, exact, {}, devices))
+    whole: set[str] = set()
+    while True:
+        made = spelled(module, devices, whole)
+        rows = row_regions_of(made.graph)
+        home = {node: region for region in rows for node in region.nodes}
+        lost = torn(made.graph, home)
+        if not lost:
+            return made, [*rows, *regions_of(made.graph, exact, home, devices)]
+        whole |= lost
 
 
 def _all_made(regions: Sequence[Region | RowRegion]) -> list[AnyKernel]:

@@ -118,7 +118,8 @@ class _Growing:
 
     def add(self, node: fx.Node) -> None:
         """Add a node to the latest region that it fits in, or to a new one."""
-        kind, read = (value_of(node).shape, value_of(node).device), node.all_input_nodes
+        kind = value_of(node).shape, value_of(node).device
+        read = [a for a in node.all_input_nodes if ops.constant_of(a) is None]
         alike = self._alike.get(kind, 0)
         number = (alike & ~self._order.closed(read)).bit_length() - 1
         if number < 0:

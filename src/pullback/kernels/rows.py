@@ -125,7 +125,7 @@ def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -
             order.join(item.nodes, order.region(), item.inputs)
             continue
         source = _row_viewed(item, region, home)
-        read = list(region.reads(item))
+        read = [a for a in region.reads(item) if ops.constant_of(a) is None]
         if source is None and _fits(item, region, home) and not order.closed(read) >> number & 1:
             region.nodes.append(item)
             home[item] = region

@@ -6,7 +6,7 @@ tanh of a softplus is a quotient of e. What goes over rows is in `spelled_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,14 @@ from pullback.kernels.spelling import Spelling
 aten = torch.ops.aten
 
 
-def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU) -> fx.GraphModule:
-    """Return a graph with such ops as several, where kernels for some kinds of devices compute these."""
+def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU, whole: Collection[str] = ()) -> fx.GraphModule:
+    """Return a graph with such ops as several, where kernels for some kinds of devices compute these.
+
+    Args:
+        module: the graph.
+        devices: kinds of devices.
+        whole: names of nodes that stay as they are.
+    """
     if not any(node.target in _SPELLINGS for node in module.graph.nodes):
         return module
     graph = fx.Graph()
@@ -29,7 +35,7 @@ def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU) -> fx.GraphMod
     graph.output(graph.graph_copy(module.graph, made))
     for node in list(graph.nodes):
         write = _SPELLINGS.get(node.target)
-        if write is not None:
+        if write is not None and node.name not in whole:
             write(Spelling(graph, node, devices))
     graph.eliminate_dead_code()
     return fx.GraphModule(module, graph)

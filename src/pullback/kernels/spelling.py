@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,9 @@ from pullback.kernels.regions import is_ours, value_of
 from pullback.kernels.rows import is_reduction
 
 aten = torch.ops.aten
+
+_OF = "reduced for"
+"""Key of `fx.Node.meta`: the name of the node that a reduction was written for."""
 
 
 class Spelling:
@@ -39,6 +42,7 @@ class Spelling:
         if not is_reduction(made):
             self.graph.erase_node(made)
             return None
+        made.meta[_OF] = self.node.name
         return made
 
     def _added(self, target: Callable[..., Any], args: tuple[Any, ...], value: Tensor) -> fx.Node:
@@ -60,3 +64,16 @@ class Spelling:
         old = node or self.node
         made.meta = dict(old.meta)
         old.replace_all_uses_with(made)
+
+
+def torn(graph: fx.Graph, home: Mapping[fx.Node, Any]) -> set[str]:
+    """Return the names of the nodes in whose place a sum would be rounded to 16 bits, which PyTorch keeps in 32.
+
+    It is, unless the region that computes it computes all that reads it; `home` tells the region of each node.
+    """
+    found = set()
+    for node in graph.nodes:
+        if _OF in node.meta and node.target is aten.sum.dim_IntList and value_of(node).dtype.itemsize == 2:
+            if node not in home or any(home.get(user) is not home[node] for user in node.users):
+                found.add(node.meta[_OF])
+    return found

@@ -71,9 +71,6 @@ def torn(graph: fx.Graph, home: Mapping[fx.Node, Any]) -> set[str]:
 
     It is, unless the region that computes it computes all that reads it; `home` tells the region of each node.
     """
-    found = set()
-    for node in graph.nodes:
-        if _OF in node.meta and node.target is aten.sum.dim_IntList and value_of(node).dtype.itemsize == 2:
-            if node not in home or any(home.get(user) is not home[node] for user in node.users):
-                found.add(node.meta[_OF])
-    return found
+    sums = (n for n in graph.nodes if _OF in n.meta and n.target is aten.sum.dim_IntList)
+    narrow = (n for n in sums if value_of(n).dtype.itemsize == 2)
+    return {n.meta[_OF] for n in narrow if n not in home or any(home.get(user) is not home[n] for user in n.users)}

@@ -256,7 +256,7 @@ def metadata(x: Tensor, strides: bool) -> dict[str, Any]:
         "stride": steps,
         "dtype": x.dtype,
         "requires_grad": x.requires_grad and x.numel() > 0,
-        "is_leaf": x.is_leaf,
+        "is_leaf": x.is_leaf or not x.numel(),
     }
 
 

@@ -11,6 +11,8 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.adversary.agree import MAKINGS, Trial
 from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS
@@ -31,6 +33,17 @@ _LARGEST = 1e4
 _TRIES = 3
 
 T = TypeVar("T")
+
+
+class _Largest(TorchDispatchMode):
+    """Notes how many numbers the largest result of an op has."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.size = max([self.size, *(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))])
+        return result
 
 
 class Draw:
@@ -217,12 +230,14 @@ class _Formula:
         return True
 
     def _is_large(self, expression: str) -> bool:
-        """Whether a value has too many numbers, as far as shapes tell: it is not computed then."""
+        """Whether a value, or one on the way, has too many numbers, as far as shapes tell: it is not computed then."""
         shapes = {name: x.to("meta") if isinstance(x, Tensor) else x for name, x in self.space.items()}
-        try:
-            return bool(eval(expression, shapes).numel() > MOST)
-        except Exception:  # it depends on values, or has another device, or is none that PyTorch accepts
-            return False
+        with _Largest() as largest:
+            try:
+                eval(expression, shapes)
+            except Exception:  # it depends on values, or has another device, or is none that PyTorch accepts
+                return largest.size > MOST
+        return largest.size > MOST
 
     def _write(self, statement: str) -> bool:
         try:

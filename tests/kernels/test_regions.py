@@ -36,3 +36,18 @@ def test_regions_of_a_long_graph_take_no_longer_than_its_trace():
     assert (
         sum(len(region.nodes) for region in found) == 798
     )  # but for the first sine and the last product, which are alone
+
+
+def test_a_long_loop_is_several_kernels(native):
+    """Compilers take more than twice the time for twice as many operations."""
+
+    def euler(x):
+        for _ in range(50):
+            x = x + 0.01 * torch.sin(x)
+        return x
+
+    x = torch.randn(65, requires_grad=True)
+    found = regions_of(make_fx(euler, tracing_mode="fake")(x.detach()).graph)
+    assert [len(region.nodes) for region in found] == [64, 64, 22]
+    ((ours,), (right,)) = (torch.autograd.grad(f(x).sum(), x) for f in (pullback.function(euler), euler))
+    torch.testing.assert_close(ours, right)

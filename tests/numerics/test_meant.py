@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import pullback
 from pullback.errors import FormulaError
 from pullback.numerics.meant import meaning_of
 
@@ -93,3 +94,26 @@ def test_what_runs_other_ops_for_another_shape_is_refused():
 
     with pytest.raises(FormulaError, match="depends on the shape"):
         meaning_of(alternating, torch.float32)
+
+
+def euler(x):
+    for _ in range(60):
+        x = x + 0.01 * torch.sin(x)
+    return x
+
+
+def chain(x):
+    for _ in range(170):
+        x = torch.sin(x) + 0.5
+    return x
+
+
+@pytest.mark.parametrize("formula", [euler, chain])
+def test_what_would_be_long_to_write_out_is_refused(formula):
+    """Each step of `euler` uses the one before twice: as text, it would have 2⁶⁰ operations."""
+    with pytest.raises(FormulaError, match="operations"):
+        meaning_of(formula, torch.float32)
+    x = torch.randn(5, requires_grad=True)
+    op = pullback.function(backend="eager")(formula)
+    ((ours,), (right,)) = (torch.autograd.grad(f(x).sum(), x) for f in (op, formula))
+    torch.testing.assert_close(ours, right)

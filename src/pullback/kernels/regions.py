@@ -24,6 +24,8 @@ aten = torch.ops.aten
 
 CPU = ("cpu",)
 """The only kind of device, where no other is named."""
+_MOST = 64
+"""Nodes in a region: compilers take more than twice the time for twice as many, and a loop in a formula has hundreds."""
 FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
 
@@ -110,6 +112,8 @@ class _Growing:
     def __init__(self, exact: bool) -> None:
         self._exact = exact
         self._order = Order()
+        self._full = 0
+        """Regions that no node is added to, as a set of `Order`."""
         self._alike: dict[tuple[torch.Size, torch.device], int] = {}
         """The regions of a shape and a device, as a set of `Order`."""
         self._home: dict[fx.Node, int] = {}
@@ -120,13 +124,15 @@ class _Growing:
         """Add a node to the latest region that it fits in, or to a new one."""
         kind = value_of(node).shape, value_of(node).device
         read = [a for a in node.all_input_nodes if ops.constant_of(a) is None]
-        alike = self._alike.get(kind, 0)
+        alike = self._alike.get(kind, 0) & ~self._full
         number = (alike & ~self._order.closed(read)).bit_length() - 1
         if number < 0:
             number = self._order.region()
             self.found[number] = Region(*kind, self._exact)
-            self._alike[kind] = alike | 1 << number
+            self._alike[kind] = self._alike.get(kind, 0) | 1 << number
         self.found[number].nodes.append(node)
+        if len(self.found[number].nodes) >= _MOST:
+            self._full |= 1 << number
         self._home[node] = number
         self._order.join([node], number, read)
 

@@ -19,11 +19,13 @@ from pullback.errors import FormulaError, PullbackError, tell_mistake
 from pullback.numerics.derive import derivative
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.ops import VALUES
-from pullback.numerics.term import Term
+from pullback.numerics.term import Term, length_of
 from pullback.numerics.written import as_written
 
 _SHAPES = ((3,), (2, 5), ())
 """What a formula might tell apart without asking: a flattened vector is itself."""
+_MOST = 300
+"""Operations in a term as `show` writes it, where what is used twice stands twice: a loop would double it each time."""
 _ASKING = frozenset({"is_floating_point", "is_complex", "_set_grad_enabled"})
 """Functions that give no tensor, and the same for all tensors that forms are used for."""
 _FACTORIES = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
@@ -59,7 +61,11 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
         raise FormulaError(
             f"{formula.name} depends on the shape of its inputs: forms are for what computes elementwise."
         )
+    if len(vector) > _MOST:
+        raise FormulaError(f"{formula.name} has {len(vector)} operations; forms are for up to {_MOST}.")
     term = formula.terms(dtype, 1, _SHAPES[:1], derivative)[Quantity(0, ())]
+    if (length := length_of(term)) > _MOST:
+        raise FormulaError(f"{formula.name} has {length} operations, written out; forms are for up to {_MOST}.")
     return Meaning(formula.name, term, formula.variables)
 
 

@@ -82,6 +82,14 @@ def topological(roots: Iterable[Term]) -> list[Term]:
     return list(order)
 
 
+def length_of(root: Term) -> int:
+    """Return how many terms `show` writes: one that is used twice stands there twice."""
+    lengths: dict[Term, int] = {}
+    for term in topological([root]):
+        lengths[term] = 1 + sum(lengths[a] for a in term.args)
+    return lengths[root]
+
+
 def variables(root: Term) -> list[str]:
     """Return the names of the variables of a term, sorted."""
     return sorted({t.value for t in topological([root]) if t.op == VAR})

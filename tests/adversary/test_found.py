@@ -71,3 +71,11 @@ def test_a_log_softmax_of_16_bits_of_whose_slope_another_kernel_sums_the_rows(na
         "second()",
         seed=68,
     )
+
+
+def test_chunks_whose_rows_lie_as_those_of_the_whole_do_not(native):
+    agree(
+        "a = torch.randn(64, 17).requires_grad_()\nb = torch.randn(81).unfold(0, 17, 1)[:64].requires_grad_()",
+        "e = b * a\nf = e * b\nreturn (f * e).flatten().sum()",
+        making="chunked",
+    )

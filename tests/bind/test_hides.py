@@ -1,5 +1,9 @@
 """What a context keeps of the forward, under transforms: its derivative is refused, in plain eager mode too."""
 
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vmap
@@ -148,3 +152,65 @@ def test_a_forward_reads_and_deletes_what_it_set():
     x = X.clone().requires_grad_()
     (first,) = torch.autograd.grad(Scratch.apply(x).sum(), x, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], X.exp())
+
+
+@dataclass
+class Kept:
+    slope: torch.Tensor
+
+
+class Slotted:
+    __slots__ = ("slope",)
+
+    def __init__(self, slope):
+        self.slope = slope
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        Kept,
+        Slotted,
+        lambda slope: SimpleNamespace(within={"deep": [slope]}),
+        lambda slope: partial(torch.mul, slope),
+        lambda slope: lambda: slope,
+        lambda slope: Kept(slope).__repr__,
+    ],
+    ids=["dataclass", "slots", "nested", "partial", "closure", "method"],
+)
+@pytest.mark.parametrize("is_output", [False, True])
+def test_objects_are_looked_into(keep, is_output):
+    class Function(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.kept, ctx.slope = keep(y), y if is_output else None
+            return y if is_output else y.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * (ctx.slope if is_output else 1)
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(Function.apply(x).sum(), x, create_graph=True)
+    if is_output:
+        torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], x.exp())
+    else:
+        with pytest.raises(pullback.DerivativeError, match="no derivative itself"):
+            torch.autograd.grad(first.sum(), x)
+
+
+def test_modules_may_be_kept():
+    class Function(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x, module):
+            ctx.module = module
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2, None
+
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad((Function.apply(x, torch.nn.Linear(2, 2)) * x).sum(), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], torch.full_like(X, 4.0))

@@ -168,6 +168,15 @@ def test_a_formula_that_has_to_do_with_sizes_is_right_for_all(name):
         agree(op, leaf(n, m))
 
 
+def test_an_op_that_takes_no_symbols_is_traced_size_by_size_without_a_word(capfd):
+    op = pullback.function(lambda x: (x @ x.t()).trace())
+    for n in range(2, 14):
+        x = torch.randn(n, n + 3, requires_grad=True)
+        (g,) = torch.autograd.grad(op(x), x)
+        torch.testing.assert_close(g, 2 * x.detach())
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("name", SIZED)
 def test_without_a_gradient_it_is_right_for_all(name):
     op = pullback.function(backend="eager")(SIZED[name])

@@ -168,3 +168,28 @@ def test_a_first_call_under_anomaly_detection_is_traced_all_the_same():
         with torch.autograd.detect_anomaly(check_nan=True):
             gradient(op)
     assert "as graphs" in op.explain(X)
+
+
+def turning_on(x):
+    with torch.enable_grad():
+        return x.sin()
+
+
+def test_a_formula_that_turns_autograd_on_is_recorded_under_no_grad():
+    op, x = pullback.function(turning_on), X.clone().requires_grad_()
+    op(x)
+    for _ in range(2):
+        with torch.no_grad():
+            y = op(x)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], X.cos())
+
+
+def test_a_tensor_made_in_inference_mode_beside_one_that_requires_grad():
+    op, x = pullback.function(lambda x, c: x + c), X.clone().requires_grad_()
+    with torch.inference_mode():
+        c = torch.ones_like(X)
+    op(x, torch.ones_like(X))
+    for _ in range(2):
+        y = op(x, c)
+        torch.testing.assert_close(y, X + 1)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], torch.ones_like(X))

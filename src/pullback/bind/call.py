@@ -32,6 +32,8 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
                 return None
             if leaf.__dict__ and shadows(leaf):
                 return None
+            if grad and leaf.is_inference():  # it cannot be saved
+                return None
             try:
                 key += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, grad and leaf.requires_grad)
             except RuntimeError:  # a nested tensor has none
@@ -100,6 +102,8 @@ class Call:
             return "an argument is a nested tensor"
         if any(shadows(t) for t in self.tensors):
             return "an argument has a method of its own in place of PyTorch's"
+        if any(t.is_inference() for t in self.tensors):
+            return "an argument was made in inference mode, and cannot be saved"
         return "an argument is a tensor that is not strided, has no memory, or waits to be conjugated or negated"
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pullback.dtypes import has_derivative
@@ -79,7 +83,7 @@ class Own:
 def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Sequence[Tensor]) -> bool:
     """Whether numbers are kept that are neither inputs nor differentiable outputs.
 
-    They may be in lists and dicts too. Integers and masks do not count: they have no derivative.
+    They may be in structures, objects and closures. Integers and masks do not count: they have no derivative.
     """
     outputs = [t for t in _leaves(output) if not any(t is s for s in stopped)]
     known = [*_leaves(inputs), *outputs]
@@ -87,13 +91,40 @@ def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Seq
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple | set):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+    """Yield what a value is made of, through objects a few levels deep, and each of them once."""
+    seen: set[int] = set()
+    waiting = [(value, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        within = _within(value) if depth < _DEEPEST else None
+        if within is None:
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            waiting += [(item, depth + 1) for item in within]
+
+
+_DEEPEST = 6
+
+
+def _within(value: Any) -> Iterable[Any] | None:
+    """Return what a structure, an object or a closure holds; of modules their parameters are known to autograd."""
+    match value:
+        case Tensor() | np.ndarray() | torch.nn.Module() | type() | ModuleType():
+            return None
+        case Mapping():
+            return list(value.values())
+        case list() | tuple() | set() | frozenset():
+            return value
+        case partial():
+            return [value.func, *value.args, *value.keywords.values()]
+        case FunctionType():
+            return [*inspect.getclosurevars(value).nonlocals.values(), *(value.__defaults__ or ())]
+        case MethodType():
+            return [value.__self__]
+    held = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return held + [getattr(value, name) for name in slots if hasattr(value, name)] or None
 
 
 def _is_real(value: Any) -> bool:

@@ -168,7 +168,11 @@ def _make_plan(
     wanted = [i for i, t in enumerate(call.tensors) if grad and t.requires_grad]
     strange = [type(out).__name__ for out in facts.outputs if type(out) not in ATOMS and not isinstance(out, Tensor)]
     holding = f"it returns an object of type {strange[0]}" if strange else ""
-    asks = "it asks for `requires_grad` of a tensor where autograd is off" if facts.asks_grad and not grad else ""
+    asks = (
+        "it asks for `requires_grad` of a tensor, or sets the grad mode, where autograd is off"
+        if facts.asks_grad and not grad
+        else ""
+    )
     obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding or asks
     if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)

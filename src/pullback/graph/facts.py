@@ -56,7 +56,7 @@ class Facts:
     Attributes:
         outputs: the leaves of what comes out; its tensors have no values.
         obstacle: why a graph cannot stand for the formula, in words; empty where one can.
-        asks_grad: whether it asks for `requires_grad` of a tensor.
+        asks_grad: whether it asks for `requires_grad` of a tensor, or turns autograd on or off.
     """
 
     outputs: list[Any] = field(default_factory=list)
@@ -233,7 +233,9 @@ class _Readers(TorchFunctionMode):
         called = getattr(func, "__name__", "")
         if called == "__get__":
             called = getattr(func.__self__, "__name__", "")
-        if called in _NOTED and args and has_no_values(args[0]):
+        if called == "_set_grad_enabled":  # in a formula: nothing around the call does so while it runs
+            self.asks_grad = True
+        elif called in _NOTED and args and has_no_values(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":
                 if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor

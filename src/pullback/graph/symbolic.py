@@ -67,7 +67,8 @@ class Symbolic:
             with asked:
                 return function(*given)
 
-        traced, is_general = _torch.trace_for_sizes(watched, tensors, self._varying)
+        with _torch.quiet_fake_tensors():  # an op that takes no symbols is traced size by size
+            traced, is_general = _torch.trace_for_sizes(watched, tensors, self._varying)
         if asked.what:
             raise NotGeneralError(f"it asks for `{asked.what}` of a tensor")
         if not is_general:

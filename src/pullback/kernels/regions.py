@@ -25,7 +25,7 @@ aten = torch.ops.aten
 CPU = ("cpu",)
 """The only kind of device, where no other is named."""
 _MOST = 64
-"""Nodes in a region: compilers take more than twice the time for twice as many, and a loop in a formula has hundreds."""
+"""Nodes in a region: a compiler takes more than twice the time for twice as many, and a loop has hundreds."""
 FEWEST = 2
 """A kernel of PyTorch's computes one op as well."""
 

@@ -79,3 +79,8 @@ def test_chunks_whose_rows_lie_as_those_of_the_whole_do_not(native):
         "e = b * a\nf = e * b\nreturn (f * e).flatten().sum()",
         making="chunked",
     )
+
+
+def test_a_factor_0_of_an_infinite_input_beside_a_stable_form(native):
+    inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()\nb = torch.randn(1).requires_grad_()"
+    agree(inputs, "return F.mish(torch.addcmul(b, a, a, value=-0.0))")

@@ -117,3 +117,9 @@ def test_what_would_be_long_to_write_out_is_refused(formula):
     op = pullback.function(backend="eager")(formula)
     ((ours,), (right,)) = (torch.autograd.grad(f(x).sum(), x) for f in (op, formula))
     torch.testing.assert_close(ours, right)
+
+
+def test_a_factor_0_is_no_constant_0():
+    """0 · ∞ and 0 · NaN are NaN; the derivative of a term would be 0."""
+    with pytest.raises(FormulaError, match="multiplies by 0"):
+        meaning_of(lambda a, b: torch.nn.functional.mish(b + 0.0 * a), torch.float32)

@@ -19,7 +19,7 @@ from pullback.errors import FormulaError, PullbackError, tell_mistake
 from pullback.numerics.derive import derivative
 from pullback.numerics.formula import Formula, Quantity
 from pullback.numerics.ops import VALUES
-from pullback.numerics.term import Term, length_of
+from pullback.numerics.term import CONST, Term, length_of, topological
 from pullback.numerics.written import as_written
 
 _SHAPES = ((3,), (2, 5), ())
@@ -66,6 +66,8 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
     term = formula.terms(dtype, 1, _SHAPES[:1], derivative)[Quantity(0, ())]
     if (length := length_of(term)) > _MOST:
         raise FormulaError(f"{formula.name} has {length} operations, written out; forms are for up to {_MOST}.")
+    if any(t.op == "mul" and any(a.op == CONST and a.value == 0 for a in t.args) for t in topological([term])):
+        raise FormulaError(f"{formula.name} multiplies by 0: its derivative would be 0 where PyTorch has 0 · ∞ or NaN.")
     return Meaning(formula.name, term, formula.variables)
 
 

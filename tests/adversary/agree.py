@@ -91,10 +91,10 @@ def _relaxed_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
     def straight_through(x: Tensor) -> Tensor:
         if not _is_live(x):
             return _hard(x)
-        step = x - x.detach()  # zero, with the derivative of x; where x, or a part of it, is not finite it has none
-        parts = torch.view_as_real(step) if x.is_complex() else step
-        kept = torch.where(parts.isnan(), 0, parts)
-        return _hard(x.detach()) + (torch.view_as_complex(kept) if x.is_complex() else kept)
+        parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        step = parts - parts.detach()  # zero, with the derivative of x; where x is not finite it has none
+        step = torch.where(step.isnan(), 0, step)
+        return _hard(x.detach()) + (torch.view_as_complex(step) if x.is_complex() else step)
 
     return lambda *args, **kwargs: tree_map_only(Tensor, straight_through, formula(*args, **kwargs))
 

@@ -89,7 +89,7 @@ class Rounding(TorchDispatchMode):
         return torch.where((x - other).abs() > 8 * torch.finfo(torch.float32).eps * x.abs(), other, x)
 
     def _of_nan(self, slope: Tensor, g: Tensor, *args: Any) -> Tensor:
-        """Return a slope; where the input is NaN, the slope of either side, or, in some runs, NaN, which hides others."""
+        """Return a slope; where the input is NaN, that of either side or, in some runs, NaN, which hides others."""
         x = next(x for x in args if isinstance(x, Tensor))
         share = self._share(g)
         neither = torch.nan if self.seed * 0x9E3779B1 >> 17 & 1 else 0.0

@@ -217,6 +217,9 @@ def stabilise(
     TARGET is a file or a module, with the name of an op or without: ops.py, package.ops:swish. It is imported and
     run. What is found goes to ops.stable.toml, which belongs under version control and is used without a search.
     """
+    from pullback.numerics.precision import ball_type
+
+    ball_type()  # python-flint is an extra
     from pullback.numerics.renew import run
     from pullback.report.stable import render
 

@@ -237,7 +237,10 @@ class Op:
                 domain.
             RunnerError: if python-flint is not installed.
         """
-        from pullback.numerics.stabilise import certify_parts  # it needs python-flint, an extra
+        from pullback.numerics.precision import ball_type
+
+        ball_type()  # python-flint is an extra
+        from pullback.numerics.stabilise import certify_parts
 
         if self._stable is None or not self.is_stable:
             why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import pullback
-from pullback.errors import FormulaError
+from pullback.errors import FormulaError, RunnerError
+from pullback.numerics import precision
 from pullback.numerics.stabilise import certify
 
 
@@ -35,3 +36,9 @@ def test_an_op_is_judged_in_its_own(native):
     assert "also in compiled kernels" in found.made
     (eager,) = pullback.function(backend="eager")(log_of_sigmoid).stabilise()
     assert "compiled" not in eager.made
+
+
+def test_without_balls_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(precision, "flint", None)
+    with pytest.raises(RunnerError, match="pip install"):
+        pullback.function(lambda x: x.sigmoid().log()).stabilise()

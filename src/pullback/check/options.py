@@ -46,7 +46,7 @@ def unknown_rule(key: str) -> str:
     rules = all_rules()
     if re.fullmatch(r"PB\d?", key.upper()):
         families = sorted({rule.family for rule in rules})
-        return f"there are no rules {key!r} yet; there are {', '.join(families[:-1])} and {families[-1]}"
+        return f"{key!r} is no rule; the families of rules are {', '.join(families[:-1])} and {families[-1]}"
     lowered = {key.lower(): key for rule in rules for key in (rule.id, rule.name)}
     close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
     advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"

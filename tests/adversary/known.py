@@ -16,6 +16,14 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     ),
     # they do so on that of these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
+    # PyTorch's `masked_fill` returns a contiguous tensor, where the `masked_fill_` of these backwards keeps what it is given
+    lambda trial, wrong: (
+        trial.backend == "eager"
+        and bool(_MASKING.search(trial.program.formula))
+        and all("gradient" in w.label and _is_layout(w) for w in wrong)
+    ),
+    # PyTorch's median over a dimension that is expanded reads memory that is not the tensor's
+    lambda trial, wrong: "median" in trial.program.formula and "expand" in trial.program.inputs + trial.program.formula,
     # the layout of a gradient of an op with a relaxation, since it is held against another formula
     lambda trial, wrong: trial.making == "relaxed" and all("gradient" in w.label and _is_layout(w) for w in wrong),
     # PyTorch's tensor of zeros without memory times an infinity is 0 where any other is NaN
@@ -27,6 +35,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
 ]
 
 _ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside")
+_MASKING = re.compile("maximum|minimum|fmax|fmin")
 
 
 def _is_contiguous(program: Program) -> bool:

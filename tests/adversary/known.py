@@ -16,7 +16,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     ),
     # they do so on that of these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
-    # PyTorch's `masked_fill` returns a contiguous tensor, where the `masked_fill_` of these backwards keeps what it is given
+    # PyTorch's `masked_fill` returns a contiguous tensor; the `masked_fill_` of these backwards keeps the layout
     lambda trial, wrong: (
         trial.backend == "eager"
         and bool(_MASKING.search(trial.program.formula))

@@ -36,7 +36,8 @@ HEAD = """\
 
 Each row is one way of differentiating an op. To make a dropped rule show, every op below but the derived ones returns x
 and claims the derivatives of x³: a context that ignores the rule gives 1 where 3x² is right. The derived ops return
-x³ itself: no rule can be dropped there. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
+x³ itself, as do "formula of x³" and "Function of x³": nothing is lost there if a rule is dropped. All is measured in
+float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
 - **refused**: an error that says what is wrong and, where the op is ours, names it and says what to do.
@@ -49,8 +50,11 @@ The columns:
 - "derived, stable forms" has accurate forms of its derivatives in place of the formula's own.
 - "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward has to
   remember decisions.
+- "formula of x³" is `x * x * x` in plain PyTorch; "Function of x³" an `autograd.Function` of it in the new style,
+  without a `jvp`.
 - "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has
-  `setup_context`, `backward`, `jvp` and `generate_vmap_rule`. Its errors under `torch.compile` are due to the `jvp`.
+  `setup_context`, `backward`, `jvp` and `generate_vmap_rule`. Its errors under `torch.compile` are due to the `jvp`,
+  which that does not support.
 - `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
 
 The code is in [tests/compose](../tests/compose/_ops.py).

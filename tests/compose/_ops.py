@@ -16,7 +16,7 @@ X = torch.tensor([0.5, -1.25, 2.0, 3.0], dtype=torch.float64)
 
 def value(column, x=X):
     """Return the value of a column's op."""
-    return x * x * x if column.startswith("derived") else x
+    return x * x * x if column.startswith("derived") or "of x³" in column else x
 
 
 def derivative(order, x=X):
@@ -148,8 +148,41 @@ def _backward(ctx, g):
 custom_op.register_autograd(_backward, setup_context=_setup)
 
 
+def formula(x):
+    """No op at all: what PyTorch does with x³."""
+    return x * x * x
+
+
+class Cube(torch.autograd.Function):
+    """A Function whose backward is the derivative of its forward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * x
+
+
+def cube_function(x):
+    return Cube.apply(x)
+
+
 OURS = {"derived": derived, "relaxed": relaxed, "ruled": ruled, "ruled by jvp": ruled_by_jvp}
-OTHERS = {"Function, old style": old_style_function, "Function, new style": new_style_function, "custom_op": custom_op}
-FURTHER = {"derived, stable forms": with_forms, "derived, extremes and masks": with_masks}
+OTHERS = {
+    "Function, old style": old_style_function,
+    "Function, new style": new_style_function,
+    "Function of x³": cube_function,
+    "custom_op": custom_op,
+}
+FURTHER = {"derived, stable forms": with_forms, "derived, extremes and masks": with_masks, "formula of x³": formula}
 """Measured for the page alone."""
 COLUMNS = OURS | FURTHER | OTHERS

@@ -85,9 +85,12 @@ def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Seq
 
     They may be in structures, objects and closures. Integers and masks do not count: they have no derivative.
     """
+    real = [value for value in _leaves(kept) if _is_real(value)]
+    if not real:
+        return False
     outputs = [t for t in _leaves(output) if not any(t is s for s in stopped)]
     known = [*_leaves(inputs), *outputs]
-    return any(_is_real(value) and not any(value is k for k in known) for value in _leaves(kept))
+    return any(not any(value is k for k in known) for value in real)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

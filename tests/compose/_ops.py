@@ -1,8 +1,8 @@
 """The columns of the composition table: one op, whose derivatives are not those of the ops in its forward.
 
-Every op has the derivatives of x³. All but the derived one have the value x, so that a derivative that is lost
-(that of the forward's own ops, or none) shows in every order. At dyadic points all of this is exact in every
-floating dtype, however it is computed: tests compare bits.
+Every op has the derivatives of x³. The derived ones, the formula and the Function of x³ have its value, too; all others
+have the value x, so that a derivative that is lost (that of the forward's own ops, or none) shows in every order. At
+dyadic points all of this is exact in every floating dtype, however it is computed: tests compare bits.
 """
 
 import torch

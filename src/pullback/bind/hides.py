@@ -94,7 +94,7 @@ def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Seq
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what a value is made of, through objects a few levels deep, and each of them once."""
+    """Yield the values inside a value, through objects a few levels deep; each object is opened once."""
     seen: set[int] = set()
     waiting = [(value, 0)]
     while waiting:
@@ -108,10 +108,14 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 _DEEPEST = 6
+"""Levels that are opened: an object may lead to half of a program."""
 
 
 def _within(value: Any) -> Iterable[Any] | None:
-    """Return what a structure, an object or a closure holds; of modules their parameters are known to autograd."""
+    """Return the values inside a structure, an object or a closure; `None` for others, and for modules.
+
+    The parameters of a module are known to autograd.
+    """
     match value:
         case Tensor() | np.ndarray() | torch.nn.Module() | type() | ModuleType():
             return None

@@ -17,7 +17,7 @@ import pullback
 from pullback.errors import DerivativeError, FormulaError
 from tests.adversary import contexts
 from tests.adversary.contexts import Observed, Side
-from tests.adversary.judge import Rounding, Wrong, wrong_metadata, wrong_values
+from tests.adversary.judge import Wrong, sampled_run, wrong_metadata, wrong_values
 from tests.adversary.program import Program, default_dtype
 
 _BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -207,7 +207,7 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str, strid
 
     def samples(n: int, label: str) -> Iterator[Tensor]:
         while len(runs) < n:
-            run = observe(wide, context, Rounding(precision, 1000 * len(runs)))
+            run = observe(wide, context, sampled_run(precision, len(runs)))
             if isinstance(run, Exception):
                 raise run
             runs.append(run)

@@ -126,6 +126,19 @@ def test_where_float16_overflows_a_finite_result_is_not_judged(made):
         judged(inputs.format(3e38, "torch.float32"), formula)
 
 
+def test_where_a_step_overflows_rounding_is_measured_beyond_the_range(made):
+    """At 10²⁰ PyTorch has ∞ / ∞ here. Of the slope 1/a − 1/a bfloat16 may leave 10¹⁷, and not 10²¹."""
+    inputs = "a = torch.full((n,), 1e-20).bfloat16().requires_grad_()"
+    formula = "b = a.reciprocal()\nc = b * b\nreturn (c * c) / (c * b) * a"
+    for slope, is_right in ((1e17, True), (1e21, False)):
+        made(lambda f, a, slope=slope: torch.ones_like(a) + (a - a.detach()) * slope)
+        if is_right:
+            judged(inputs, formula)
+        else:
+            with pytest.raises(AssertionError, match="gradient of a"):
+                judged(inputs, formula)
+
+
 def test_points_are_where_pieces_end(made):
     made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
     judged(A, "return F.hardtanh(a)")

@@ -27,6 +27,8 @@ FEW_LINES = (2, 3, 1, 4)
 """Of a small program: what one line gets wrong is not covered by the rounding of others."""
 MOST = 1 << 17
 """Numbers in a tensor."""
+_MOST_TENSORS = 1 << 10
+"""That an op returns: Inductor takes minutes for what unbinds 2¹⁶."""
 _ROWS_IN_CHUNKS = 300
 """At most: with more, the error of adding up chunk by chunk is larger than that of PyTorch's sums."""
 _LARGEST = 1e4
@@ -36,14 +38,19 @@ T = TypeVar("T")
 
 
 class _Largest(TorchDispatchMode):
-    """Notes how many numbers the largest result of an op has."""
+    """Notes how many numbers the largest result of an op has, and of how many tensors it consists."""
 
-    size = 0
+    size = tensors = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.size = max([self.size, *(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))])
+        leaves = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        self.size = max([self.size, *(x.numel() for x in leaves)])
+        self.tensors = max(self.tensors, len(leaves))
         return result
+
+    def is_over(self) -> bool:
+        return self.size > MOST or self.tensors > _MOST_TENSORS
 
 
 class Draw:
@@ -236,8 +243,8 @@ class _Formula:
             try:
                 eval(expression, shapes)
             except Exception:  # it depends on values, or has another device, or is none that PyTorch accepts
-                return largest.size > MOST
-        return largest.size > MOST
+                return largest.is_over()
+        return largest.is_over()
 
     def _write(self, statement: str) -> bool:
         try:

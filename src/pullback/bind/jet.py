@@ -4,9 +4,9 @@ With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor p
 is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
 for bit, and these derivatives, in every transform. With several inputs there is a term for each partial derivative.
 
-A polynomial of order n has no derivative beyond n: that would be 0. So s also has the term 0 · d^(n + ½). It is 0 with
-n derivatives, and its next one is 0 · ∞ = NaN. (No composition of finitely many native ops is right in all orders: the
-terms of a Taylor series with the right coefficients are infinitely many.)
+A polynomial of order n has no derivative beyond n: that would be 0, silently. So the next one is an error
+(`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
+the right coefficients are infinitely many.
 
 Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
 this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x are 0: those of a
@@ -67,7 +67,7 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 def jet(value: Function, partials: Mapping[By, Function]) -> Function:
-    """Return the native form that has the derivatives given, and NaN for those of higher order.
+    """Return the native form that has the derivatives given; those of higher order are a RuntimeError of PyTorch.
 
     Args:
         value: of the inputs.
@@ -78,7 +78,7 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     def function(*given: Tensor) -> Tensor:
         point = _Point(given, cut)
         out, s = _expanded(value, partials, point)
-        s = s + nan_from(order + 1, _total(point.steps))
+        s = s + _error_from(order + 1, _total(point.steps))
         return out - (cut(s) - s)
 
     return function
@@ -172,3 +172,18 @@ def _steep(order: int, factor: Tensor, d: Tensor, steep: Tensor) -> Tensor:
 def nan_from(order: int, d: Tensor) -> Tensor:
     """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on."""
     return d.pow(order - 0.5) * 0.0
+
+
+def _error_from(order: int, x: Tensor) -> Tensor:
+    """Return 0 whose derivatives by x are 0 below an order; PyTorch raises an error for that one.
+
+    A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
+    and n is a 64-bit integer, of which PyTorch refuses the negative ones: beyond 2⁶³ − 1 it is negative. The tensor is
+    empty, so that nothing is computed, and its sum is 0.
+    """
+    nothing = x.unsqueeze(0)[:0]
+    return torch.special.polygamma(_LAST_ORDER - (order - 1), nothing).sum()
+
+
+_LAST_ORDER = 2**63 - 1
+"""Of a polygamma function: the next overflows to a negative number."""

@@ -66,6 +66,13 @@ def test_of_a_value_that_gains_nothing_only_the_derivatives_are_replaced():
     assert found.rules == ("the derivative of tanh", "1 - tanh(a) * tanh(a) => 1 / (cosh(a) * cosh(a))")
 
 
+def test_the_slope_of_tanhshrink_is_a_square():
+    """1 − (1 − tanh²) is 0 or a multiple of an ulp of float64 there."""
+    x = torch.tensor([-1e-3, -1e-9, 0.0, 1e-12, 3.0])
+    slope = forms(torch.nn.functional.tanhshrink).derivatives[(0,)]
+    torch.testing.assert_close(slope(x), x.double().tanh().square().float(), rtol=5e-7, atol=0)
+
+
 @pytest.mark.parametrize("dtype", SHORT, ids=str)
 def test_sixteen_bits_are_computed_in_float32(dtype):
     found = forms(lambda x: torch.log(1 + torch.exp(x)), dtype)

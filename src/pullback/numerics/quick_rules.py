@@ -45,6 +45,7 @@ _OWN = """
     exp(a) / (exp(a) + exp(b)) => sigmoid(a - b)
     2 * sigmoid(a) - 1 => tanh(a * 0.5)
     sigmoid(-a) - sigmoid(a) => -tanh(a * 0.5)
+    1 - (1 - tanh(a) * tanh(a)) => tanh(a) * tanh(a)
     1 - tanh(softplus(a)) * tanh(softplus(a)) => (2 * sigmoid(-a) / (1 + sigmoid(-a) * sigmoid(-a))) ** 2
     a * (b * a) - (b * a) * b => (b * a) * (a - b)
     (2 * sinh(a)) / (2 * cosh(a)) => tanh(a)

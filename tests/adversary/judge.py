@@ -45,7 +45,7 @@ _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_pu
 """Ops that add up numbers, in an order of their own."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
-    "|gelu|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc"
+    "|gelu|mish|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc"
 )
 """Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu")
@@ -117,7 +117,7 @@ class Rounding(TorchDispatchMode):
         if x.dtype != torch.float64 or _has_no_memory(x):
             return x
         exact = x.to(self.dtype).double() == x
-        return torch.where(exact, x * (1 + self._share(x).sign() * torch.finfo(x.dtype).eps), x)
+        return torch.where(exact, self._near(x, x.dtype), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
         """Return a term of a sum with the error of 32 bits, or of those it has."""
@@ -153,7 +153,9 @@ class Rounding(TorchDispatchMode):
         """Return numbers up to half an ulp of a dtype away; of float64, which has no room for half, one."""
         share = self._share(x)
         share = share.sign() if dtype == torch.float64 else share
-        return x + (x * share * torch.finfo(dtype).eps).nan_to_num(0, 0, 0)
+        info = torch.finfo(dtype)
+        ulp = (x.abs() * info.eps).clamp(min=info.smallest_normal * info.eps if self.overflows else 0.0)
+        return torch.where(x.isfinite() & (x != 0), x + share * ulp, x)
 
     def _share(self, x: Tensor) -> Tensor:
         """Return numbers from -1/2 to 1/2 that depend on those in `x` and on the seed."""

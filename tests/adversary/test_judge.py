@@ -139,6 +139,16 @@ def test_where_a_step_overflows_rounding_is_measured_beyond_the_range(made):
                 judged(inputs, formula)
 
 
+def test_below_the_normal_numbers_an_ulp_is_not_relative(made):
+    """exp(-743) is 65 units of the smallest number, and it is multiplied by -743."""
+    smallest = 5e-324
+    made(lambda f, a: a * (a.exp() + smallest))
+    judged("a = torch.full((n,), -740.3).double().requires_grad_()", "return a * a.exp()")
+    made(lambda f, a: a * (a.exp() + 30 * smallest))
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = torch.full((n,), -740.3).double().requires_grad_()", "return a * a.exp()")
+
+
 def test_points_are_where_pieces_end(made):
     made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
     judged(A, "return F.hardtanh(a)")

@@ -16,6 +16,10 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     ),
     # they do so on that of these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
+    # and, in 16 bits, on that of all functions of expanded operands, by which a relaxed op is traced
+    lambda trial, wrong: (
+        trial.making == "relaxed" and bool(_SHORT.search(trial.program.inputs)) and all(map(_is_layout, wrong))
+    ),
     # PyTorch's `masked_fill` returns a contiguous tensor; the `masked_fill_` of these backwards keeps the layout
     lambda trial, wrong: (
         trial.backend == "eager"
@@ -34,7 +38,8 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: trial.making == "ruled" and all(_is_layout(w) or _is_cut_off(trial, w) for w in wrong),
 ]
 
-_ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside")
+_SHORT = re.compile("float16")
+_ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss")
 _MASKING = re.compile("maximum|minimum|fmax|fmin")
 
 

@@ -181,8 +181,8 @@ def _error_from(order: int, x: Tensor) -> Tensor:
     and n is a 64-bit integer, of which PyTorch refuses the negative ones: beyond 2⁶³ − 1 it is negative. The tensor is
     empty, so that nothing is computed, and its sum is 0.
     """
-    nothing = x.unsqueeze(0)[:0]
-    return torch.special.polygamma(_LAST_ORDER - (order - 1), nothing).sum()
+    zero: Tensor = torch.special.polygamma(_LAST_ORDER - (order - 1), x.unsqueeze(0)[:0]).sum()
+    return zero
 
 
 _LAST_ORDER = 2**63 - 1

@@ -427,12 +427,22 @@ def _random(x):
     return F.dropout(x, 0.5).sum()
 
 
+def _copied(x):
+    return (x + x).copy_(x).sum()
+
+
 AROUND = torch.ones(HIDDEN, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("formula", "why"),
-    [(_two, "one real number"), (_of_rows, "one real number"), (_closure, "closes over"), (_random, "random")],
+    [
+        (_two, "one real number"),
+        (_of_rows, "one real number"),
+        (_closure, "closes over"),
+        (_random, "random"),
+        (_copied, "in place"),
+    ],
 )
 @pytest.mark.parametrize("grad", [True, False])
 def test_what_has_no_chunks_is_refused(formula, why, grad):

@@ -31,8 +31,9 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
 
     module = trace_ops(value, *(x.detach() for x in tensors))
     written = functionalise(module.graph)
-    if written is not None:
-        return f"it works in place ({written.target})"
+    copied = next((node for node in module.graph.nodes if node.target is torch.ops.aten.copy.default), None)
+    if (left := written or copied) is not None:  # `copy` has no derivative, which `copy_` has
+        return f"it works in place ({left.target})"
     module.graph.eliminate_dead_code()
     module.recompile()
     if wanted and not _same_derivative(flat, lambda *given: list(module(*given)), tensors, wanted):

@@ -141,6 +141,31 @@ def test_export_then_train_is_refused(function):
         exported(leaf())
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_export_of_a_model_that_trains_is_refused(function, strict):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            return function.apply(x * self.scale)
+
+    with pytest.raises(Exception, match="would be lost"):
+        torch.export.export(Model(), (X,), strict=strict)
+    with torch.no_grad():
+        assert torch.equal(torch.export.export(Model(), (X,), strict=strict).module()(X), X)
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_symbolic_trace_records_one_op(function):
+    x = leaf()
+    traced = torch.fx.symbolic_trace(lambda x: function.apply(x * 1))
+    (g,) = torch.autograd.grad(traced(x).sum(), x)
+    assert g.tolist() == [-3, -3, -3]
+
+
 @pytest.mark.parametrize("function", [NumpyCube, OnceCube, SavedIntermediate])
 def test_second_derivatives_that_autograd_cannot_see_are_refused(function):
     x = leaf()

@@ -11,6 +11,8 @@ from tests.compose._contexts import cells, context, gradient, judge, leaf
 from tests.compose._ops import X
 
 RULED = dict.fromkeys(("ruled", "ruled by jvp"), "DerivativeError")
+NOT_A_LEAF = ("The .grad attribute of a Tensor that is not a leaf",)  # Dynamo asks for it
+BY_DYNAMO = dict.fromkeys(RULED, "TorchRuntimeError")
 
 
 class Module(torch.nn.Module):
@@ -20,6 +22,22 @@ class Module(torch.nn.Module):
 
     def forward(self, x):
         return self.op(x)
+
+
+class Scaled(Module):
+    """A model with a parameter before the op: what the op is given requires grad when the model is traced."""
+
+    def __init__(self, op):
+        super().__init__(op)
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return self.op(x * self.scale)
+
+
+class Chosen(Scaled):
+    def forward(self, x):
+        return torch.cond(self.scale > 0, self.op, lambda x: x - 1, (x * self.scale,))
 
 
 def exported(op, **options):
@@ -51,6 +69,21 @@ def then_create_graph(op):
 @context("export", "export(strict=True), then train", refused=RULED)
 def strict(op):
     return gradient(exported(op, strict=True).module())
+
+
+@context("export", "export of a model with a parameter, then train", refused=RULED)
+def of_a_model(op):
+    return gradient(torch.export.export(Scaled(op), (X,)).module())
+
+
+@context("export", "export(strict=True) of a model with a parameter, then train", refused=BY_DYNAMO)
+def strict_of_a_model(op):
+    return gradient(torch.export.export(Scaled(op), (X,), strict=True).module())
+
+
+@context("export", "export of torch.cond, then train", refused=BY_DYNAMO, ignore=NOT_A_LEAF)
+def of_cond(op):
+    return gradient(torch.export.export(Chosen(op), (X,)).module())
 
 
 @context("export", "export with dynamic shapes, then train", refused=RULED)

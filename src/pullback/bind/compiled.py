@@ -20,7 +20,7 @@ from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
-from pullback.bind.tripwire import tripwire
+from pullback.bind.tripwire import guarded_in_exports, tripwire
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
@@ -44,7 +44,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             )
         if unproven:
             prove([_kind(a) for a in args])
-        return apply(*args)
+        return guarded_in_exports(apply(*args), args, name)
 
     return call
 

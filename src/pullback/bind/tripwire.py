@@ -44,6 +44,19 @@ def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
     return x
 
 
+def guarded_in_exports(result: Any, sources: Sequence[Any], name: str) -> Any:
+    """Return what a Function has returned to Dynamo, behind the tripwire where that exports.
+
+    An exported graph keeps the forward of a Function and not its backward, and has it run without a gradient, so that a
+    tripwire within the forward is not met.
+    """
+    if not torch.compiler.is_exporting():
+        return result
+    if isinstance(result, tuple):
+        return tuple([tripwire(t, sources, name) if has_derivative(t) else t for t in result])
+    return tripwire(result, sources, name) if has_derivative(result) else result
+
+
 def _copy(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
     return x.clone()
 
@@ -60,7 +73,8 @@ def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Ten
             f"the derivative given for {name} would be lost: what is compiled, exported or traced here records the "
             "op's forward, and differentiates that. To keep it, run this part in eager mode, or take the gradient "
             "inside of what is traced, by torch.autograd.grad; or give the op its derivative by a formula "
-            "(`derivative_of=`), which compiling and exporting keep."
+            "(`derivative_of=`), which compiling and exporting keep. To export for inference alone, do it under "
+            "torch.no_grad()."
         )
     with _torch.below_autograd():
         return tripwire(x, sources, name)

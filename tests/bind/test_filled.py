@@ -94,6 +94,15 @@ def test_a_number_that_the_author_chose_stays():
     assert op(torch.zeros(1)) == 7
 
 
+@pytest.mark.parametrize(
+    "formula", [lambda x, y: torch.sin(x) / x, lambda x, y: torch.sin(x) / x + torch.zeros_like(y)]
+)
+def test_a_second_tensor_on_which_the_value_does_not_depend(formula):
+    x = leaf(0.5, 2.0, dtype=torch.float32)
+    op = pullback.function(formula, backend="eager")
+    torch.testing.assert_close(op(x, torch.ones(2)), torch.sin(x) / x)
+
+
 def test_what_is_filled_is_said():
     assert "the limit at 0" in pullback.function(HOLES["sin(x)/x"][0]).explain(torch.zeros(3))
 

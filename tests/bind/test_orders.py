@@ -1,8 +1,11 @@
 """Derivatives beyond the stable forms: of the forms, in every order that native forms carry."""
 
+import math
+
 import mpmath
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.func import grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -71,6 +74,27 @@ def test_third_and_fourth_derivatives(name, dtype):
             found = run(op, by, points).float()
             assert torch.allclose(found, right, rtol=64 * eps, atol=4 * eps**2), (by, way, found, right)
     assert op._stable.dtypes() == [str(dtype).removeprefix("torch.")]
+
+
+AT_TIES_AND_KINKS = {
+    "log(1 + x)": (lambda x: torch.logaddexp(torch.log(x), torch.zeros_like(x)), 1.0, (0.5, -0.25, 0.25)),
+    "softplus(x - 1) + 1": (lambda x: torch.logaddexp(x, torch.ones_like(x)), 1.0, (0.5, 0.25, 0.0)),
+    "log(2 cosh(x - ½))": (lambda x: torch.logaddexp(x - 0.5, 0.5 - x), 0.5, (0.0, 1.0, 0.0)),
+    "in base 2": (lambda x: torch.logaddexp2(x, -x), 0.0, (0.0, math.log(2), 0.0)),
+    "log1p(elu(1 + x))": (lambda x: torch.log1p(F.elu(1 + x)), -1.0, (1.0, -1.0, 2.0)),
+    "exp(celu(1 + x)) - 1": (lambda x: torch.exp(F.celu(1 + x, 0.5)) - 1, -1.0, (1.0, 1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", AT_TIES_AND_KINKS)
+def test_higher_derivatives_where_two_pieces_meet(name):
+    """Where logaddexp is written as max(a, b) + log1p(exp(-|a - b|)) two kinks cancel, in the first order alone."""
+    formula, at, right = AT_TIES_AND_KINKS[name]
+    x = torch.tensor([at])
+    for n, expected in enumerate(right, 1):
+        for way, run in WAYS.items():
+            found = run(pullback.function(formula), (0,) * n, [x])
+            torch.testing.assert_close(found, torch.tensor([expected]), msg=f"{way}, order {n}: {found}")
 
 
 def test_a_form_without_a_derivative_has_that_of_the_formula():

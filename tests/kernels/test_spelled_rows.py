@@ -75,6 +75,15 @@ def test_as_good_as_pytorch(native, loss, dtype):
         assert error(mine, exact) <= 2 * error(native_one, exact) + 4 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("loss", [mean, weighted, ignoring_a_class], ids=lambda f: f.__name__)
+def test_classes_in_uint8(native, loss):
+    """An index of that dtype is a mask to `weight[k]`, and 156 is -100 in 8 bits."""
+    x, _, w = inputs(torch.float32, columns=200)
+    k = torch.randint(150, 160, (len(x),))
+    op = pullback.function(stable=False, backend="native")(loss)
+    torch.testing.assert_close(value_and_gradient(op, x, k.byte(), w), value_and_gradient(loss, x, k, w))
+
+
 @pytest.mark.parametrize("loss", [mean, weighted, summed, each], ids=lambda f: f.__name__)
 def test_rows_that_are_ignored_have_no_gradient(native, loss):
     x, k, w = inputs(torch.float32)

@@ -44,7 +44,10 @@ def forms_with_holes_filled(
 
     `written` is the formula, for derivatives beyond the first.
     """
-    places = left_open(Formula(formula), holes(meaning.term, dtype), dtype)
+    whole = Formula(formula)
+    if len(whole.variables) > 1:  # the value depends on one of them alone
+        return None
+    places = left_open(whole, holes(meaning.term, dtype), dtype)
     if not places:
         return None
     (name,) = meaning.variables

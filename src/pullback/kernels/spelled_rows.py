@@ -60,6 +60,7 @@ def _is_over_rows(node: fx.Node, x: fx.Node, dim: int) -> bool:
 
 def _cotangent_of_rows(g: Tensor, k: Tensor, weight: Tensor | None, ignored: int, total: Any) -> Tensor:
     """Return s for each row: nothing where its class is to be ignored."""
+    k = k.long()  # uint8 as well, which indexes as a mask does
     counts = k != ignored
     size = g if total is None else g / total
     if weight is not None:
@@ -69,6 +70,7 @@ def _cotangent_of_rows(g: Tensor, k: Tensor, weight: Tensor | None, ignored: int
 
 def _less_at(whole: Tensor, k: Tensor, size: Tensor, ignored: int) -> Tensor:
     """Subtract the size of each row at its class, in place: nothing else reads `whole`."""
+    k = k.long()
     return whole.scatter_add_(1, torch.where(k != ignored, k, 0).unsqueeze(1), size.neg())
 
 

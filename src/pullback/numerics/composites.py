@@ -164,8 +164,12 @@ _ROWS: dict[str, str | Callable[[Given], str | None]] = {
     "hardswish": "where(self <= -3, 0, where(self >= 3, self, self*(self + 3)/6))",
     "leaky_relu": "where(self > 0, self, negative_slope*self)",
     "_prelu_kernel": "where(self > 0, self, weight*self)",
-    "elu": "where(self > 0, scale*self, scale*(alpha*expm1(input_scale*self)))",
-    "celu": "where(self > 0, self, alpha*expm1(self/alpha))",
+    # at 0 PyTorch takes the slope of the exponential, and no second derivative
+    "elu": (
+        "where(self > 0, scale*self, where(self == 0, scale*alpha*input_scale*self, "
+        "scale*(alpha*expm1(input_scale*self))))"
+    ),
+    "celu": "where(self >= 0, self, alpha*expm1(self/alpha))",
     "threshold": "where(self <= threshold, value, self)",
     "softshrink": "where(self > lambd, self - lambd, where(self < -lambd, self + lambd, 0))",
     "hardshrink": "where(self > lambd, self, where(self < -lambd, self, 0))",
@@ -177,8 +181,11 @@ _ROWS: dict[str, str | Callable[[Given], str | None]] = {
     "log_sigmoid_forward": "-softplus(-self)",
     "logit": _logit,
     # logarithms, special functions
-    "logaddexp": "maximum(self, other) + log1p(exp(-abs(self - other)))",
-    "logaddexp2": "maximum(self, other) + log1p(exp2(-abs(self - other)))/LN2",
+    # not max(a, b) + log(1 + exp(-|a - b|)): the kinks of the two cancel in the first derivative only
+    "logaddexp": "where(self > other, self + softplus(other - self), other + softplus(self - other))",
+    "logaddexp2": (
+        "where(self > other, self + softplus(LN2*(other - self))/LN2, other + softplus(LN2*(self - other))/LN2)"
+    ),
     "xlogy": "where(logical_and(self == 0, other <= 0), 0, self*log(other))",
     "special_xlog1py": "where(logical_and(self == 0, other <= -1), 0, self*log1p(other))",
     "special_entr": "where(self == 0, sqrt(self), -(self*log(self)))",  # at 0 the slope is infinite, as that of sqrt

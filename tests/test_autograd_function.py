@@ -176,6 +176,31 @@ def test_second_derivatives_that_autograd_cannot_see_are_refused(function):
         torch.autograd.functional.hessian(lambda t: function.apply(t).sum(), X)
 
 
+@pytest.mark.parametrize("twice", [lambda f: grad(grad(f)), lambda f: torch.func.jacrev(torch.func.jacrev(f))])
+def test_once_differentiable_is_refused_under_transforms_too(twice):
+    """PyTorch returns 0 there, silently."""
+
+    class Once(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            return g * 3 * ctx.saved_tensors[0] ** 2
+
+    assert torch.equal(vmap(grad(Once.apply))(X), 3 * X**2)
+    with pytest.raises(pullback.DerivativeError, match="Once"):
+        twice(Once.apply)(X[0])
+    with pytest.raises(pullback.DerivativeError, match="Once"):
+        vmap(twice(Once.apply))(X)
+
+
 def test_writing_to_an_input_is_refused():
     class Doubled(pullback.AutogradFunction):
         @staticmethod

@@ -730,3 +730,13 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
         torch.func.vmap(torch.func.grad(f))(x)
         f(x)
     assert seen == [False, False, True, True]
+
+
+def test_once_differentiable_is_told_by_the_code_of_its_wrapper():
+    def backward(ctx, g):
+        return g
+
+    marked = torch.autograd.function.once_differentiable(backward)
+    assert _torch.is_once_differentiable(marked)
+    assert not _torch.is_once_differentiable(backward)
+    assert not _torch.is_once_differentiable(torch.exp)

@@ -35,6 +35,7 @@ from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.autograd.function import once_differentiable
 from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
@@ -742,6 +743,15 @@ def version_of(tensor: torch.Tensor) -> int:
     Relies on `Tensor._version`.
     """
     return int(tensor._version)
+
+
+def is_once_differentiable(function: Any) -> bool:
+    """Whether a backward was marked by `torch.autograd.function.once_differentiable`.
+
+    Relies on the name of what that returns, as its code has it.
+    """
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_qualname.startswith(once_differentiable.__name__ + ".")
 
 
 def storage_of(tensor: torch.Tensor) -> int:

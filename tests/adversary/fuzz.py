@@ -134,7 +134,9 @@ def run(
                     if batch.idle > HANG or late:
                         os.killpg(batch.process.pid, signal.SIGKILL)
                         batch.process.wait()
-                        if not late:
+                        if late:
+                            yield f"stopped, not counted: a batch takes too long ({batch.variant}, seed {batch.number})"
+                        else:
                             yield f"FOUND ({batch.variant}, seed {batch.number}): {batch.found()}"
                         running.remove(batch)
                     continue
@@ -165,15 +167,16 @@ def main() -> None:
     parser.add_argument("--sanitize", action="store_true")
     options = parser.parse_args()
     variants = options.variant or [name for name in VARIANTS if shutil.which(VARIANTS[name][1].get("CXX", "g++"))]
-    print(f"seed {options.seed}", flush=True)
-    found = []
+    print(f"seed {options.seed}: a line comes after each batch of {TRIALS} trials", flush=True)
+    found, last = [], "no batch was done"
     try:
         for line in run(options.minutes, options.seed, options.jobs, variants, options.sanitize):
             print(line, flush=True)
             found += [line] * line.startswith("FOUND")
+            last = line.split(";")[0] if " trials, " in line else last
     except KeyboardInterrupt:
-        print("interrupted")
-    print(f"seed {options.seed}: {len(found)} found", flush=True)
+        print("interrupted: batches that were running are not counted")
+    print(f"seed {options.seed}: {len(found)} found in {last}", flush=True)
     sys.exit(bool(found))
 
 

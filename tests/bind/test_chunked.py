@@ -389,6 +389,7 @@ print(largest() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+@pytest.mark.slow
 def test_the_largest_value_exists_for_one_chunk_at_a_time():
     logits = 2048 * 8192 * 4 // 1024
     grown = {}

@@ -183,7 +183,7 @@ def _takes(op, given):
     return True
 
 
-SHARDS = 4
+SHARDS = 8
 
 
 @pytest.mark.parametrize("shard", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, SHARDS))])

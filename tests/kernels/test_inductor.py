@@ -174,6 +174,7 @@ def test_what_inductor_guards_on_is_compiled_anew(made, threads):
         assert counted == [1, 2, 2, 3, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
     """Inductor decides by one example whether there are threads."""
     threads(2)

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -38,6 +39,7 @@ def test_regions_of_a_long_graph_take_no_longer_than_its_trace():
     )  # but for the first sine and the last product, which are alone
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_several_kernels(native):
     """Compilers take more than twice the time for twice as many operations."""
 

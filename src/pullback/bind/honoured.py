@@ -150,6 +150,8 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
             saved = [t for t in ctx.saved_tensors if t is not None]
             return tuple(guarded_against_twice(name, pull, cotangents, saved, bool(sources)))
         gradients = pull(cotangents)
+        if _torch.is_once_differentiable(backward):  # which transforms pass over
+            sources = [*sources, *ctx.saved_tensors]
         return tuple(hidden(name, gradients, [*sources, *cotangents]) if sources else gradients)
 
     return twice_guarded

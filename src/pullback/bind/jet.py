@@ -9,8 +9,8 @@ A polynomial of order n has no derivative beyond n: that would be 0, silently. S
 the right coefficients are infinitely many.
 
 Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
-this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x are 0: those of a
-function that tends to a number.
+this has the derivative f₁(a), and 0 for the higher ones. Where f₁(a) is NaN, so are all derivatives. Elsewhere the
+derivatives by an infinite x are 0: those of a function that tends to a number.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     factors = {by: partial(*point.at) for by, partial in partials.items()}
     out = _with_asymptotes(value(*point.at), factors, point)
     products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
-    terms, unknown = [], []
+    at_infinity = enumerate(zip(point.xs, point.infinite, strict=True))
+    terms = [_nan_at_infinity(factors[i,], x, infinite) for i, (x, infinite) in at_infinity]
+    unknown = []
     for by, factor in factors.items():
         for i in set(by):
             factor = factor.masked_fill(point.infinite[i], 0.0)
@@ -146,6 +148,12 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
         lines.append(torch.where(fits, slope * torch.where(fits, x, 1.0), 0.0))
         anywhere.append(fits)
     return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
+
+
+def _nan_at_infinity(slope: Tensor, x: Tensor, infinite: Tensor) -> Tensor:
+    """Return 0; where an infinite input has a slope of NaN, its derivative by that input is NaN."""
+    unknown = infinite & slope.isnan()
+    return torch.where(unknown, torch.where(unknown, x, 1.0).pow(-2).pow(0.25), 0.0)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

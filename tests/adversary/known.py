@@ -39,7 +39,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
 ]
 
 _SHORT = re.compile("float16")
-_ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss")
+_ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss|one_hot")
 _MASKING = re.compile("maximum|minimum|fmax|fmin")
 
 

@@ -82,7 +82,7 @@ class Rounding(TorchDispatchMode):
             with Rounding(steps, 31 * self.seed, is_within=True, overflows=self.overflows):
                 leaves = tree_leaves(decomposition_table[func](*args, **kwargs))
             others = tree_unflatten(leaves, tree_structure(result))
-            result = tree_map(self._without_cancelled, result, others)
+            result = others if self.is_within else tree_map(self._without_cancelled, result, others)
         elif _SUMS.search(func.__name__):
             others = func(*tree_map_only(Tensor, self._disturbed, args), **kwargs)
             if self.is_within or "mean" in func.__name__:  # divided by whatever n: it is exact by chance alone

@@ -6,6 +6,7 @@ stable forms, or computes the formula as written (its value or derivatives, then
 
 import copy
 import io
+import math
 
 import mpmath
 import pytest
@@ -18,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
+import pullback
 from tests.compose._contexts import HAS_COMPILER, OF_TORCH
 from tests.compose.test_compile import compiled
 from tests.compose.test_export import Module, traced_gradient
@@ -527,3 +529,26 @@ def test_stable_where_the_formula_overflows():
     assert grad(lambda x: gate_as_written(x, y).sum())(x)[0].isnan()
     assert grad(lambda x: op(x, y).sum())(x)[0] == 0
     assert vmap(grad(grad(op)), (0, None))(x, y)[0] == 0
+
+
+OVERFLOWING = {
+    "exp(x) - 1": (lambda x: torch.exp(x) - 1, (100.0,)),
+    "2 sinh": (lambda x: torch.exp(x) - torch.exp(-x), (100.0, -100.0)),
+    "exp|x| - 1": (lambda x: torch.exp(x.abs()) - 1, (100.0, -100.0)),
+    "sqrt(1 + x) - 1": (lambda x: torch.sqrt(1 + x) - 1, (-1.0,)),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_where_both_derivatives_are_infinite_they_have_their_signs(name):
+    formula, points = OVERFLOWING[name]
+    op = pullback.function(formula)
+    for x in map(torch.tensor, points):
+        for order in (grad, lambda f: grad(grad(f)), hessian):
+            assert order(op)(x) == order(formula)(x)
+
+
+def test_where_a_second_derivative_is_infinite_at_infinity_it_is_not_0():
+    op = pullback.function(lambda x: torch.exp(x) - 1)
+    assert grad(op)(torch.tensor(math.inf)) == math.inf
+    assert grad(grad(op))(torch.tensor(math.inf)).isnan()

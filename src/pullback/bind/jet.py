@@ -9,8 +9,9 @@ A polynomial of order n has no derivative beyond n: that would be 0, silently. S
 the right coefficients are infinitely many.
 
 Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
-this has the derivative f₁(a), and 0 for the higher ones. Where f₁(a) is NaN, so are all derivatives. Elsewhere the
-derivatives by an infinite x are 0: those of a function that tends to a number.
+this has the derivative f₁(a), and 0 for the higher ones. From an order on at which a derivative is NaN, or infinite
+beyond the first, they are NaN. Elsewhere the derivatives by an infinite x are 0: those of a function that tends to a
+number.
 """
 
 from __future__ import annotations
@@ -106,10 +107,10 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     factors = {by: partial(*point.at) for by, partial in partials.items()}
     out = _with_asymptotes(value(*point.at), factors, point)
     products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
-    at_infinity = enumerate(zip(point.xs, point.infinite, strict=True))
-    terms = [_nan_at_infinity(factors[i,], x, infinite) for i, (x, infinite) in at_infinity]
-    unknown = []
+    terms, unknown = [], []
     for by, factor in factors.items():
+        if len(set(by)) == 1:
+            terms.append(_nan_at_infinity(len(by), factor, point.xs[by[0]], point.infinite[by[0]]))
         for i in set(by):
             factor = factor.masked_fill(point.infinite[i], 0.0)
         repeats = prod([factorial(by.count(i)) for i in set(by)])
@@ -121,7 +122,11 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
         terms.append(products[by] * torch.where(steep, 0.0, factor))
         if len(by) <= _SIGNED:
             along = _total([point.steps[i] for i in dict.fromkeys(by)])
-            terms.append(_steep(len(by), torch.where(steep, factor, 0.0), torch.where(steep, along, 1.0), steep))
+            if len(by) == 1 and (*by, *by) in factors:
+                turned = steep & (_sign(factors[*by, *by]) * _sign(factor) > 0)
+                terms.append(_steep(len(by), -factor, -along, turned))
+                steep = steep & ~turned
+            terms.append(_steep(len(by), factor, along, steep))
         else:
             unknown.append(steep)
     if unknown:
@@ -150,10 +155,13 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
     return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
 
 
-def _nan_at_infinity(slope: Tensor, x: Tensor, infinite: Tensor) -> Tensor:
-    """Return 0; where an infinite input has a slope of NaN, its derivative by that input is NaN."""
-    unknown = infinite & slope.isnan()
-    return torch.where(unknown, torch.where(unknown, x, 1.0).pow(-2).pow(0.25), 0.0)
+def _nan_at_infinity(order: int, factor: Tensor, x: Tensor, infinite: Tensor) -> Tensor:
+    """Return 0 whose derivatives from an order on are NaN where x is infinite and the derivative there is NaN.
+
+    Infinite ones beyond the first, too: that of a line is 0.
+    """
+    unknown = infinite & (factor.isnan() if order == 1 else ~factor.isfinite())
+    return torch.where(unknown, torch.where(unknown, x, 1.0).pow(-2).pow(order - 0.5), 0.0)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -167,14 +175,21 @@ _SIGNED = 2
 """The order up to which an infinite derivative is infinite. Beyond, it makes all of a higher order NaN."""
 
 
-def _steep(order: int, factor: Tensor, d: Tensor, steep: Tensor) -> Tensor:
+def _steep(order: int, factor: Tensor, along: Tensor, steep: Tensor) -> Tensor:
     """Return 0 with the derivatives of a product of zeros and a factor that is not finite.
 
     It is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and no
-    lower one; where the factor is NaN, that derivative is. Elsewhere d is 1, so that no 0 · ∞ arises.
+    lower one; where the factor is NaN, that derivative is. Elsewhere d is 1, so that no 0 · ∞ arises. The derivative
+    after that is infinite too, of the other sign. Where it is to have the same one, as the derivatives of an
+    exponential have, the power is one of −d.
     """
-    sign = torch.where(factor > 0, 1.0, torch.where(factor < 0, -1.0, 0.0)).to(d.dtype)
-    return torch.where(steep, sign * d.pow(order - 0.5), 0.0)
+    d = torch.where(steep, along, 1.0)
+    return torch.where(steep, _sign(factor) * d.pow(order - 0.5), 0.0)
+
+
+def _sign(x: Tensor) -> Tensor:
+    """Return the sign of a number, 0 for NaN."""
+    return torch.where(x > 0, 1.0, torch.where(x < 0, -1.0, 0.0)).to(x.dtype)
 
 
 def nan_from(order: int, d: Tensor) -> Tensor:

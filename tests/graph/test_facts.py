@@ -243,7 +243,7 @@ def test_blank_tensors_see_what_fake_ones_see(shard):
                     continue
                 assert not found or found == _seen(_by_fakes, function, tensors), name
                 known += bool(found)
-    assert known > 80
+    assert known > 50
 
 
 def test_a_tensor_of_the_users_is_not_written_to():

@@ -27,20 +27,6 @@ MULTIPLE = 8
 ULPS = 4
 RUNS = (0, 1, 3, 8, 24)
 """How many runs with random rounding a result is compared with, one after another, until it is right."""
-
-
-def sampled_run(precision: torch.dtype, i: int) -> "Rounding":
-    """Return the mode of run number `i`; in every third one the range of the dtype has no end.
-
-    Where a step overflows in all others, that one says how far rounding takes a result.
-    """
-    return Rounding(precision, 1000 * i, overflows=_has_overflow(i))
-
-
-def _has_overflow(i: int) -> bool:
-    return i % 3 != 2
-
-
 _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
 """Ops that add up numbers, in an order of their own."""
 _STEPS = re.compile(
@@ -163,6 +149,18 @@ class Rounding(TorchDispatchMode):
         for _ in range(2):
             bits = (bits ^ (bits >> 29)) * 0x5851F42D4C957F2D
         return ((bits >> 33) & 0xFFFF).view(x.shape).double() / 0x10000 - 0.5
+
+
+def sampled_run(precision: torch.dtype, i: int) -> Rounding:
+    """Return the mode of run number `i`; in every third one the range of the dtype has no end.
+
+    Where a step overflows in all others, that one says how far rounding takes a result.
+    """
+    return Rounding(precision, 1000 * i, overflows=_has_overflow(i))
+
+
+def _has_overflow(i: int) -> bool:
+    return i % 3 != 2
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
 
 
 def guarded_in_exports(result: Any, sources: Sequence[Any], name: str) -> Any:
-    """Return what a Function has returned to Dynamo, behind the tripwire where that exports.
+    """Return the result of a Function that Dynamo traces, behind the tripwire where Dynamo exports.
 
     An exported graph keeps the forward of a Function and not its backward, and has it run without a gradient, so that a
     tripwire within the forward is not met.

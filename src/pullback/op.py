@@ -398,7 +398,7 @@ def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
 
 def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
     """Return an argument that `torch.fx.symbolic_trace` records by: the op is then a node of its graph."""
-    return next((a for a in (*args, *kwargs.values()) if isinstance(a, fx.Proxy)), None)
+    return next((a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, fx.Proxy)), None)
 
 
 def _require_grad(leaves: Sequence[Any]) -> bool:

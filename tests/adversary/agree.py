@@ -4,7 +4,7 @@ import functools
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import pullback
 from pullback.errors import DerivativeError, FormulaError
-from tests.adversary import contexts
+from tests.adversary import contexts, graphs
 from tests.adversary.contexts import Observed, Side
 from tests.adversary.judge import Wrong, sampled_run, wrong_metadata, wrong_values
 from tests.adversary.program import Program, default_dtype
 
 _BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-_NAMES = {name: value for name, value in vars(contexts).items() if not name.startswith("_")}
+_NAMES = {k: x for k, x in (vars(contexts) | vars(graphs)).items() if not k.startswith("_")}
+GUARDED = ("ruled", "class")
+"""Makings whose derivative is given: some contexts are refused."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +101,82 @@ def _relaxed_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: tree_map_only(Tensor, straight_through, formula(*args, **kwargs))
 
 
+def _doubled(formula: Callable[..., Any], g: Any, out: Any, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
+    """Return twice the gradients of a formula: a context that drops a rule gives half of them."""
+    live = [i for i, needed in enumerate(needs) if needed]
+
+    def of_live(*values: Tensor) -> list[Tensor]:
+        given = list(inputs)
+        for i, x in zip(live, values, strict=True):
+            given[i] = x
+        return [out for out in tree_leaves(formula(*given)) if _is_live(out)]
+
+    pull = torch.func.vjp(of_live, *[inputs[i] for i in live])[1]
+    gs = [g for g, o in zip(tree_leaves(g), tree_leaves(out), strict=True) if _is_live(o)]
+    found = {i: 2 * gradient for i, gradient in zip(live, pull(gs), strict=True)}
+    return tuple(found.get(i) for i in range(len(inputs)))
+
+
 def _ruled(formula: Callable[..., Any]) -> Any:
     op = pullback.function(formula)
 
     @op.vjp(linear=True)
     def _(g: Any, out: Any, *inputs: Any, needs: tuple[bool, ...]) -> Any:
-        live = [i for i, needed in enumerate(needs) if needed]
-
-        def of_live(*values: Tensor) -> list[Tensor]:
-            given = list(inputs)
-            for i, x in zip(live, values, strict=True):
-                given[i] = x
-            return [out for out in tree_leaves(formula(*given)) if _is_live(out)]
-
-        pull = torch.func.vjp(of_live, *[inputs[i] for i in live])[1]
-        gs = [g for g, o in zip(tree_leaves(g), tree_leaves(out), strict=True) if _is_live(o)]
-        found = dict(zip(live, pull(gs), strict=True))
-        return tuple(found.get(i) for i in range(len(inputs)))
+        return _doubled(formula, g, out, inputs, needs)
 
     return op
+
+
+def _class(formula: Callable[..., Any]) -> Any:
+    class OfTheFormula(pullback.AutogradFunction):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            outs = tree_leaves(formula(*inputs))
+            return outs[0] if len(outs) == 1 else tuple(outs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            outs = tree_leaves(output)
+            ctx.numbers = {i: x for i, x in enumerate(inputs) if not isinstance(x, Tensor)}
+            ctx.count = len(inputs)
+            ctx.save_for_backward(*[x for x in inputs if isinstance(x, Tensor)], *outs)
+            ctx.mark_non_differentiable(*[out for out in outs if not _is_live(out)])
+
+        @staticmethod
+        def backward(ctx: Any, *gs: Any) -> Any:
+            kept = iter(ctx.saved_tensors)
+            inputs = [ctx.numbers[i] if i in ctx.numbers else next(kept) for i in range(ctx.count)]
+            return _doubled(formula, gs, list(kept), inputs, ctx.needs_input_grad)
+
+    return OfTheFormula.apply
+
+
+class _Twice(torch.autograd.Function):
+    """The identity, of which every derivative is twice what it would be."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 2 * t
+
+
+def _doubled_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: tree_map_only(
+        Tensor, lambda x: _Twice.apply(x) if _is_live(x) else x, formula(*args, **kwargs)
+    )
 
 
 def _is_live(x: Any) -> bool:
@@ -131,7 +190,8 @@ MAKINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "min": (lambda f: pullback.function(save="min")(f), lambda f: f),
     "relaxed": (_relaxed, _relaxed_natively),
     "chunked": (lambda f: pullback.function(chunk=5)(f), lambda f: f),
-    "ruled": (_ruled, lambda f: f),
+    "ruled": (_ruled, _doubled_natively),
+    "class": (_class, _doubled_natively),
 }
 """How an op is made of a formula, and what PyTorch computes the same with."""
 
@@ -159,12 +219,12 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
     if writes:
         return _after_a_write(got, right, observe(native, "backward()"), wide, context)
     if isinstance(got, Exception):
-        return [] if _is_documented(got, trial) else [Wrong(context, f"{type(got).__name__}: {got}")]
-    if trial.making == "ruled":  # its rule gives all outputs a derivative
+        return [] if _is_documented(got, trial, context) else [Wrong(context, f"{type(got).__name__}: {got}")]
+    if trial.making in GUARDED:  # their rules give all outputs a derivative
         right = {label: x for label, x in right.items() if "requires grad" not in label}
     return list(
         _differences(
-            got, right, wide, context, strides=context == "backward()" and trial.making not in ("ruled", "chunked")
+            got, right, wide, context, strides=context == "backward()" and trial.making not in (*GUARDED, "chunked")
         )
     )
 
@@ -181,18 +241,17 @@ def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
         return error
 
 
-def _is_documented(error: Exception, trial: Trial) -> bool:
+def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
     """Whether an error is one that docs/make.md and docs/composition.md announce."""
-    if trial.context == "into()" and "has been modified by an inplace operation" in str(error):
+    if context == "into()" and "has been modified by an inplace operation" in str(error):
         return True  # an output may be kept for the derivative of another
-    if trial.making == "ruled":
+    if trial.making in GUARDED:
         of_pytorch = ("is a view and is being modified inplace", "has been modified by an inplace operation")
-        return isinstance(error, DerivativeError) or any(
-            text in str(error) for text in of_pytorch
-        )  # it keeps its result
+        refused = isinstance(error, DerivativeError) or "the derivative given for formula would be lost" in str(error)
+        return refused or any(text in str(error) for text in of_pytorch)  # it keeps its result
     if trial.making == "chunked":  # the gradient is computed in the call
         return isinstance(error, FormulaError) or bool(re.match("derivative for .* is not implemented", str(error)))
-    if trial.making == "relaxed" and "compiled" in trial.context:
+    if trial.making == "relaxed" and "compiled" in context:
         return "both draw random numbers" in str(error)
     return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula
 

@@ -1,7 +1,7 @@
 """Ways to run a program and to differentiate it: each returns what it observes, by name, of an op or of PyTorch."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,10 @@ def numbers(side: Side, *others: complex) -> Observed:
     return seen
 
 
-def points(side: Side, *edges: float) -> Observed:
+def points(side: Side, *edges: float, order: int = 1) -> Observed:
     """Calls of one op at other points: edges of a formula's pieces, numbers that are not finite, ties, large and small.
+
+    Each is differentiated so many times.
 
     A plan is made once, and its kernels compiled; what they do at a point of measure zero is seen at no random one.
     """
@@ -139,7 +141,7 @@ def points(side: Side, *edges: float) -> Observed:
             memory = torch.as_strided(x.detach(), (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
             drawn = torch.randint(len(numbers), memory.shape, generator=torch.Generator().manual_seed(100 * i + j))
             memory.copy_(torch.tensor(numbers, dtype=torch.float32)[drawn])
-        seen |= _labelled(_called(side, inputs), which)
+        seen |= _labelled(_called(side, inputs, order), which)
     return seen
 
 
@@ -151,11 +153,11 @@ def layouts(side: Side) -> Observed:
     return seen
 
 
-def _called(side: Side, inputs: dict[str, Any]) -> Observed:
-    """Return what a call and its backward give, or the error that PyTorch or the op raises for such inputs."""
+def _called(side: Side, inputs: dict[str, Any], order: int = 1) -> Observed:
+    """Return what a call and its derivatives give, or the error that PyTorch or the op raises for such inputs."""
     try:
         outs = side.call(inputs)
-        return _outputs(outs) | _gradients(outs, leaves_of(inputs))
+        return _outputs(outs) | _derivatives(outs, leaves_of(inputs), order)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         return {"error": error}
 
@@ -242,11 +244,16 @@ def second(side: Side, g: str = "dense") -> Observed:
 def third(side: Side) -> Observed:
     """Third derivatives."""
     inputs = side.inputs()
-    leaves = leaves_of(inputs)
-    results, seen = side.call(inputs), {}
-    for order in (1, 2, 3):
-        found = _gradients(results, leaves, create_graph=order < 3)
-        seen |= {f"{k}, order {order}": x if x is None else x.detach() for k, x in found.items()}
+    return _derivatives(side.call(inputs), leaves_of(inputs), 3)
+
+
+def _derivatives(results: list[Tensor], leaves: dict[str, Tensor], order: int) -> Observed:
+    """Return the derivatives of each order up to this one."""
+    seen: Observed = {}
+    for i in range(1, order + 1):
+        found = _gradients(results, leaves, create_graph=i < order)
+        which = f", order {i}" if order > 1 else ""
+        seen |= {k + which: x if x is None else x.detach() for k, x in found.items()}
         results = [x for x in found.values() if x is not None]
     return seen
 
@@ -255,9 +262,12 @@ def _function_of_leaves(side: Side) -> tuple[Callable[..., list[Tensor]], dict[s
     inputs = side.inputs()
     leaves = {k: x.detach() for k, x in leaves_of(inputs).items()}
 
+    fixed = {k: x.detach() if isinstance(x, Tensor) else x for k, x in inputs.items()}
+
     def function(*values: Tensor) -> list[Tensor]:
-        fixed = {k: x.detach() if isinstance(x, Tensor) else x for k, x in inputs.items()}
-        return [out for out in side.call(fixed | dict(zip(leaves, values, strict=True))) if isinstance(out, Tensor)]
+        given = dict(zip(leaves, values, strict=True))
+        outs = side.call({k: given.get(k, x) for k, x in fixed.items()})
+        return [out for out in outs if isinstance(out, Tensor)]
 
     return function, leaves
 
@@ -286,10 +296,13 @@ def dual(side: Side) -> Observed:
         return _outputs([p.primal for p in parts]) | {f"tangent {i}": p.tangent for i, p in enumerate(parts)}
 
 
-def _loss(function: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
+def loss_of(function: Callable[..., list[Tensor]], gs: Sequence[Tensor] = ()) -> Callable[..., Tensor]:
+    """Return a function whose gradients are those of all outputs; cotangents are drawn where there are none."""
+
     def loss(*values: Tensor) -> Tensor:
-        live = [out for out in function(*values) if _is_live(out)]
-        terms = [(out * cotangent(out, seed=i)).sum() for i, out in enumerate(live)]
+        outs = function(*values)
+        given = gs or [cotangent(out, seed=i) for i, out in enumerate(outs)]
+        terms = [(out * g).sum() for out, g in zip(outs, given, strict=True) if _is_live(out)]
         return sum((t.real if t.is_complex() else t for t in terms), torch.zeros(()))  # type: ignore[return-value]
 
     return loss
@@ -298,14 +311,14 @@ def _loss(function: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
 def func_grad(side: Side) -> Observed:
     """`torch.func.grad`."""
     function, leaves = _function_of_leaves(side)
-    found = torch.func.grad(_loss(function), tuple(range(len(leaves))))(*leaves.values())
+    found = torch.func.grad(loss_of(function), tuple(range(len(leaves))))(*leaves.values())
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
 
 
 def jvp_of_grad(side: Side) -> Observed:
     """Forward over reverse, in `torch.func`."""
     function, leaves = _function_of_leaves(side)
-    grad = torch.func.grad(_loss(function), tuple(range(len(leaves))))
+    grad = torch.func.grad(loss_of(function), tuple(range(len(leaves))))
     found, moved = torch.func.jvp(grad, tuple(leaves.values()), _tangents(leaves))
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)} | {
         f"tangent of the gradient of {name}": g for name, g in zip(leaves, moved, strict=True)
@@ -316,8 +329,8 @@ def grad_of_grad(side: Side) -> Observed:
     """Reverse over reverse, in `torch.func`."""
     function, leaves = _function_of_leaves(side)
     at = tuple(range(len(leaves)))
-    grad = torch.func.grad(_loss(function), at)
-    again = torch.func.grad(_loss(lambda *values: list(grad(*values))), at)(*leaves.values())
+    grad = torch.func.grad(loss_of(function), at)
+    again = torch.func.grad(loss_of(lambda *values: list(grad(*values))), at)(*leaves.values())
     return {f"second gradient of {name}": g for name, g in zip(leaves, again, strict=True)}
 
 
@@ -343,7 +356,7 @@ def vmap_backward(side: Side) -> Observed:
 def vmap_of_grad(side: Side) -> Observed:
     """Gradients of single samples."""
     function, leaves = _function_of_leaves(side)
-    grad = torch.func.grad(_loss(function), tuple(range(len(leaves))))
+    grad = torch.func.grad(loss_of(function), tuple(range(len(leaves))))
     found = torch.func.vmap(grad, randomness="same")(*_batched(leaves))
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
 

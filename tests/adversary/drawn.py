@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.adversary.agree import MAKINGS, Trial
+from tests.adversary.agree import GUARDED, MAKINGS, Trial
 from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS
 from tests.adversary.program import PACKINGS, Program
 
@@ -370,6 +370,7 @@ PLAIN = (
     ]
     + ["no_grad()", "into()", "third()", "single(0)", "single(1)", "packed('same')", "packed('wider')"]
     + ["packed('strided')", "twice()"]
+    + ["exported()", "exported(True)", "traced()", "traced_gradient()", "compiled_gradient()", "branch()", "symbolic()"]
 )
 
 
@@ -394,7 +395,8 @@ def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small
     if kind < 3:
         return "backward()"
     if kind > 9:
-        return f"points({', '.join(map(str, _edges(draw, formula)))})"
+        order = draw.of(("", "", ", order=2", ", order=3"))
+        return f"points({', '.join(map(str, _edges(draw, formula)))}{order})"
     if kind < 6:
         context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))
         return context.format(draw.of(COTANGENTS))
@@ -440,7 +442,7 @@ def _trial(draw: Draw, backend: str) -> Trial:
             formula.add(draw.part(24))
         text = "\n".join([*formula.lines, _returned(draw, formula, is_loss=making == "chunked")])
     packing = draw.of(["arguments"] * 6 + list(PACKINGS))
-    if making == "ruled":
+    if making in GUARDED:
         packing = "arguments"
         if _RANDOM.search(text):
             making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own

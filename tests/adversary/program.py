@@ -7,7 +7,9 @@ import ast
 import itertools
 import linecache
 import re
+import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,11 +69,13 @@ class Program:
         text = f"def formula({parameters}):\n" + textwrap.indent("\n".join(line for line in lines if line), "    ")
         if wide:
             text = _NARROW.sub(lambda found: f"torch.{_WIDE[found[1]]}", text)
-        file = f"<program {next(_counter)}>"
+        module = types.ModuleType(f"program_{next(_counter)}")  # tracers import the module of a function
+        sys.modules[module.__name__] = module
+        file = f"<{module.__name__}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(compile(text, file, "exec"), space)
-        return space["formula"]
+        vars(module).update(torch=torch, F=torch.nn.functional)
+        exec(compile(text, file, "exec"), vars(module))
+        return module.formula  # type: ignore[no-any-return]
 
     def call(self, function: Callable[..., Any], inputs: dict[str, Any]) -> Any:
         """Call the formula, or an op made from it."""

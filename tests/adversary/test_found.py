@@ -84,3 +84,18 @@ def test_chunks_whose_rows_lie_as_those_of_the_whole_do_not(native):
 def test_a_factor_0_of_an_infinite_input_beside_a_stable_form(native):
     inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()\nb = torch.randn(1).requires_grad_()"
     agree(inputs, "return F.mish(torch.addcmul(b, a, a, value=-0.0))")
+
+
+def test_the_sign_of_a_zero_that_a_clamp_keeps(native):
+    inputs = "a = torch.tensor([-0.0, 0.0, 2.0]).requires_grad_()"
+    for formula in ("F.relu6(a)", "a.clamp(min=0.0)", "a.clamp(max=0.0)", "a.clamp(-1, 0)"):
+        agree(inputs, f"return torch.atan2({formula}, -a.abs() - 1)")
+
+
+def test_a_slope_of_softplus_that_a_kernel_is_not_made_for(native):
+    inputs = "a = torch.full((12,), -90.0).to(torch.bfloat16).unfold(0, 4, 1).requires_grad_()"
+    agree(inputs, "return F.softplus(a).logit(), F.logsigmoid(-a).square()")
+
+
+def test_lists_of_what_torch_fx_traces(native):
+    agree("a = torch.randn(5).requires_grad_()", "return [a.sin(), a]", "symbolic()", packing="list")

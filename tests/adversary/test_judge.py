@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from tests.adversary.agree import MAKINGS, Trial, agree, wrongs
+from tests.adversary.agree import GUARDED, MAKINGS, Trial, agree, wrongs
 from tests.adversary.program import Program, widened
 
 
@@ -213,3 +213,17 @@ def test_a_wide_input_lies_as_the_narrow_one_does():
     wide = widened(x)
     assert (wide.stride(), wide.storage_offset(), wide.requires_grad) == (x.stride(), x.storage_offset(), True)
     assert torch.equal(wide.float(), x)
+
+
+@pytest.mark.parametrize("making", GUARDED)
+@pytest.mark.parametrize("context", ["backward()", "second()", "func_grad()", "exported()", "traced()", "symbolic()"])
+def test_a_rule_that_is_dropped_is_seen(making, context, monkeypatch):
+    program = Program(A, "return (a * a).exp()", SIZES)
+    assert wrongs(Trial(program, context, "eager", making)) == []
+    monkeypatch.setitem(MAKINGS, making, (lambda f: f, MAKINGS[making][1]))
+    assert wrongs(Trial(program, context, "eager", making))
+
+
+def test_an_error_that_is_announced_may_come_in_any_of_several_contexts():
+    formula = "e = (a - a.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)\nreturn (e - e.mean(0)) * a, e"
+    judged(formula=formula, inputs=A, context="backward(); into()")

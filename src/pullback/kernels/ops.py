@@ -95,10 +95,16 @@ def _pow(given: Arguments) -> str:
 
 
 def _clamp(given: Arguments) -> str:
+    """Write an extreme whose second operand is the value: where it equals a bound, as −0 does 0, PyTorch keeps it."""
     value, *bounds = given
     lower, upper = [*bounds, None, None][:2]
-    text = str(value) if lower is None else f"maximum({value}, {lower})"
-    return text if upper is None else f"minimum({text}, {upper})"
+    text = str(value) if lower is None else f"maximum({lower}, {value})"
+    return text if upper is None else f"minimum({upper}, {text})"
+
+
+def _clamp_max(given: Arguments) -> str:
+    value, upper = given
+    return f"minimum({upper}, {value})"
 
 
 def _gelu(suffix: str, count: int) -> Callable[[Arguments], str]:
@@ -134,7 +140,7 @@ def _leaky(given: Arguments) -> str:
 def _hardtanh(given: Arguments) -> str:
     x, *bounds = given
     lower, upper = bounds or (Number(-1.0), Number(1.0))
-    return f"minimum(maximum({x}, {lower}), {upper})"
+    return _clamp((x, lower, upper))
 
 
 def _addcmul(given: Arguments) -> str:
@@ -210,8 +216,8 @@ FLOATING: Mapping[Any, Callable[[Arguments], str]] = {
     aten.pow.Tensor_Tensor: _call("pow", 2),
     aten.pow.Scalar: _call("pow", 2),
     aten.clamp.default: _clamp,
-    aten.clamp_min.default: _call("maximum", 2),
-    aten.clamp_max.default: _call("minimum", 2),
+    aten.clamp_min.default: _clamp,
+    aten.clamp_max.default: _clamp_max,
     aten.hardtanh.default: _hardtanh,
     aten.hardtanh_backward.default: _call("hardtanh_backward", 4),
     aten.threshold.default: _call("threshold", 3),

@@ -56,8 +56,9 @@ def _log_sigmoid(to: Spelling) -> None:
 
 def _log_sigmoid_backward(to: Spelling) -> None:
     g, x, _ = to.args
-    share = to.call(aten.sigmoid.default, to.call(aten.neg.default, x))
-    to.replace(to.call(aten.mul.Tensor, g, share))
+    if (less := to.computed(aten.neg.default, x)) is None:
+        return
+    to.replace(to.call(aten.mul.Tensor, g, to.call(aten.sigmoid.default, less)))
 
 
 def _scaled(to: Spelling, x: fx.Node, beta: float) -> fx.Node:
@@ -96,7 +97,9 @@ def _mish_backward(to: Spelling) -> None:
 def _softplus_backward(to: Spelling) -> None:
     g, x, beta, threshold = to.args
     scaled = _scaled(to, x, beta)
-    to.replace(to.call(softplus_slope, g, to.call(aten.sigmoid.default, scaled), scaled, threshold))
+    if (share := to.computed(aten.sigmoid.default, scaled)) is None:
+        return
+    to.replace(to.call(softplus_slope, g, share, scaled, threshold))
 
 
 _FLAT = 20

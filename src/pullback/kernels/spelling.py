@@ -51,11 +51,17 @@ class Spelling:
         made.meta["val"] = value
         return made
 
+    def computed(self, target: Callable[..., Any], *args: Any) -> fx.Node | None:
+        """Add an op on the operand that it takes first, if kernels compute it: PyTorch would round its result."""
+        made = self.call(target, *args)
+        if is_ours(made, self._devices):
+            return made
+        self.graph.erase_node(made)
+        return None
+
     def decayed(self, x: fx.Node) -> fx.Node | None:
         """Return exp(−|x|), if kernels compute it."""
-        size = self.call(aten.abs.default, x)
-        if not is_ours(size, self._devices):
-            self.graph.erase_node(size)
+        if (size := self.computed(aten.abs.default, x)) is None:
             return None
         return self.call(aten.exp.default, self.call(aten.neg.default, size))
 

@@ -1,0 +1,117 @@
+"""Contexts that make a graph of a program: exports, tracers, `torch.cond`, compiled gradients.
+
+PyTorch's side is the program as it stands, since a graph that PyTorch makes may lose a derivative. Where PyTorch cannot
+make a graph of the formula, the context has no answer.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
+
+from tests.adversary.contexts import Observed, Side, _function_of_leaves, _gradients, cotangent, leaves_of, loss_of
+
+
+class _Model(torch.nn.Module):
+    """A program whose leaves are parameters, and whose other inputs are arguments, but for numbers."""
+
+    def __init__(self, side: Side, inputs: dict[str, Any]) -> None:
+        super().__init__()
+        self.call, self.leaves = side.call, leaves_of(inputs)
+        self.order, self.fixed = list(inputs), {k: x for k, x in inputs.items() if not isinstance(x, Tensor)}
+        for name, x in self.leaves.items():
+            self.register_parameter(f"of_{name}", torch.nn.Parameter(x.detach()))
+
+    def forward(self, **others: Tensor) -> list[Tensor]:
+        given = {k: getattr(self, f"of_{k}") if k in self.leaves else others.get(k) for k in self.order} | self.fixed
+        return self.call({k: given[k] for k in self.order})
+
+
+def exported(side: Side, strict: bool = False) -> Observed:
+    """`torch.export` of a model whose leaves are parameters, which are then trained."""
+    inputs = side.inputs()
+    model = _Model(side, inputs)
+    others = {k: x for k, x in inputs.items() if k not in model.leaves and isinstance(x, Tensor)}
+    graph = model if side.is_wide else torch.export.export(model, (), others, strict=strict).module()
+    if not side.is_ours:
+        graph = model
+    torch.manual_seed(side.program.seed)
+    outs = tree_leaves(graph(**others))
+    parameters = dict(graph.named_parameters())
+    live = {k: parameters[f"of_{k}"] for k in model.leaves if f"of_{k}" in parameters}  # what is not used is left out
+    found = dict.fromkeys([f"gradient of {k}" for k in model.leaves]) | _gradients(outs, live)
+    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | found
+
+
+def traced(side: Side) -> Observed:
+    """`make_fx` of the value."""
+    function, leaves = _function_of_leaves(side)
+    graph: Any = function
+    if not side.is_wide:
+        graph = make_fx(function)(*leaves.values())
+        torch.manual_seed(side.program.seed)
+    live = {k: x.detach().requires_grad_() for k, x in leaves.items()}
+    outs = list((graph if side.is_ours else function)(*live.values()))
+    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _gradients(outs, live)
+
+
+def _gradient(side: Side) -> tuple[Any, dict[str, Tensor]]:
+    """Return the gradients as a function of the leaves, and these. Cotangents are no part of a graph."""
+    function, leaves = _function_of_leaves(side)
+    gs = [cotangent(out.detach(), seed=i) for i, out in enumerate(function(*leaves.values()))]
+    torch.manual_seed(side.program.seed)
+    return torch.func.grad(loss_of(function, gs), tuple(range(len(leaves)))), leaves
+
+
+def traced_gradient(side: Side) -> Observed:
+    """`make_fx` of the gradients."""
+    grad, leaves = _gradient(side)
+    graph = grad if side.is_wide else make_fx(grad)(*leaves.values())
+    torch.manual_seed(side.program.seed)
+    found = (graph if side.is_ours else grad)(*leaves.values())
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def compiled_gradient(side: Side) -> Observed:
+    """`torch.compile` of `torch.func.grad`."""
+    grad, leaves = _gradient(side)
+    torch._dynamo.reset()
+    graph = grad if side.is_wide else torch.compile(grad, backend="aot_eager")
+    found = graph(*leaves.values())
+    if not side.is_ours:
+        torch.manual_seed(side.program.seed)
+        found = grad(*leaves.values())
+    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+
+
+def branch(side: Side) -> Observed:
+    """Either side of `torch.cond`, of which both are the program."""
+    function, leaves = _function_of_leaves(side)
+    live = {k: x.detach().requires_grad_() for k, x in leaves.items()}
+
+    def either(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x * 1 for x in function(*values))
+
+    def seen(outs: Any) -> Observed:
+        return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _gradients(list(outs), live)
+
+    if not side.is_wide:
+        torch._dynamo.reset()
+        chosen = seen(torch.cond(torch.tensor(True), either, either, tuple(live.values())))
+    return chosen if side.is_ours else seen(either(*live.values()))
+
+
+def symbolic(side: Side) -> Observed:
+    """`torch.fx.symbolic_trace` of a function that calls the op, which is a node of the graph."""
+    inputs = side.inputs()
+    moving = [k for k, x in inputs.items() if isinstance(x, Tensor)]
+    space = {"call": side.program.call, "function": side.function, "inputs": inputs}
+    call: Any = eval(
+        f"lambda {', '.join(moving)}: call(function, inputs | dict({', '.join(f'{k}={k}' for k in moving)}))", space
+    )
+    if side.is_ours:
+        call = torch.fx.symbolic_trace(call)
+    outs = tree_leaves(call(*[inputs[k] for k in moving]))
+    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _gradients(outs, leaves_of(inputs))

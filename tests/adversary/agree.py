@@ -131,7 +131,7 @@ def _class(formula: Callable[..., Any]) -> Any:
     class OfTheFormula(pullback.AutogradFunction):
         @staticmethod
         def forward(*inputs: Any) -> Any:
-            outs = tree_leaves(formula(*inputs))
+            outs = [out.clone() if any(out is x for x in inputs) else out for out in tree_leaves(formula(*inputs))]
             return outs[0] if len(outs) == 1 else tuple(outs)
 
         @staticmethod

@@ -127,8 +127,8 @@ def _ruled(formula: Callable[..., Any]) -> Any:
     return op
 
 
-def _class(formula: Callable[..., Any]) -> Any:
-    class OfTheFormula(pullback.AutogradFunction):
+def _class(formula: Callable[..., Any], base: Any = pullback.AutogradFunction) -> Any:
+    class OfTheFormula(base):  # type: ignore[misc]
         @staticmethod
         def forward(*inputs: Any) -> Any:
             outs = [out.clone() if any(out is x for x in inputs) else out for out in tree_leaves(formula(*inputs))]
@@ -243,12 +243,20 @@ def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
 
 def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
     """Whether an error is one that docs/make.md and docs/composition.md announce."""
+    if trial.making in GUARDED and "the derivative given for " in str(error) and "would be lost" in str(error):
+        return True  # perhaps in the words of Dynamo
     if context == "into()" and "has been modified by an inplace operation" in str(error):
         return True  # an output may be kept for the derivative of another
-    if trial.making in GUARDED:
-        of_pytorch = ("is a view and is being modified inplace", "has been modified by an inplace operation")
-        refused = isinstance(error, DerivativeError) or "the derivative given for formula would be lost" in str(error)
-        return refused or any(text in str(error) for text in of_pytorch)  # it keeps its result
+    if trial.making == "class":
+        usual = Side(trial.program, _class(trial.program.function(), torch.autograd.Function))
+        return isinstance(error, DerivativeError) or isinstance(observe(usual, context), Exception)
+    if trial.making == "ruled":
+        of_pytorch = (
+            "is a view and is being modified inplace",
+            "has been modified by an inplace operation",
+            "returned an invalid gradient",  # of outputs that the context does not ask for, and the rule does
+        )
+        return isinstance(error, DerivativeError) or any(text in str(error) for text in of_pytorch)
     if trial.making == "chunked":  # the gradient is computed in the call
         return isinstance(error, FormulaError) or bool(re.match("derivative for .* is not implemented", str(error)))
     if trial.making == "relaxed" and "compiled" in context:

@@ -79,7 +79,7 @@ def shortened(trial: Trial, folder: Path) -> Trial:
         for line in reversed(getattr(trial.program, part).splitlines()):
             rest = "\n".join(other for other in getattr(trial.program, part).splitlines() if other != line)
             shorter = replace(trial, program=replace(trial.program, **{part: rest}))
-            trial = shorter if rest and fails(shorter) else trial
+            trial = shorter if rest and not line.startswith("return") and fails(shorter) else trial
     for context in trial.context.split("; "):
         alone = replace(trial, context=context)
         if fails(alone):

@@ -31,6 +31,8 @@ _MOST_TENSORS = 1 << 10
 """That an op returns: Inductor takes minutes for what unbinds 2¹⁶."""
 _ROWS_IN_CHUNKS = 300
 """At most: with more, the error of adding up chunk by chunk is larger than that of PyTorch's sums."""
+_MOST_AT_POINTS = 1 << 12
+"""Numbers that are differentiated more than once where some are 0: of a product PyTorch takes the square of them."""
 _LARGEST = 1e4
 _TRIES = 3
 
@@ -396,6 +398,7 @@ def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small
         return "backward()"
     if kind > 9:
         order = draw.of(("", "", ", order=2", ", order=3"))
+        order = order if math.prod(sizes.values()) <= _MOST_AT_POINTS else ""
         return f"points({', '.join(map(str, _edges(draw, formula)))}{order})"
     if kind < 6:
         context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))

@@ -71,6 +71,11 @@ def test_a_formula_that_returns_no_tensor_is_refused(value):
             op(leaf(3))
 
 
+def test_a_call_with_no_tensor_says_what_it_was_called_with():
+    with pytest.raises(pullback.FormulaError, match="is called with str, where a tensor is wanted"):
+        pullback.function(lambda x: x * 2)("text")
+
+
 def test_results_keep_their_structure():
     op = pullback.function(lambda x, n: {"a": (x * n, [x + 1, n]), "b": None, "c": "text"})
     for _ in range(2):

@@ -160,7 +160,9 @@ def _make_plan(
     flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
-        raise FormulaError(f"{name} returns {type(facts.outputs[0]).__name__}: a formula returns tensors.")
+        given = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in call.leaves)) or "nothing"
+        unlike = "" if call.tensors else f"is called with {given}, where a tensor is wanted, and "
+        raise FormulaError(f"{name} {unlike}returns {type(facts.outputs[0]).__name__}: a formula returns tensors.")
     flat = flat_value
     if functions.derivative is not functions.value and not facts.obstacle:
         flat = call.flat(functions.derivative)

@@ -220,6 +220,10 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
         return _after_a_write(got, right, observe(native, "backward()"), wide, context)
     if isinstance(got, Exception):
         return [] if _is_documented(got, trial, context) else [Wrong(context, f"{type(got).__name__}: {got}")]
+    errors = {label: x for label, x in got.items() if isinstance(x, Exception) and label not in right}
+    if errors:  # in one of several calls
+        loud = [Wrong(label, f"{type(x).__name__}: {x}") for label, x in errors.items()]
+        return [w for w, x in zip(loud, errors.values(), strict=True) if not _is_documented(x, trial, context)]
     if trial.making in GUARDED:  # their rules give all outputs a derivative
         right = {label: x for label, x in right.items() if "requires grad" not in label}
     return list(

@@ -100,6 +100,31 @@ def test_needs_says_which_inputs_want_a_gradient():
     assert seen == [(True, False), (False, True), (True, True), (True, False)]
 
 
+def test_a_number_has_no_tangent_and_no_cotangent():
+    seen = []
+    op = pullback.function(lambda x, scale, flag: (x * scale, 2.0, {"n": 3}))
+
+    @op.jvp(linear=True)
+    def _(tangents, out, x, scale, flag):
+        tx, *others = tangents
+        seen.extend(others)
+        return tx * scale + sum(x * t for t in others if t is not None), None, {"n": None}
+
+    _, t = torch.func.jvp(lambda x: op(x, 3.0, True)[0], (X,), (torch.ones_like(X),))
+    assert t.tolist() == [3, 3, 3]
+    assert torch.autograd.grad(op(x := leaf(), 3.0, True)[0].sum(), x)[0].tolist() == [3, 3, 3]
+    assert seen == [None] * len(seen)
+    other = pullback.function(lambda x, flag: (x * 2, 5.0))
+
+    @other.vjp
+    def _(g, out, x, flag, *, needs):
+        seen.append((g[1], needs))
+        return g[0] * 2, None
+
+    torch.autograd.grad(other(x := leaf(), True)[0].sum(), x)
+    assert seen[-1] == (None, (True, False))
+
+
 def test_containers_go_in_and_out():
     @pullback.function
     def pair(parts, mode, flag=None):

@@ -125,7 +125,7 @@ class Rule:
         assert self.vjp is not None
         assert record.out is not None
         args = record.args.filled(tensors)
-        given: list[Any] = [record.out.filled(cotangents), record.out.filled(outputs)]
+        given: list[Any] = [record.out.of_tensors(cotangents), record.out.filled(outputs)]
         if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
@@ -185,7 +185,7 @@ class Rule:
         """
         assert self.jvp is not None
         assert record.out is not None
-        given: list[Any] = [record.args.filled(tangents), record.out.filled(outputs)]
+        given: list[Any] = [record.args.of_tensors(tangents), record.out.filled(outputs)]
         if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         args = [*given, *record.args.filled(tensors)]
@@ -228,7 +228,7 @@ class Rule:
 
     def _needs(self, record: Record, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Return for each argument whether any of its tensors needs a gradient."""
-        marks = record.args.filled(needs)
+        marks = record.args.of_tensors(needs)
         return tuple(any(leaf is True for leaf in _torch.tree_leaves(mark)[0]) for mark in marks)
 
     def _argument_name(self, i: int) -> str:

@@ -92,11 +92,12 @@ class Rounding(TorchDispatchMode):
         return torch.where((x - other).abs() > 8 * torch.finfo(torch.float32).eps * x.abs(), other, x)
 
     def _of_nan(self, slope: Tensor, g: Tensor, *args: Any) -> Tensor:
-        """Return a slope; where the input is NaN, that of either side or, in some runs, NaN, which hides others."""
+        """Return a slope; where the input is NaN, that of either side or NaN: the same everywhere, or one by one."""
         x = next(x for x in args if isinstance(x, Tensor))
-        share = self._share(g)
-        neither = torch.nan if self.seed * 0x9E3779B1 >> 17 & 1 else 0.0
-        return torch.where(x.isnan(), torch.where(share > 0.2, g, torch.where(share > -0.2, 0.0, neither)), slope)
+        share, which = self._share(g), self.seed * 0x9E3779B1 >> 17 & 3
+        chosen = torch.full_like(share, which) if which < 3 else ((share + 0.5) * 3).floor()
+        of_nan = torch.where(chosen == 0, torch.nan, torch.where(chosen == 1, 0.0, g))
+        return torch.where(x.isnan(), of_nan, slope)
 
     def _with_a_zero(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float64 or _has_no_memory(x):

@@ -16,6 +16,11 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     ),
     # they do so on that of these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
+    # and on that of slopes like these, of a cotangent that is transposed inside of a formula
+    lambda trial, wrong: (
+        bool(_SLOPES.search(trial.program.formula) and _TURNS.search(trial.program.formula))
+        and all("gradient" in w.label and _is_layout(w) for w in wrong)
+    ),
     # and, in 16 bits, on that of all functions of expanded operands, by which a relaxed op is traced
     lambda trial, wrong: (
         trial.making == "relaxed" and bool(_SHORT.search(trial.program.inputs)) and all(map(_is_layout, wrong))
@@ -52,6 +57,8 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
 
 _SHORT = re.compile("float16")
 _ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss|one_hot")
+_SLOPES = re.compile("elu|softplus|hardtanh|relu6|hardswish|hardsigmoid|logit")
+_TURNS = re.compile(r"\.mT|transpose|movedim|\.t_\(")
 _MASKING = re.compile("maximum|minimum|fmax|fmin")
 
 

@@ -452,9 +452,7 @@ def _trial(draw: Draw, backend: str) -> Trial:
     program = Program(program.inputs, text, sizes, packing, program.seed)
     contexts = [_context(draw.part(64), sizes, given, is_small, text) for _ in range(1 + draw.number(3))]
     contexts = [context for context in dict.fromkeys(contexts) if has_one_answer(context, program)]
-    if (
-        making in GUARDED
-    ):  # outputs that are not asked for have a cotangent of zeros there, which infinite slopes make NaN
+    if making in GUARDED:  # what is not asked for has a cotangent of zeros there: times ∞ it is NaN
         contexts = [context for context in contexts if not context.startswith("single")]
     return Trial(program, "; ".join(contexts or ["backward()"]), backend, making)
 

@@ -34,10 +34,9 @@ HEAD = """\
 
 # Where a derivative is kept
 
-Each row is one way of differentiating an op. To make a dropped rule show, every op below but the derived ones returns x
-and claims the derivatives of x³: a context that ignores the rule gives 1 where 3x² is right. The derived ops return
-x³ itself, as do "formula of x³" and "Function of x³": nothing is lost there if a rule is dropped. All is measured in
-float64 and compared bit for bit, with PyTorch {torch} on the CPU.
+Each row is one way of differentiating an op. The derived ops, "formula of x³" and "Function of x³"
+return x³. All others return x and claim the derivatives of x³, so that a context that ignores the rule gives 1, where
+3x² is right. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
 - **refused**: an error that says what is wrong and, where the op is ours, names it and says what to do.

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.func import grad, jvp, vmap
+from torch.utils.checkpoint import checkpoint
 
 import pullback
 
@@ -338,3 +339,29 @@ def test_a_jvp_finds_its_tensors_in_containers(kept):
 
     assert torch.equal(first(X), 2 * X)
     assert torch.equal(jvp(first, (X,), (torch.ones_like(X),))[1], 2 * torch.ones_like(X))
+
+
+def test_what_a_class_keeps_is_unpacked_once():
+    class Norm(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            r = torch.rsqrt(x.pow(2).mean(-1, keepdim=True))
+            ctx.save_for_backward(x, r)
+            return x * r
+
+        @staticmethod
+        def backward(ctx, g):
+            x, r = ctx.saved_tensors
+            return r * (g - x * r**2 * (g * x).mean(-1, keepdim=True))
+
+    x = leaf()
+    (native,) = torch.autograd.grad((x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * X).sum(), x)
+    for create_graph in (False, True):
+        out = checkpoint(Norm.apply, x, use_reentrant=False)
+        (g,) = torch.autograd.grad((out * X).sum(), x, create_graph=create_graph)
+        assert torch.allclose(g, native)
+    freed = []  # as hooks do that keep tensors on a disk
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: [t], lambda kept: freed.append(0) or kept.pop()):
+        out = Norm.apply(x)
+    assert torch.allclose(torch.autograd.grad((out * X).sum(), x)[0], native)
+    assert freed

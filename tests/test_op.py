@@ -192,3 +192,16 @@ def test_a_relaxation_is_a_function_of_the_same_arguments():
     for soft in (torch.clamp, torch.relu, lambda x, low: x, lambda *args: args[0], lambda x, low=1.0, *, eps=0: x):
         assert pullback.function(derivative_of=soft)(lambda x, low: x.round()).kind == "relaxed"
     assert pullback.function(derivative_of=lambda x: x)(torch.round).kind == "relaxed"
+
+
+def test_an_op_of_branches_and_one_of_a_recurrent_layer():
+    branches = pullback.function(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(torch.autograd.grad(branches(x).sum(), x)[0], x.detach().cos())
+
+    def lstm(x, h, c, w, u):
+        return torch.lstm(x, (h, c), [w, u], False, 1, 0.0, True, False, False)[0]
+
+    given = [torch.randn(*s, requires_grad=True) for s in ((2, 1, 3), (1, 1, 2), (1, 1, 2), (8, 3), (8, 2))]
+    ours, right = (torch.autograd.grad(f(*given).sum(), given) for f in (pullback.function(lstm), lstm))
+    assert all(map(torch.equal, ours, right))

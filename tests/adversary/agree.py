@@ -63,10 +63,12 @@ def agree(
     seed: int = 0,
     sizes: dict[str, int] | None = None,
 ) -> None:
-    """Raise AssertionError, with all that is wrong, if an op does not agree with PyTorch."""
+    """Raise AssertionError, with all that is wrong, if an op does not agree with PyTorch, or PyTorch itself raises."""
     program = Program(_lines(inputs), _lines(formula), sizes or {}, packing, seed)
     trial = Trial(program, context, backend, making)
     wrong = wrongs(trial)
+    if wrong is None:
+        raise AssertionError(f"nothing is compared: PyTorch itself raises.\n\n{trial}")
     if wrong:
         raise AssertionError("\n".join([*map(str, wrong), "", str(trial)]))
 

@@ -21,10 +21,10 @@ from tests.adversary.program import PACKINGS, Program
 SIZES = (4, 5, 3, 2, 1, 7, 16, 8, 33, 17, 64, 15, 31, 9, 0, 13, 65, 127, 128, 129, 257, 300, 1023, 4097, 65537)
 ROWS = (64, 65, 127, 100, 257, 67, 1023)
 COLUMNS = (17, 16, 31, 33, 32, 18, 65, 15, 129, 300)
-"""Many rows of a few vectors each, and of what is left over: kernels go through these by rows, and add them up."""
+"""Many rows, each of a few vectors and a remainder: what kernels over rows and sums over rows are made for."""
 LINES = 8
 FEW_LINES = (2, 3, 1, 4)
-"""Of a small program: what one line gets wrong is not covered by the rounding of others."""
+"""Of a small program, so that the rounding of later lines does not hide what an earlier one gets wrong."""
 MOST = 1 << 17
 """Numbers in a tensor."""
 _MOST_TENSORS = 1 << 10

@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, clang++": ("native", {"CXX": "clang++"}),
     "native, Inductor": ("native", {CONTEXT: "compiled('inductor')"}),
 }
-"""Backends of the op, and the environment that they run in; the last compiles all, where others do so now and then."""
+"""Backends of the op, and their environment. The last runs each trial under Inductor; others draw compiled contexts."""
 
 
 @dataclass

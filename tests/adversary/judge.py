@@ -37,9 +37,9 @@ _STEPS = re.compile(
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu|shrink")
 """Ops to which 0 and -0 are equal: which of them is returned is chance."""
 _TWO_SIDED = re.compile("^(hardtanh|softshrink|hardshrink|elu|hardswish)_backward")
-"""Slopes of which PyTorch's vectors take one side where the input is NaN, and what fills no vector the other."""
+"""Backwards that, where the input is NaN, give one slope in vector code and another in the scalar remainder."""
 _OF_INFINITIES = re.compile("gradient.*not finite")
-"""Derivatives beside an infinite factor: ∞ − ∞ as PyTorch writes it may be ∞ as a stable form does."""
+"""Where a factor is infinite, PyTorch's formula may give ∞ − ∞ = NaN where a stable form gives ∞: no error."""
 _HIGHER = re.compile("order [23]")
 """Derivatives at special values: PyTorch's are NaN wherever a 0 and an infinity meet in its order of products."""
 _SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus")

@@ -14,14 +14,14 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: (
         not _is_contiguous(trial.program) and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # they do so on that of these functions
+    # PyTorch's kernels and its fake tensors also disagree on the layout for these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
-    # and on that of slopes like these, of a cotangent that is transposed inside of a formula
+    # and for slopes like these, of a cotangent that is transposed inside of a formula
     lambda trial, wrong: (
         bool(_SLOPES.search(trial.program.formula) and _TURNS.search(trial.program.formula))
         and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
-    # and, in 16 bits, on that of all functions of expanded operands, by which a relaxed op is traced
+    # and, in 16 bits, for all functions of expanded operands, by which a relaxed op is traced
     lambda trial, wrong: (
         trial.making == "relaxed" and bool(_SHORT.search(trial.program.inputs)) and all(map(_is_layout, wrong))
     ),

@@ -227,3 +227,8 @@ def test_a_rule_that_is_dropped_is_seen(making, context, monkeypatch):
 def test_an_error_that_is_announced_may_come_in_any_of_several_contexts():
     formula = "e = (a - a.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)\nreturn (e - e.mean(0)) * a, e"
     judged(formula=formula, inputs=A, context="backward(); into()")
+
+
+def test_nothing_compared_is_no_agreement():
+    with pytest.raises(AssertionError, match="nothing is compared"):
+        judged(A, "return a.no_such_method()")

@@ -40,8 +40,9 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
                 return  # what fails is small enough
             seen[str(trial)] = wrongs(trial)
         wrong = seen[str(trial)]
-        counts["ran"] += 1
-        counts["refused by PyTorch"] += wrong is None
+        if not failed:  # what comes after is shrinking
+            counts["ran"] += 1
+            counts["refused by PyTorch"] += wrong is None
         (folder / "counts").write_text(f"{counts['ran']} {counts['refused by PyTorch']}")
         assume(not (wrong and is_known(trial, wrong)))
         if wrong:

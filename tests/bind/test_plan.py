@@ -1,7 +1,9 @@
 """What is done for one kind of call."""
 
 import threading
+import types
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +76,45 @@ def test_a_formula_that_returns_no_tensor_is_refused(value):
 def test_a_call_with_no_tensor_says_what_it_was_called_with():
     with pytest.raises(pullback.FormulaError, match="is called with str, where a tensor is wanted"):
         pullback.function(lambda x: x * 2)("text")
+
+
+@pytest.mark.parametrize("where", ["dict", "list", "module"])
+def test_a_table_that_a_formula_fills_has_values(where):
+    table = {"dict": {}, "list": [None] * 9, "module": types.SimpleNamespace(of={})}[where]
+
+    def scaled(x):
+        kept = table.of if where == "module" else table
+        if isinstance(kept, list) or len(x) not in kept:
+            kept[len(x)] = torch.arange(len(x), dtype=x.dtype)
+        return x * kept[len(x)]
+
+    op = pullback.function(scaled)
+    op.graph(leaf(3))
+    for _ in range(2):
+        (g,) = torch.autograd.grad(op(x := leaf(3)).sum(), x)
+        assert type(g) is torch.Tensor
+        assert g.tolist() == [0, 1, 2]
+
+
+def test_what_a_formula_counts_is_counted_once_a_call():
+    count, draws = [0], np.random.RandomState(0)
+
+    def drawn(x):
+        count[0] += 1
+        return x * float(draws.rand())
+
+    op, right = pullback.function(drawn), np.random.RandomState(0)
+    for i in range(3):
+        assert op(torch.ones(1)).item() == pytest.approx(right.rand())
+        assert count == [i + 1]
+
+
+def test_a_call_that_raises_is_no_example():
+    op = pullback.function(lambda x: x * x)
+    with pytest.raises(TypeError):
+        op("text")
+    op(leaf(3))
+    assert "mul" in op.explain()
 
 
 def test_results_keep_their_structure():

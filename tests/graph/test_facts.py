@@ -105,6 +105,13 @@ def test_writing_to_an_input_is_refused(write):
         facts(formula, leaf(3), torch.ones(3, dtype=torch.float64))
 
 
+def test_a_copy_of_an_expanded_input_may_be_written_to():
+    x = torch.randn(67, 1).expand(67, 16).requires_grad_()
+    assert "in place" in facts(lambda x: x.reshape(2, -1).mul_(2), x).obstacle
+    with pytest.raises(FormulaError, match="writes to its input"):
+        facts(lambda x: x.view(67, 16).mul_(2), x)
+
+
 def test_writing_to_an_input_that_requires_grad_is_refused():
     with pytest.raises(FormulaError, match="writes to its input tensor number 0"):
         facts(lambda x: x.mul_(2), leaf(3))

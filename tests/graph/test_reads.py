@@ -581,3 +581,15 @@ def test_what_a_file_holds_now_counts(tmp_path):
     for scale in (2.0, 5.0):
         np.savetxt(path, [scale])
         assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [scale, scale]
+
+
+@pytest.mark.parametrize(
+    ("formula", "what"),
+    [
+        (lambda x: x * (2 if np.geterr()["divide"] == "warn" else 3), "a setting"),
+        (lambda x: x * float(np.datetime64("now", "ms") - np.datetime64(0, "ms")), "a setting"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "is compiled"),
+    ],
+)
+def test_settings_of_numpy_and_parts_that_are_compiled_are_obstacles(formula, what):
+    assert what in reads_of(formula).obstacle

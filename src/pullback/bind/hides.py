@@ -64,20 +64,42 @@ def note(noting: Noting, inputs: Sequence[Any], output: Any) -> None:
         ctx.save_for_forward(*(forward or saved), *sources)  # vmap wants as many as for backward
 
 
-def sources_of(ctx: Any) -> list[Tensor]:
-    """Return the inputs that `note` added to what a forward saved: none if that hides nothing."""
-    return list(ctx.saved_tensors[-ctx._n_sources :]) if getattr(ctx, "_hides", False) else []
-
-
 class Own:
-    """A `ctx` as its forward left it, without the inputs that `note` added."""
+    """A `ctx` as its forward left it, without the inputs that `note` added.
+
+    What it saved is unpacked once, when it is asked for: checkpoint, and hooks that free what they give, allow no more.
+    """
 
     def __init__(self, ctx: Any) -> None:
-        self._ctx = ctx
+        vars(self).update(__ctx=ctx, __kept=None)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._ctx, name)
-        return value[: -self._ctx._n_sources] if name in {"saved_tensors", "saved_variables"} else value
+        if name in {"saved_tensors", "saved_variables"}:
+            kept = kept_by(self)
+            return kept[: len(kept) - _n_sources(self)]
+        return getattr(vars(self)["__ctx"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["__ctx"], name, value)
+
+
+def kept_by(own: Own) -> tuple[Tensor | None, ...]:
+    """Return all that is saved, the inputs that `note` added included."""
+    inside = vars(own)
+    if inside["__kept"] is None:
+        inside["__kept"] = inside["__ctx"].saved_tensors
+    return inside["__kept"]  # type: ignore[no-any-return]
+
+
+def sources_of(own: Own) -> list[Tensor]:
+    """Return the inputs that `note` added to what a forward saved: none if that hides nothing."""
+    n = _n_sources(own)
+    return [t for t in kept_by(own)[-n:] if t is not None] if n else []
+
+
+def _n_sources(own: Own) -> int:
+    ctx = vars(own)["__ctx"]
+    return ctx._n_sources if getattr(ctx, "_hides", False) else 0
 
 
 def _hides(kept: Sequence[Any], inputs: Sequence[Any], output: Any, stopped: Sequence[Tensor]) -> bool:

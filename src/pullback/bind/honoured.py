@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
-from pullback.bind.hides import Noting, Own, note, sources_of
+from pullback.bind.hides import Noting, Own, kept_by, note, sources_of
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.tripwire import guarded, guarded_in_exports
 
@@ -104,9 +104,10 @@ def _guarded_jvp(name: str, jvp: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(jvp)
     def guarded_jvp(ctx: Any, *tangents: Any) -> Any:
-        sources = sources_of(ctx)
+        own = Own(ctx)
+        sources = sources_of(own)
         with _torch.forward_grad_enabled():
-            pushed = jvp(_Primals(Own(ctx) if sources else ctx), *tangents)
+            pushed = jvp(_Primals(own), *tangents)
             if not sources:
                 return pushed
             results = hidden(name, pushed if isinstance(pushed, tuple) else (pushed,), list(map(_primal, sources)))
@@ -137,21 +138,23 @@ def _primal(value: Any) -> Any:
 def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def twice_guarded(ctx: Any, *cotangents: Any) -> Any:
-        sources = sources_of(ctx)
-        own = Own(ctx) if sources else ctx
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
+            return backward(ctx, *cotangents)
+        own = Own(ctx)
+        if not torch.is_grad_enabled():
             return backward(own, *cotangents)
+        sources = sources_of(own)
 
         def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
             gradients = backward(own, *gs)
             return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
 
         if _torch.is_plain_eager():
-            saved = [t for t in ctx.saved_tensors if t is not None]
+            saved = [t for t in kept_by(own) if t is not None]
             return tuple(guarded_against_twice(name, pull, cotangents, saved, bool(sources)))
         gradients = pull(cotangents)
         if _torch.is_once_differentiable(backward):  # which transforms pass over
-            sources = [*sources, *ctx.saved_tensors]
+            sources = [*sources, *(t for t in kept_by(own) if t is not None)]
         return tuple(hidden(name, gradients, [*sources, *cotangents]) if sources else gradients)
 
     return twice_guarded

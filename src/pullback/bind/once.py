@@ -130,6 +130,6 @@ class _Once(torch.autograd.Function):
 def _message(name: str) -> str:
     return (
         f"the derivative of {name} has no derivative itself: it computes outside of PyTorch (NumPy, a kernel), or from "
-        "a tensor that the forward computed and saved. Write it in torch ops on the inputs and outputs, or as another "
-        "`pullback.function` with a rule of its own."
+        "a tensor that the forward computed and saved, or is marked `once_differentiable`. Write it in torch ops on "
+        "the inputs and outputs, without the mark, or as another `pullback.function` with a rule of its own."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,8 +154,8 @@ def _make_plan(
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
     known = call.obstacle or reads.obstacle
-    if known and (reads.acts or any(isinstance(leaf, Iterator) for leaf in call.leaves)):
-        return Plan(None, known)  # run without values first, it would do twice what it does
+    if known:
+        return Plan(None, known)  # run without values, it might keep tensors that have none
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)
@@ -175,7 +175,7 @@ def _make_plan(
         if facts.asks_grad and not grad
         else ""
     )
-    obstacle = facts.obstacle or call.obstacle or reads.obstacle or holding or asks
+    obstacle = facts.obstacle or holding or asks
     if obstacle or not (wanted or is_compiled(backend)):
         return Plan(None, obstacle or _NOT_ASKED)
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"

@@ -128,7 +128,8 @@ class Plans:
                 self.plans[key] = plan
                 if call.key is not None and node.is_served(plan.kernels) and node.ask():
                     self._waiting, self._hits = 1 + len(self.plans) // 8, 0  # a table is made of all of them
-                self.example = self.example or call.example()
+                if self.example is None and call.tensors:  # a call without any is a mistake, most likely
+                    self.example = call.example()
             return plan
 
     def _new(self, call: Call, grad: bool, reads: Reads, backend: Backend) -> Plan | None:

@@ -130,9 +130,10 @@ class Rule:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         result = self._called("vjp", self.vjp, [*given, *args], options)
-        self._refuse_none("vjp", result, "gradient", "(None,)")
-        if isinstance(result, list) and record.args.flat and len(args) > 1:
-            raise DerivativeError(f"the vjp of {self.name} returned a list: return a tuple of gradients.")
+        self._refuse_none("vjp", result, "gradient", f"({', '.join(['None'] * len(args))}{',' * (len(args) == 1)})")
+        if record.args.flat and len(args) > 1 and not isinstance(result, tuple | Tensor):
+            kind = type(result).__name__
+            raise DerivativeError(f"the vjp of {self.name} returned a {kind}: return a tuple of gradients.")
         if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
             result = (result,)
         if len(result) != len(args):

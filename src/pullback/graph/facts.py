@@ -161,7 +161,14 @@ def _plain(t: Tensor) -> Tensor:
 
 def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
     """Return a fake tensor that may be written to, and that requires grad where the real one does."""
-    return fake.requires_grad_() * 1 if tensor.requires_grad else fake
+    if not tensor.requires_grad:
+        return fake
+    made = fake.requires_grad_() * 1
+    if made.stride() == fake.stride() or not fake.numel():
+        return made
+    extent = 1 + sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True))
+    memory = fake.detach().new_empty(extent).requires_grad_() * 1  # whether a reshape copies depends on the strides
+    return memory.as_strided(fake.shape, fake.stride())
 
 
 def _memory(tensors: Sequence[Tensor]) -> set[int]:
@@ -187,6 +194,10 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 """Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
 
 
+_WITHOUT_WORKSPACE = frozenset({"aten::mkldnn_rnn_layer"})
+"""Ops whose backward is given a tensor that may be undefined, which Python cannot pass on."""
+
+
 class _WrittenError(BaseException):
     """Ends a run in which a tensor with values would be written to; no `except Exception` of a formula stops it."""
 
@@ -207,6 +218,8 @@ class _Seen(_torch.DispatchMode):
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
         elif func.name() in _NORMALISING and any(isinstance(a, Tensor) for a in args[3:5]) and True in args[5:6]:
             self.obstacle = self.obstacle or "it updates running statistics"
+        elif func.name() in _WITHOUT_WORKSPACE:
+            self.obstacle = self.obstacle or f"PyTorch alone can call the derivative of {func}"
         elif _torch.is_mutable(func) and not self._in_place:
             self.obstacle = self.obstacle or f"it works in place ({func})"
         elif func is torch.ops.aten.as_strided.default and _torch.storage_of(args[0]) in self.inputs:

@@ -33,6 +33,8 @@ _OF_FILES = frozenset(
     {"load", "loadtxt", "genfromtxt", "fromfile", "from_file", "fromregex", "memmap", "open_memmap", "DataSource"}
 )
 """Functions and classes of NumPy and PyTorch that read files, which may hold something else at each call."""
+_OF_GRAPHS = "torch._higher_order_ops"
+"""Where `torch.cond` and the like live: they compile their branches, which a mode around them forbids."""
 _METHODS = vars(torch.Tensor)
 """A view of what is defined by the class of tensors itself, and not by its base in C++."""
 _OF_TENSORS = frozenset(
@@ -41,10 +43,8 @@ _OF_TENSORS = frozenset(
 """PyTorch's functions that sound like settings and are not, or are watched."""
 _SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", "device_count"})
 """Its settings and states that do not sound so."""
-_ADDING = "append appendleft extend insert add update setdefault write put"
-_TAKING = "pop popitem popleft remove discard clear"
-_CHANGING = frozenset(f"{_ADDING} {_TAKING}".split())
-"""Methods of containers, files and queues that change them."""
+_OF_NUMPY = frozenset({"errstate", "printoptions", "datetime64"})
+"""Settings and states of NumPy that do not sound so: one reads the clock."""
 _MISSING = object()
 
 
@@ -59,8 +59,6 @@ class Reads:
         dtype: the default dtype: ops on integers depend on it.
         n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
         obstacle: the first thing that cannot be watched, in words; empty where there is none.
-        acts: whether one of the functions assigns to what lives outside of it, or calls a method that changes an
-            object, which may be one of its own.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -68,7 +66,6 @@ class Reads:
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     n_methods: int = field(default_factory=lambda: len(_METHODS))
     obstacle: str = ""
-    acts: bool = False
 
     def unchanged(self) -> bool:
         """Whether everything that is watched is what it was."""
@@ -154,14 +151,11 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 
 def _look_inside(function: types.FunctionType, reads: Reads) -> None:
     """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
-    reads.acts = reads.acts or not _CHANGING.isdisjoint(function.__code__.co_names)
     for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
-        reads.acts = True
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
     for name in sets_in(function.__code__):
-        reads.acts = True
         reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
     if matches(function.__code__):
         reads.obstacle = reads.obstacle or "it matches a value against a class"
@@ -199,10 +193,12 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
         _object(value, shown, reads)
     elif name in _OF_FILES:
         reads.obstacle = reads.obstacle or f"it reads a file, with {shown}"
+    elif getattr(value, "__globals__", {}).get("__name__", "").startswith(_OF_GRAPHS):
+        reads.obstacle = reads.obstacle or f"a part of it is compiled, by {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
     elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it
-        reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, {shown}"
+        reads.obstacle = reads.obstacle or f"it reads a setting, {shown}"
     elif _is_private(value):
         reads.obstacle = reads.obstacle or f"it uses {shown}, which is private"
     elif isinstance(value, type) and issubclass(value, torch.Tensor) and value is not torch.Tensor:
@@ -249,7 +245,7 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
     if module.__name__ in _DRAWING:
         reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
     elif _is_setting(module.__name__, attributes):
-        reads.obstacle = reads.obstacle or f"it reads a setting of PyTorch, `{'.'.join([shown, *attributes])}`"
+        reads.obstacle = reads.obstacle or f"it reads a setting, `{'.'.join([shown, *attributes])}`"
     elif not attributes:  # what is read of it then, and replaced later, would not be seen
         reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
     elif not trusted(module.__name__):
@@ -269,10 +265,12 @@ def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], re
 
 
 def _is_setting(module: str, attributes: list[str]) -> bool:
-    """Whether a name in a module stands for a setting or a state of PyTorch, by its form."""
-    if module.partition(".")[0] != "torch":
+    """Whether a name in a module stands for a setting or a state of PyTorch or NumPy, by its form."""
+    package, first = module.partition(".")[0], attributes[0] if attributes else ""
+    if package == "numpy":
+        return first.startswith(("get", "set")) or first in _OF_NUMPY
+    if package != "torch":
         return False
-    first = attributes[0] if attributes else ""
     if module.startswith("torch.backends") or first in _SETTINGS:
         return True
     return first.startswith(("get_", "is_", "are_", "current_")) and first not in _OF_TENSORS

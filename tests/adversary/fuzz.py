@@ -1,8 +1,8 @@
 """The long run: `python -m tests.adversary.fuzz --minutes 30`, or `make fuzz MINUTES=30`.
 
 Batches of random trials run in processes of their own, on every core, for every backend in turn: kernels compiled by
-g++ and by clang++, for AVX-512 and for AVX2, calls in C++, PyTorch's kernels. Crashes and hangs are found as well. The
-seed is printed: `--seed` runs the same trials again.
+g++ and by clang++, for AVX-512 and for AVX2, calls in C++, PyTorch's kernels, Inductor. Crashes and hangs are found as
+well. The seed is printed: `--seed` runs the same trials again.
 """
 
 import argparse
@@ -166,8 +166,12 @@ def main() -> None:
     parser.add_argument("--variant", action="append", choices=list(VARIANTS))
     parser.add_argument("--sanitize", action="store_true")
     options = parser.parse_args()
-    variants = options.variant or [name for name in VARIANTS if shutil.which(VARIANTS[name][1].get("CXX", "g++"))]
+    if options.jobs < 1:
+        parser.error("--jobs is 1 or more")
+    variants = options.variant or [name for name in VARIANTS if _has_compiler(name)]
+    left_out = ", ".join(name for name in VARIANTS if not _has_compiler(name))
     print(f"seed {options.seed}: a line comes after each batch of {TRIALS} trials", flush=True)
+    print(f"left out, for want of a compiler: {left_out}\n" * bool(left_out), end="", flush=True)
     found, last = [], "no batch was done"
     try:
         for line in run(options.minutes, options.seed, options.jobs, variants, options.sanitize):
@@ -177,7 +181,14 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted: batches that were running are not counted")
     print(f"seed {options.seed}: {len(found)} found in {last}", flush=True)
-    sys.exit(bool(found))
+    if found:
+        print("`--seed N --variant V` begins with the batch of the finding (V, seed N)", flush=True)
+    sys.exit(bool(found) or not last.startswith(tuple("0123456789")))
+
+
+def _has_compiler(variant: str) -> bool:
+    backend, environment = VARIANTS[variant]
+    return backend == "eager" or shutil.which(environment.get("CXX", "g++")) is not None
 
 
 if __name__ == "__main__":

@@ -67,7 +67,10 @@ class Rounding(TorchDispatchMode):
         if any(returned.alias_info is not None for returned in func._schema.returns):
             return result
         others = result
-        if _STEPS.search(func.__name__) and func in decomposition_table:
+        is_empty = any(
+            isinstance(x, Tensor) and not x.numel() for x in tree_leaves(args)
+        )  # a mean divides by its number
+        if _STEPS.search(func.__name__) and func in decomposition_table and not is_empty:
             steps = torch.promote_types(torch.float32, self.dtype)
             with Rounding(steps, 31 * self.seed, is_within=True, overflows=self.overflows):
                 leaves = tree_leaves(decomposition_table[func](*args, **kwargs))

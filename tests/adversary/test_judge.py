@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.adversary.agree import GUARDED, MAKINGS, Trial, agree, wrongs
+from tests.adversary.judge import sampled_run
 from tests.adversary.program import Program, widened
 
 
@@ -232,3 +233,10 @@ def test_an_error_that_is_announced_may_come_in_any_of_several_contexts():
 def test_nothing_compared_is_no_agreement():
     with pytest.raises(AssertionError, match="nothing is compared"):
         judged(A, "return a.no_such_method()")
+
+
+def test_a_run_rounds_the_slope_of_a_loss_of_nothing():
+    x = torch.zeros(0, dtype=torch.float64, requires_grad=True)
+    with sampled_run(torch.float32, 1):
+        (g,) = torch.autograd.grad(torch.nn.functional.mse_loss(x, x * 2), x)
+    assert g.shape == (0,)

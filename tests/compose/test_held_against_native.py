@@ -192,16 +192,17 @@ def test_two_arguments_that_are_one():
     assert torch.equal(op(x, x), 5 * X)
 
 
-def test_a_refusal_that_the_formula_catches():
+def test_a_formula_that_catches_errors_runs_as_it_stands():
     def formula(x):
         try:
             value = float(x.sum())
-        except Exception:  # what is tested: a formula that swallows our refusal
+        except Exception:  # what is tested: a formula that would swallow our refusal
             value = 0.0
         return x * value
 
-    with pytest.raises(pullback.FormulaError, match="needs the value"):
-        pullback.function(formula)(leaf())
+    assert torch.equal(
+        *(torch.autograd.grad(f(x := leaf()).sum(), x)[0] for f in (pullback.function(formula), formula))
+    )
 
 
 def test_running_statistics_are_updated_once():

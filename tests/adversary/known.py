@@ -39,6 +39,12 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: "'zero'" in trial.context and all(w.what.startswith("nan at") for w in wrong),
     # the jvp of an op with a rule is the transpose of its vjp, in which an extreme's mask is a factor: 0 times NaN
     lambda trial, wrong: trial.making in GUARDED and all(_is_nan_of_tangent(w) for w in wrong),
+    # where the arguments of fmax and fmin are equal, PyTorch's forward mode takes the other one than its reverse mode
+    lambda trial, wrong: (
+        trial.making in GUARDED
+        and bool(re.search("fmax|fmin", trial.program.formula))
+        and all(w.label.startswith("tangent") for w in wrong)
+    ),
     # a loss by chunks is multiplied by its cotangent at the end: in float16 the gradient may overflow before, times 0
     lambda trial, wrong: (
         trial.making == "chunked"

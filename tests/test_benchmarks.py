@@ -62,5 +62,5 @@ def test_the_page_counts_mutants_and_rules_as_they_are():
     assert [int(n) for n in mutants] == [len(MUTANTS), len(base_names())]
     assert "`pullback.check` finds all but one" in page
     assert sum(bool(mutant.survives) for mutant in MUTANTS) == 1
-    (rules,) = re.findall(r"There are (\d+) runtime rules today", page)
+    (rules,) = re.findall(r"All (\d+) runtime rules ran", page)
     assert int(rules) == sum(rule.runtime is not None for rule in all_rules())

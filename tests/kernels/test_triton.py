@@ -52,7 +52,13 @@ def test_an_op_is_what_pytorch_computes(name, dtype):
     if theirs.dtype == torch.bool:
         assert torch.equal(ours, theirs)
     else:
-        test_ops.assert_as_good(ours, theirs, *test_ops.right_and_size(name, dtype, theirs.dtype))
+        right, size = test_ops.right_and_size(name, dtype, theirs.dtype)
+        if name in {
+            "gelu",
+            "gelu tanh",
+        }:  # 1 + erf and 1 + tanh cancel, as on a GPU; on some processors PyTorch's do not
+            size = test_ops.inputs(dtype, 1)[0].double().abs()
+        test_ops.assert_as_good(ours, theirs, right, size)
 
 
 @pytest.mark.parametrize("name", test_ops.EXACT)

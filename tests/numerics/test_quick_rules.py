@@ -59,6 +59,8 @@ def test_every_rule_has_a_record(backend):
     assert list(recorded(backend)) == list(SUBJECTS)
 
 
+_ALL_LOST = 2.0**20
+"""Ulp of a float32: how far beyond depends on the point at which a kernel rounds worst."""
 RECORDS = [
     pytest.param(name, backend, marks=[] if backend == "eager" or k % 5 == 0 else [pytest.mark.slow])
     for backend in BENCH.BACKENDS
@@ -69,13 +71,14 @@ RECORDS = [
 
 @pytest.mark.parametrize(("name", "backend"), RECORDS)
 def test_the_record_is_right(backend, name, request):
-    """To a factor of 2, since kernels differ between processors."""
+    """To a factor of 2, since kernels differ between processors; all digits lost is as good as more than all."""
     if backend == "native":
         request.getfixturevalue("native")
     before, after = BENCH.measure(SUBJECTS[name], torch.float32, backend)
     for score, cell in zip((before, after), recorded(backend)[name], strict=False):
         ulp, *spurious = cell.split()
-        assert 0.5 * float(ulp) - 0.5 <= score.ulp <= 2 * float(ulp) + 0.5
+        found, then = (min(x, _ALL_LOST) for x in (score.ulp, float(ulp)))
+        assert 0.5 * then - 0.5 <= found <= 2 * then + 0.5
         assert spurious[::2] == str(score).split()[1::2]
 
 

@@ -56,7 +56,7 @@ def test_an_op_is_what_pytorch_computes(name, dtype):
         if name in {
             "gelu",
             "gelu tanh",
-        }:  # 1 + erf and 1 + tanh cancel, as on a GPU; on some processors PyTorch's do not
+        }:  # 1 + erf cancels, as on a GPU; not on all processors
             size = test_ops.inputs(dtype, 1)[0].double().abs()
         test_ops.assert_as_good(ours, theirs, right, size)
 

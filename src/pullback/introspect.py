@@ -57,8 +57,9 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     call = Call(args, kwargs, grad=True)
     flat: Callable[..., list[Any]] = call.flat(function)
     inputs = [x.detach() for x in call.tensors]
-    with torch.no_grad():
-        flat(*inputs)  # what the formula keeps of its first call, a table say, is to have values
+    if not order:
+        with torch.no_grad():
+            flat(*inputs)  # what the formula keeps of its first call, a table say, is to have values
     for _ in range(order):
         with torch.no_grad():
             results = [out for out in flat(*inputs) if isinstance(out, Tensor)]

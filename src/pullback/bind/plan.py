@@ -153,8 +153,7 @@ def _make_plan(
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return Plan(None, call.obstacle)  # not all have a fake
-    known = call.obstacle or reads.obstacle
-    if known:
+    if known := call.obstacle or reads.obstacle:
         return Plan(None, known)  # run without values, it might keep tensors that have none
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)

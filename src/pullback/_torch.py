@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -24,10 +24,12 @@ from torch._C import (
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
+from torch._C._dynamo import eval_frame as _eval_frame
 from torch._C._functorch import TransformType as _TransformType
 from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
 from torch._C._functorch import get_unwrapped as _get_unwrapped
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_functorch_wrapped
+from torch._C._functorch import is_gradtrackingtensor as _is_gradtrackingtensor
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
@@ -40,6 +42,8 @@ from torch.autograd.graph import _engine_run_backward
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class DispatchMode(TorchDispatchMode):
@@ -253,6 +257,18 @@ def requires_grad_below(tensor: torch.Tensor) -> bool:
     while _is_functorch_wrapped(tensor):
         tensor = _get_unwrapped(tensor)
     return tensor.requires_grad
+
+
+def is_differentiated_by_functorch(tensor: torch.Tensor) -> bool:
+    """Whether a transform of `torch.func` differentiates by a tensor, at any of its levels.
+
+    Relies on `torch._C._functorch.is_functorch_wrapped_tensor`, `is_gradtrackingtensor` and `get_unwrapped`.
+    """
+    while _is_functorch_wrapped(tensor):
+        if _is_gradtrackingtensor(tensor):
+            return True
+        tensor = _get_unwrapped(tensor)
+    return False
 
 
 def is_plain_kind(tensor: torch.Tensor) -> bool:
@@ -734,6 +750,17 @@ def constant_while_compiling(function: Callable[..., Any]) -> Callable[..., Any]
     `_dynamo_marked_constant`.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def left_alone_by_dynamo(function: _F) -> _F:
+    """Have Dynamo run a function, and all that it calls, as it stands, where it meets it outside of a graph.
+
+    It would compile it after a graph break. `torch.compiler.disable` says so too, and imports Dynamo, for a second.
+    Relies on `torch._C._dynamo.eval_frame.set_code_exec_strategy`, `_FrameExecStrategy` and `_FrameAction`.
+    """
+    skip = _eval_frame._FrameAction.SKIP
+    _eval_frame.set_code_exec_strategy(function.__code__, _eval_frame._FrameExecStrategy(skip, skip))
     return function
 
 

@@ -31,9 +31,11 @@ _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_pu
 """Ops that add up numbers, in an order of their own."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
-    "|gelu|mish|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc"
+    "|gelu|mish|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc|lerp"
 )
 """Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
+_PRODUCTS = re.compile("^(mul|div|pow|reciprocal|square|addcmul|addcdiv)")
+"""Ops whose real and imaginary parts are sums, of which the terms may cancel: each is off by the size of the number."""
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu|shrink")
 """Ops to which 0 and -0 are equal: which of them is returned is chance."""
 _TWO_SIDED = re.compile("^(hardtanh|softshrink|hardshrink|elu|hardswish)_backward")
@@ -80,6 +82,8 @@ class Rounding(TorchDispatchMode):
             others = func(*tree_map_only(Tensor, self._disturbed, args), **kwargs)
             if self.is_within or "mean" in func.__name__:  # divided by whatever n: it is exact by chance alone
                 result = others
+        if _PRODUCTS.search(func.__name__):
+            result = others = tree_map_only(Tensor, self._in_the_plane, others)
         if _SATURATING.search(func.__name__):
             result, others = tree_map_only(Tensor, self._off_by_an_ulp, (result, others))
         if _TWO_SIDED.search(func.__name__):
@@ -112,6 +116,15 @@ class Rounding(TorchDispatchMode):
             return x
         exact = x.to(self.dtype).double() == x
         return torch.where(exact, self._near(x, x.dtype), x)
+
+    def _in_the_plane(self, x: Tensor) -> Tensor:
+        """Return complex numbers that lie around those given; a part is exact only if the other is."""
+        if x.dtype != torch.complex128 or _has_no_memory(x):
+            return x
+        parts = torch.view_as_real(x.resolve_conj())
+        exact = (parts.to(self.dtype).double() == parts).all(-1)
+        reach = torch.where(exact, 0, x.abs() * torch.finfo(self.dtype).eps)
+        return torch.complex(*(part + self._share(part) * reach for part in (x.real, x.imag)))
 
     def _disturbed(self, x: Tensor) -> Tensor:
         """Return a term of a sum with the error of 32 bits, or of those it has."""

@@ -99,3 +99,12 @@ def test_a_slope_of_softplus_that_a_kernel_is_not_made_for(native):
 
 def test_lists_of_what_torch_fx_traces(native):
     agree("a = torch.randn(5).requires_grad_()", "return [a.sin(), a]", "symbolic()", packing="list")
+
+
+def test_zeros_without_memory_in_a_kernel(native):
+    body = """
+    e = a.exp().mean(-1, keepdim=True)
+    f = e.amax(0)
+    return (f.lerp(e, 0.3).abs() + 0.5) ** -0.0, e, f
+    """
+    agree("a = torch.randn(()).requires_grad_()", body, "third()")

@@ -240,3 +240,24 @@ def test_a_run_rounds_the_slope_of_a_loss_of_nothing():
     with sampled_run(torch.float32, 1):
         (g,) = torch.autograd.grad(torch.nn.functional.mse_loss(x, x * 2), x)
     assert g.shape == (0,)
+
+
+def test_the_parts_of_a_complex_product_are_off_by_its_size(made):
+    """Each is a sum of two products, which may cancel; three products do for both."""
+
+    def by_three(f, a, b):
+        same = b.real * (a.real + a.imag)
+        return torch.complex(same - a.imag * (b.real + b.imag), same + a.real * (b.imag - b.real))
+
+    made(by_three)
+    drawn = "torch.complex(torch.rand(4000) + 0.5, torch.rand(4000) + 0.5)"
+    judged(
+        f"a = {drawn}\nb = ({drawn} * 8).real.round() / 4 * torch.complex(torch.ones(4000), torch.ones(4000))",
+        "return a * b",
+    )
+
+
+def test_what_lerp_leaves_where_its_terms_cancel_is_chance(made):
+    """0.3 · 5 − 1.5 is 0 with a rounding after the product, and not without."""
+    made(lambda f, a: (a.double() * 0 + 1.5 - torch.tensor(0.3).double() * 5).bfloat16())
+    judged("a = torch.full((5,), -3.5).bfloat16()", "return torch.lerp(torch.full_like(a, 1.5), a, 0.3)")

@@ -15,6 +15,7 @@ from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
+from pullback.graph.reads import Reads
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Record:
     Attributes:
         args: the arguments.
         kinds: shape and dtype of the input tensors.
+        recording: whether autograd records where the op is called, and no tracer does.
         out: the result.
         residuals: what the formula returned beside it.
         differentiable: which of the output tensors have a derivative.
@@ -33,6 +35,7 @@ class Record:
 
     args: Tree
     kinds: list[tuple[torch.Size, torch.dtype]]
+    recording: bool = False
     out: Tree | None = None
     residuals: Tree | None = None
     differentiable: tuple[bool, ...] = ()
@@ -56,6 +59,7 @@ class Rule:
         proven: what has been proven of either, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
         idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
+        reads: what the formula reads beside its arguments; `None` where that was not asked.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Rule:
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
+    reads: Reads | None = None
 
     def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Run the formula: the tensors of its result, and the residuals."""

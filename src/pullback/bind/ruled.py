@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
+from pullback.bind.beside import Foreign, value_of
 from pullback.bind.linear import objection
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import Record, Rule
@@ -26,10 +27,11 @@ from pullback.errors import DerivativeError
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
+@_torch.left_alone_by_dynamo
 def run(rule: Rule, args: tuple[Any, ...]) -> Any:
     """Carry out one call, in whatever world it finds itself (but Dynamo's: see `compiled`)."""
     tree, tensors = Tree.of(args)
-    record = Record(tree, [])
+    record = Record(tree, [], recording=torch.is_grad_enabled())
     plain, needs = _torch.is_plain_eager(), False
     for t in tensors:  # one plain loop: this runs at every call
         record.kinds.append((t.shape, t.dtype))
@@ -37,9 +39,9 @@ def run(rule: Rule, args: tuple[Any, ...]) -> Any:
         needs = needs or t.requires_grad
     if not plain:
         return _transformed(rule, record, tensors)
-    if needs and torch.is_grad_enabled():
+    if needs and record.recording:
         return _packed(record, _apply(rule, record, *tensors))
-    return _packed(record, rule.evaluate(record, tensors)[0])
+    return _packed(record, value_of(rule, record, tensors)[0])
 
 
 def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
@@ -53,6 +55,8 @@ def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
             f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
             "transform. To keep it, call torch.autograd.grad in the exported function."
         )
+    if _torch.is_recorded() or _torch.is_jit_tracing():  # the graph would record that grad mode changes
+        record.recording = False
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
     return _packed(record, results[: len(record.differentiable)])
 
@@ -71,7 +75,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, kept = rule.evaluate(record, tensors)
+        outputs, kept = value_of(rule, record, tensors)
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)
@@ -100,7 +104,8 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, kept = rule.evaluate(record, tensors)
+        with Foreign(rule, tensors):
+            outputs, kept = value_of(rule, record, tensors)
         return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
 
     @staticmethod

@@ -123,9 +123,13 @@ def joint_of(
 def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
     """Have zeros computed where a trace holds zeros without memory, which autograd makes where it knows a derivative.
 
-    What PyTorch makes of such zeros, a product or a sum, is in a trace as zeros on no device.
+    What PyTorch makes of such zeros, a product or a sum, is in a trace as zeros on no device. A kernel takes
+    addresses, of which zeros without memory have none.
     """
     zeros = torch.ops.aten.zeros.default
+    for node in traced.graph.nodes:
+        if node.target is _UNALLOCATED:
+            node.target = zeros
     lost = [node for node in traced.graph.nodes if _is_lost(node, traced)]
     if not lost or _NOWHERE in devices:
         return
@@ -143,7 +147,7 @@ def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
 
 
 _NOWHERE = torch.device("meta")
-_ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten._efficientzerotensor.default)
+_UNALLOCATED = torch.ops.aten._efficientzerotensor.default
 
 
 def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
@@ -151,7 +155,7 @@ def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
     if node.op == "get_attr":
         held = getattr(traced, str(node.target))
         return isinstance(held, Tensor) and _torch.is_zero_tensor(held)
-    return node.target in _ZEROS and node.kwargs.get("device") == _NOWHERE
+    return node.target is torch.ops.aten.zeros.default and node.kwargs.get("device") == _NOWHERE
 
 
 def _cotangent(out: Tensor) -> Tensor:

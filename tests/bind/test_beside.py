@@ -1,0 +1,120 @@
+"""A tensor that a formula reads beside its arguments gets no gradient from a rule: it is refused where it needs one."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import pullback
+from pullback import DerivativeError
+
+REFUSED = "is no argument: its rule gives gradients to arguments alone"
+
+
+def reading(w, residuals=False, by="vjp"):
+    """Return an op that multiplies by `w`, which is no argument."""
+
+    @pullback.function(residuals=residuals)
+    def scaled(x):
+        return (x * w, w) if residuals else x * w
+
+    if by == "vjp":
+        return scaled.vjp(lambda g, out, *rest: g * w.detach())
+    return scaled.jvp(lambda tangents, out, *rest: tangents[0] * w.detach())
+
+
+def x(requires_grad=True):
+    return torch.ones(3, requires_grad=requires_grad)
+
+
+def w(requires_grad=True):
+    return torch.full((3,), 2.0, requires_grad=requires_grad)
+
+
+@pytest.mark.parametrize("by", ["vjp", "jvp"])
+@pytest.mark.parametrize("residuals", [False, True])
+@pytest.mark.parametrize("moves", [False, True], ids=["a constant argument", "an argument that requires grad"])
+def test_a_leaf_is_refused_by_name(moves, residuals, by):
+    with pytest.raises(DerivativeError, match=rf"scaled reads a tensor of shape \(3,\) \(w\) .*{REFUSED}"):
+        reading(w(), residuals, by)(x(moves))
+
+
+def test_a_parameter_of_a_module_is_refused():
+    linear = torch.nn.Linear(3, 2)
+    op = pullback.function(lambda x: linear(x)).vjp(lambda g, out, x: g @ linear.weight.detach())
+    with pytest.raises(DerivativeError, match=rf"reads a tensor of shape \((2, 3|2,)\) .*{REFUSED}"):
+        op(x())
+
+
+def test_what_was_computed_is_refused():
+    with pytest.raises(DerivativeError, match=REFUSED):
+        reading(w() * 2)(x())
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda: torch.func.grad(lambda w: reading(w)(x(False)).sum())(w(False)),
+        lambda: torch.func.grad(lambda x, w: reading(w)(x).sum())(x(False), w()),
+        lambda: torch.func.jvp(lambda w: reading(w)(x(False)), (w(False),), (w(False),)),
+        lambda: torch.func.jvp(lambda x, w: reading(w)(x), (x(False), w(False)), (w(False), w(False))),
+        lambda: torch.func.jacrev(lambda w: reading(w)(x(False)))(w(False)),
+        lambda: torch.func.vmap(torch.func.grad(lambda w: reading(w)(x(False)).sum()))(torch.ones(2, 3)),
+        lambda: torch.func.grad(lambda w: torch.func.vmap(lambda x: reading(w)(x))(torch.ones(2, 3)).sum())(w(False)),
+        lambda: torch.func.grad(lambda w: torch.func.grad(lambda x: reading(w)(x).sum())(x(False)).sum())(w(False)),
+        lambda: torch.func.vmap(lambda x: reading(w())(x))(torch.ones(2, 3)),
+    ],
+)
+def test_transforms_refuse_it(transformed):
+    with pytest.raises(DerivativeError, match=REFUSED):
+        transformed()
+
+
+def test_a_dual_level_refuses_it():
+    with forward_ad.dual_level(), pytest.raises(DerivativeError, match=REFUSED):
+        reading(forward_ad.make_dual(w(False), torch.ones(3)))(x(False))
+
+
+def test_compiled_code_refuses_it():
+    op = reading(w())
+    with pytest.raises(DerivativeError, match=REFUSED):
+        torch.compile(lambda x: op(x), backend="eager")(x())  # after an error Dynamo skips the frame
+
+
+@pytest.mark.parametrize("by", ["vjp", "jvp"])
+def test_a_constant_is_read(by):
+    op = reading(w(False), by=by)
+    (gradient,) = torch.autograd.grad(op(leaf := x()).sum(), leaf)
+    assert torch.equal(gradient, w(False))
+    assert torch.equal(torch.func.grad(lambda x: op(x).sum())(x(False)), w(False))
+    assert torch.equal(torch.func.vmap(op)(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    with forward_ad.dual_level():
+        dual = op(forward_ad.make_dual(x(False), torch.ones(3)))
+        assert torch.equal(forward_ad.unpack_dual(dual).tangent, w(False))
+
+
+def test_what_is_detached_is_read():
+    at = w()
+    op = pullback.function(lambda x: x * at.detach() + at.data).vjp(lambda g, out, x: g * at.detach())
+    (gradient,) = torch.autograd.grad(op(leaf := x()).sum(), leaf)
+    assert torch.equal(gradient, at.detach())
+    assert torch.equal(torch.func.grad(lambda x: op(x).sum())(x(False)), at.detach())
+
+
+def test_nothing_is_refused_without_derivatives():
+    op = reading(w())
+    with torch.no_grad():
+        assert torch.equal(op(x()), w(False))
+        assert torch.equal(torch.func.vmap(op)(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+        assert torch.equal(torch.compile(lambda x: op(x), backend="eager", fullgraph=True)(x()), w(False))
+
+
+def test_what_is_kept_of_it_holds_no_graph():
+    at = w()
+
+    @pullback.function(residuals=True)
+    def op(x):
+        return x * 2, at * 3
+
+    op.vjp(lambda g, out, saved, x: g * 2 if saved.grad_fn is None else None)
+    (gradient,) = torch.autograd.grad(op(leaf := x()).sum(), leaf)
+    assert torch.equal(gradient, torch.full((3,), 2.0))

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
-from tests.adversary.agree import GUARDED, Trial
+from tests.adversary.agree import GUARDED, Trial, wrongs
 from tests.adversary.judge import Wrong
 from tests.adversary.program import Program
 
@@ -57,6 +58,8 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
         and "cumprod" in trial.program.formula
         and all("gradient" in w.label and w.what.startswith("nan at") for w in wrong)
     ),
+    # Inductor's vector code of loops that share a small buffer is wrong (pytorch/pytorch#185702)
+    lambda trial, wrong: "inductor" in trial.context and _is_right_without_vectors(trial),
     # an op with a rule returns a copy of what is an input: it lies elsewhere, and is not the tensor that is written to
     lambda trial, wrong: trial.making in GUARDED and all(_is_layout(w) or _is_cut_off(trial, w) for w in wrong),
 ]
@@ -66,6 +69,15 @@ _ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_lo
 _SLOPES = re.compile("elu|softplus|hardtanh|relu6|hardswish|hardsigmoid|logit")
 _TURNS = re.compile(r"\.mT|transpose|movedim|\.t_\(")
 _MASKING = re.compile("maximum|minimum|fmax|fmin")
+
+
+def _is_right_without_vectors(trial: Trial) -> bool:
+    """Whether Inductor's scalar code is right: its vector code is made of the same graphs."""
+    from torch._inductor import config
+
+    torch._dynamo.reset()
+    with config.patch({"cpp.simdlen": 1}):
+        return not wrongs(trial)
 
 
 def _is_contiguous(program: Program) -> bool:

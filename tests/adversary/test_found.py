@@ -108,3 +108,12 @@ def test_zeros_without_memory_in_a_kernel(native):
     return (f.lerp(e, 0.3).abs() + 0.5) ** -0.0, e, f
     """
     agree("a = torch.randn(()).requires_grad_()", body, "third()")
+
+
+def test_chunks_of_a_sum_that_becomes_an_integer():
+    inputs = """
+    a = torch.randn(33, 5, 7).requires_grad_()
+    b = torch.randn(1, 1, 7).requires_grad_()
+    """
+    body = "return ((F.softmin(a.square().mean(0, keepdim=True), -1).to(torch.int64) * b - 1) ** 2).mean().sqrt()"
+    agree(inputs, body, backend="eager", making="chunked")

@@ -213,6 +213,16 @@ def test_writing_to_an_input_is_refused():
         Doubled.apply(leaf() * 1)
 
 
+def test_errors_name_the_class():
+    class OfOneSign(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return x.sin() if x.sum() > 0 else x
+
+    with pytest.raises(pullback.FormulaError, match=r"OfOneSign needs the value .*or a `backward`"):
+        OfOneSign.apply(leaf())
+
+
 def test_non_differentiable_outputs_stay_so():
     class WithArgmax(pullback.AutogradFunction):
         @staticmethod

@@ -149,3 +149,16 @@ def test_both_rules_are_shown():
     page = op.explain(X)
     assert "return -3 * g" in page
     assert "return -3 * tangents[0]" in page
+
+
+def test_a_formula_that_no_trace_holds_is_explained_without_its_derivative():
+    seen = {}
+
+    @pullback.function
+    def chosen(x):
+        seen["n"] = 1
+        return x.sin() if x.sum() > 0 else x.cos()
+
+    page = chosen.explain(torch.ones(3, requires_grad=True))
+    assert "Derivative (vjp), of the formula: PyTorch's, of which no graph can be made." in page
+    assert "Runs as it stands" in page

@@ -732,6 +732,46 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
     assert seen == [False, False, True, True]
 
 
+def test_functorch_differentiates_by_its_wrappers_alone():
+    seen = []
+
+    def f(x):
+        seen.append(_torch.is_differentiated_by_functorch(x))
+        return x.sum()
+
+    x = torch.ones(2, requires_grad=True)
+    f(x)
+    torch.func.vmap(f)(x)
+    torch.func.grad(f)(x)
+    torch.func.jvp(f, (x,), (x,))
+    torch.func.grad(lambda x: torch.func.vmap(f)(x).sum())(x)
+    assert seen == [False, False, True, True, True]
+
+
+def test_what_is_left_alone_dynamo_does_not_compile():
+    inner = []
+
+    def count(graph, inputs):
+        inner.append(graph)
+        return graph.forward
+
+    def left(x):
+        torch._dynamo.graph_break()
+        return beyond(x)
+
+    def beyond(x):
+        return x + 1
+
+    compiled = torch.compile(lambda x: left(x), backend=count)
+    compiled(torch.ones(3))
+    assert inner
+    inner.clear()
+    torch._dynamo.reset()
+    assert _torch.left_alone_by_dynamo(left) is left
+    assert torch.equal(torch.compile(left, backend=count)(torch.ones(3)), torch.full((3,), 2.0))
+    assert not inner
+
+
 def test_once_differentiable_is_told_by_the_code_of_its_wrapper():
     def backward(ctx, g):
         return g

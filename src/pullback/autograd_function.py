@@ -75,7 +75,7 @@ def _carrier(cls: Any) -> Callable[..., Any]:
     if hasattr(cls, "backward") or hasattr(cls, "vjp") or hasattr(cls, "jvp"):
         given = {name: getattr(cls, name) for name in _METHODS if hasattr(cls, name)}
         return honoured(cls, given, _signature(cls))
-    return Op(_formula(cls))
+    return Op(_formula(cls), name=cls.__qualname__)
 
 
 def _old_style(cls: Any) -> bool:

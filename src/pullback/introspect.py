@@ -176,12 +176,13 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
         sections.append("Derivative: given by a rule.")
         sections += [_source(rule) for rule in (op._rule.vjp, op._rule.jvp) if rule is not None]
     else:
-        derivative = trace(shown, args, kwargs, 1).graph
         title = "Derivative (vjp), of the formula" if op._soft is None else "Derivative (vjp), of the relaxation"
-        sections += [
-            f"{title}:",
-            *(f"    {line}" for line in lines_of(derivative, names, tensors_around(op, args, kwargs))),
-        ]
+        derivative = _traced(shown, args, kwargs, 1)
+        if derivative is None:
+            sections.append(f"{title}: PyTorch's, of which no graph can be made.")
+        else:
+            lines = lines_of(derivative, names, tensors_around(op, args, kwargs))
+            sections += [f"{title}:", *(f"    {line}" for line in lines)]
     saved = saved_by(op, args, kwargs)
     beside = sum(s.bytes for s in saved if not s.alive)
     sections.append(f"Saved for backward: {beside} bytes beside what is alive anyway.")
@@ -208,11 +209,18 @@ def stable_notes(forms: Forms | None) -> list[str]:
 def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
     """Say where a formula has kinks and where it is defined; of foreign code nothing is known."""
     of = " of the formula" if kind == "ruled" else ""
-    try:
-        graph = trace(shown, args, kwargs, 0).graph
-    except Exception:
+    graph = _traced(shown, args, kwargs, 0)
+    if graph is None:
         return [f"Kinks and domain{of}: not known, since it cannot be traced."]
     return _list(f"Kinks{of}", kinks_of(graph), "none") + _list(f"Domain{of}", domain_of(graph), "everywhere")
+
+
+def _traced(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: int) -> fx.Graph | None:
+    """Return the graph of `trace`; `None` where a formula does what no trace holds."""
+    try:
+        return trace(function, args, kwargs, order).graph
+    except Exception:  # whatever foreign code raises on tensors without values
+        return None
 
 
 def _source(function: Callable[..., Any]) -> str:

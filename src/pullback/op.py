@@ -49,9 +49,10 @@ class Op:
         backend: Backend | None = None,
         chunk: int | Literal["auto"] | None = None,
         save: Save | None = None,
+        name: str = "",
     ) -> None:
         functools.update_wrapper(self, formula)
-        self.__name__: str = getattr(formula, "__name__", type(formula).__name__)
+        self.__name__: str = name or getattr(formula, "__name__", type(formula).__name__)
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
         self._formula = formula
         self._soft = soft
@@ -158,8 +159,13 @@ class Op:
         `g` has the structure of `out`; the rule returns one gradient for each input, `None` for those that
         have none. With `residuals=True` it takes `(g, out, saved, *inputs)`. A keyword-only parameter `needs`
         receives which inputs need a gradient. Forward mode follows by transposition if the rule is linear in
-        `g`, which is proven from its graph unless `linear` says so.
+        `g`, which is proven from its graph unless `linear` says so. A vjp that was given before is replaced.
+
+        Raises:
+            OptionError: if the rule takes other arguments, or `linear` is none of these.
         """
+        if linear not in (None, True, False):
+            raise OptionError(f"linear= is True, False or None, not {linear!r}.")
         if rule is None:
             return functools.partial(self.vjp, linear=linear)
         made = self._ruled()
@@ -179,8 +185,13 @@ class Op:
 
         `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
         takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition if the rule is linear in the
-        tangents, which is proven from its graph unless `linear=True` says so.
+        tangents, which is proven from its graph unless `linear=True` says so. A jvp that was given before is replaced.
+
+        Raises:
+            OptionError: if the rule takes other arguments, or `linear` is neither `True` nor `None`.
         """
+        if linear not in (None, True, False):
+            raise OptionError(f"linear= is True or None, not {linear!r}.")
         if linear is False:
             raise OptionError(
                 f"the jvp of {self.__name__} is declared not linear: a tangent is linear in its tangents."

@@ -1,5 +1,6 @@
 """The other mode from one rule: where the map is linear for certain, and an error elsewhere."""
 
+import functools
 import math
 
 import numpy as np
@@ -147,6 +148,12 @@ def test_a_jvp_that_cannot_be_traced_is_believed_where_it_is_said_to_be_linear()
 def test_a_jvp_is_never_not_linear():
     with pytest.raises(pullback.OptionError, match="linear in its tangents"):
         pushing(lambda t, out, x: t[0], linear=False)
+
+
+def test_whether_a_rule_is_linear_is_a_truth_value():
+    for give in (clipped, functools.partial(pushing, lambda t, out, x: t[0])):
+        with pytest.raises(pullback.OptionError, match=r"linear= is True.*not 'yes'"):
+            give(linear="yes")
 
 
 def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():

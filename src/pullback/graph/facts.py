@@ -265,7 +265,7 @@ class _Readers(TorchFunctionMode):
                 self.refusal = FormulaError(
                     f"{self._name} needs the value of a tensor: {_VALUE_READERS[called]}{_users_line()}. What depends "
                     "on values cannot be differentiated, compiled or batched as one formula: use torch.where, "
-                    f"torch.clamp or masks, or give the derivative with `@{self._name}.vjp`."
+                    f"torch.clamp or masks, or give the derivative by a rule (`.vjp`, or a `backward`)."
                 )
                 raise self.refusal
         return func(*args, **(kwargs or {}))

@@ -83,7 +83,7 @@ def test_second_derivatives():
 
 def test_float64_is_measured_to_its_smallest_numbers():
     found = summary(torch.exp, torch.float64, order=0, domain={"x": (-670.0, -300.0)})
-    assert 0.5 <= found.max_ulp < 1  # PyTorch's, which differs between processors
+    assert 0.5 <= found.max_ulp < 0.6
     difference = summary(lambda x: torch.exp(x) - torch.exp(x) * (1 - torch.exp(2 * x)), torch.float64, order=0)
     assert difference.undecided == 0
     assert difference.zero.start["x"] == pytest.approx(-18.7, abs=0.2)

@@ -157,4 +157,18 @@ FAULTS = [
         "        ctx.kernels = kernels\n",
         "        ctx.kernels = kernels\n        tensors[0].detach().mul_(1)\n",
     ),
+    # graphs that others make
+    Fault(
+        "a rule that an export drops",
+        "bind/tripwire.py",
+        "    if not torch.compiler.is_exporting():\n",
+        "    if True:\n",
+    ),
+    Fault(
+        "a class that torch.fx looks into",
+        "bind/honoured.py",
+        "if isinstance(a, torch.fx.Proxy)), None)",
+        "if False), None)",
+    ),
+    Fault("zeros without memory", "graph/joint.py", "if node.target is _UNALLOCATED:", "if False:"),
 ]

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_struc
 
 MULTIPLE = 8
 ULPS = 4
-RUNS = (0, 1, 3, 8, 24)
+RUNS = (0, 1, 3, 8, 24, 100)
 """How many runs with random rounding a result is compared with, one after another, until it is right."""
 _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
 """Ops that add up numbers, in an order of their own."""

@@ -58,6 +58,11 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
         and "cumprod" in trial.program.formula
         and all("gradient" in w.label and w.what.startswith("nan at") for w in wrong)
     ),
+    # PyTorch divides a product by a factor for its gradient, a graph multiplies the others: either underflows first
+    lambda trial, wrong: (
+        bool(re.search(r"\bprod\(", trial.program.formula))
+        and all("gradient" in w.label and re.match("-?0 at", w.what) for w in wrong)
+    ),
     # Inductor's vector code of loops that share a small buffer is wrong (pytorch/pytorch#185702)
     lambda trial, wrong: "inductor" in trial.context and _is_right_without_vectors(trial),
     # an op with a rule returns a copy of what is an input: it lies elsewhere, and is not the tensor that is written to

@@ -213,14 +213,57 @@ def test_writing_to_an_input_is_refused():
         Doubled.apply(leaf() * 1)
 
 
-def test_errors_name_the_class():
-    class OfOneSign(pullback.AutogradFunction):
+@pytest.mark.parametrize(
+    "reading",
+    [
+        lambda x: x.sin() if x.sum() > 0 else x,
+        lambda x: x * x.max().item(),
+        lambda x: torch.from_numpy(x.detach().numpy() ** 2),
+    ],
+    ids=["a branch", "item", "numpy"],
+)
+def test_a_forward_that_reads_values_is_refused_in_either_style(reading):
+    class New(pullback.AutogradFunction):
         @staticmethod
         def forward(x):
-            return x.sin() if x.sum() > 0 else x
+            return reading(x)
 
-    with pytest.raises(pullback.FormulaError, match=r"OfOneSign needs the value .*or a `backward`"):
-        OfOneSign.apply(leaf())
+    class Old(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            ctx.shape = x.shape
+            return reading(x)
+
+    for cls in (New, Old):
+        with pytest.raises(pullback.FormulaError, match=rf"{cls.__name__} needs the value .*or a `backward`"):
+            cls.apply(leaf())
+
+
+def test_a_forward_may_ask_who_needs_a_gradient():
+    class Asking(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x * y if ctx.needs_input_grad[1] else x * y * 2
+
+    x, y = leaf(), leaf()
+    assert torch.equal(Asking.apply(x, y), x * y)
+    assert torch.equal(Asking.apply(x, y.detach()), 2 * x * y)
+    assert torch.equal(Asking.apply(x, y), x * y)
+
+
+def test_what_a_forward_keeps_on_its_context_is_its_own():
+    class Scaled(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx, x, k):
+            ctx.k = k + 1
+            ctx.save_for_backward(x)
+            return x.sin() * ctx.k
+
+    x = leaf()
+    for k in (1, 2.5, 1):
+        (gradient,) = torch.autograd.grad(Scaled.apply(x, k).sum(), x)
+        assert torch.allclose(gradient, x.cos() * (k + 1))
 
 
 def test_non_differentiable_outputs_stay_so():
@@ -237,7 +280,7 @@ def test_non_differentiable_outputs_stay_so():
 
 
 def test_the_base_itself_is_no_function():
-    with pytest.raises(pullback.FormulaError, match="derive from it"):
+    with pytest.raises(pullback.FormulaError, match="has no `forward`"):
         pullback.AutogradFunction.apply(X)
 
 

@@ -732,20 +732,45 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
     assert seen == [False, False, True, True]
 
 
-def test_functorch_differentiates_by_its_wrappers_alone():
+def test_a_function_reads_tensors_of_transforms_that_do_not_run_there():
+    seen = []
+
+    class Reading(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            seen.append(_torch.is_differentiated_outside(held))
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+    def f(w):
+        nonlocal held
+        held = w
+        seen.append(_torch.is_differentiated_outside(w))
+        return Reading.apply(x).sum() + w.sum()
+
+    held, x = None, torch.ones(2)
+    for run in (f, torch.func.vmap(f), torch.func.grad(f), lambda w: torch.func.jvp(f, (w,), (w,))):
+        run(torch.ones(2))
+    assert seen == [False, False, False, False, False, True, False, True]
+
+
+def test_a_tangent_is_seen_through_a_batch():
     seen = []
 
     def f(x):
-        seen.append(_torch.is_differentiated_by_functorch(x))
-        return x.sum()
+        seen.append(_torch.has_tangent_below(x))
+        return x
 
-    x = torch.ones(2, requires_grad=True)
-    f(x)
-    torch.func.vmap(f)(x)
-    torch.func.grad(f)(x)
-    torch.func.jvp(f, (x,), (x,))
-    torch.func.grad(lambda x: torch.func.vmap(f)(x).sum())(x)
-    assert seen == [False, False, True, True, True]
+    with forward_ad.dual_level():
+        f(torch.ones(2))
+        torch.vmap(f)(torch.ones(2, 2))
+        torch.vmap(f)(forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2)))
+    assert seen == [False, False, True]
 
 
 def test_what_is_left_alone_dynamo_does_not_compile():

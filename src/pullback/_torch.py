@@ -31,6 +31,7 @@ from torch._C._functorch import get_unwrapped as _get_unwrapped
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_functorch_wrapped
 from torch._C._functorch import is_gradtrackingtensor as _is_gradtrackingtensor
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
+from torch._C._functorch import maybe_get_level as _maybe_get_level
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
 from torch._library import custom_ops as _custom_ops
@@ -259,16 +260,31 @@ def requires_grad_below(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad
 
 
-def is_differentiated_by_functorch(tensor: torch.Tensor) -> bool:
-    """Whether a transform of `torch.func` differentiates by a tensor, at any of its levels.
+def is_differentiated_outside(tensor: torch.Tensor) -> bool:
+    """Whether a transform of `torch.func` differentiates by a tensor and is not running where it is read.
 
-    Relies on `torch._C._functorch.is_functorch_wrapped_tensor`, `is_gradtrackingtensor` and `get_unwrapped`.
+    A Function runs its forward below the transforms that differentiate it. Relies on
+    `torch._C._functorch.is_functorch_wrapped_tensor`, `is_gradtrackingtensor`, `maybe_get_level`, `get_unwrapped`,
+    `get_interpreter_stack` and `TransformType`.
     """
     while _is_functorch_wrapped(tensor):
         if _is_gradtrackingtensor(tensor):
-            return True
+            differentiating = (_TransformType.Grad, _TransformType.Jvp)
+            running = {level.level() for level in _get_interpreter_stack() or () if level.key() in differentiating}
+            if _maybe_get_level(tensor) not in running:
+                return True
         tensor = _get_unwrapped(tensor)
     return False
+
+
+def has_tangent_below(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a tangent of a dual level, below the transforms of `torch.func` that are running.
+
+    Relies on `torch._C._functorch.is_functorch_wrapped_tensor` and `get_unwrapped`.
+    """
+    while _is_functorch_wrapped(tensor):
+        tensor = _get_unwrapped(tensor)
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def is_plain_kind(tensor: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.bind.honoured import honoured
 from pullback.errors import FormulaError
+from pullback.graph.reads import WITH_CONTEXT
 from pullback.op import Op
 
 _METHODS = (
@@ -65,7 +66,7 @@ class AutogradFunction(metaclass=_Watched):
 
     @staticmethod
     def _carried(*args: Any, **kwargs: Any) -> Any:
-        raise FormulaError("AutogradFunction is a base: derive from it, and define `forward`.")
+        raise FormulaError("this AutogradFunction has no `forward`: derive from the base, and define one.")
 
 
 def _carrier(cls: Any) -> Callable[..., Any]:
@@ -98,6 +99,7 @@ def _formula(cls: Any) -> Callable[..., Any]:
         return context.stopped(forward(context, *args, **kwargs))
 
     formula.__signature__ = _signature(cls)  # type: ignore[attr-defined]
+    setattr(formula, WITH_CONTEXT, forward)
     return formula
 
 

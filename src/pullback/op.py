@@ -171,6 +171,7 @@ class Op:
         made = self._ruled()
         require_signature(made, "vjp", rule)
         made.vjp, made.linear, made.wants_needs, made.idle = rule, linear, takes(rule, "needs"), unread(rule)
+        self._rule = made
         self._compilable = compilable(made)
         return self
 
@@ -201,6 +202,7 @@ class Op:
         made = self._ruled()
         require_signature(made, "jvp", rule)
         made.jvp, made.jvp_linear = rule, linear
+        self._rule = made
         if made.vjp is None:
             made.idle = unread(rule)
             self._compilable = compilable(made)
@@ -335,10 +337,7 @@ class Op:
             raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
         if self._chunk is not None:
             raise OptionError(f"{self.__name__} has chunk=, which is for the derivative of its formula, not for rules.")
-        if self._rule is None:
-            names = tuple(self._signature.parameters)
-            self._rule = Rule(self.__name__, self._formula, names, self._residuals)
-        return self._rule
+        return self._rule or Rule(self.__name__, self._formula, tuple(self._signature.parameters), self._residuals)
 
     def _call_ruled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = self._rule

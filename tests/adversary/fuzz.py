@@ -163,7 +163,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--variant", action="append", choices=list(VARIANTS))
+    names = "; ".join(VARIANTS)
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS), metavar="NAME", help=f"one of: {names}")
     parser.add_argument("--sanitize", action="store_true")
     options = parser.parse_args()
     if options.jobs < 1:
@@ -172,7 +173,7 @@ def main() -> None:
     left_out = ", ".join(name for name in VARIANTS if not _has_compiler(name))
     print(f"seed {options.seed}: a line comes after each batch of {TRIALS} trials", flush=True)
     print(f"left out, for want of a compiler: {left_out}\n" * bool(left_out), end="", flush=True)
-    found, last = [], "no batch was done"
+    found, last = [], ""
     try:
         for line in run(options.minutes, options.seed, options.jobs, variants, options.sanitize):
             print(line, flush=True)
@@ -180,10 +181,10 @@ def main() -> None:
             last = line.split(";")[0] if " trials, " in line else last
     except KeyboardInterrupt:
         print("interrupted: batches that were running are not counted")
-    print(f"seed {options.seed}: {len(found)} found in {last}", flush=True)
+    print(f"seed {options.seed}: " + (f"{len(found)} found in {last}" if last else "no batch ended"), flush=True)
     if found:
         print("`--seed N --variant V` begins with the batch of the finding (V, seed N)", flush=True)
-    sys.exit(bool(found) or not last.startswith(tuple("0123456789")))
+    sys.exit(bool(found) or not last)
 
 
 def _has_compiler(variant: str) -> bool:

@@ -85,6 +85,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose names hold this")
     options = parser.parse_args()
     chosen = [fault for fault in FAULTS if options.only in fault.name]
+    if not chosen:
+        parser.error(f"no fault's name holds {options.only!r}: they are {'; '.join(fault.name for fault in FAULTS)}")
     found = 0
     for i, fault in enumerate(chosen):
         effort = finds(fault, options.minutes, options.jobs, options.seed + 10**6 * i)

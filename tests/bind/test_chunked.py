@@ -28,6 +28,10 @@ def cross_entropy(x, w, k, y):
     return F.cross_entropy(x @ w.t(), k)
 
 
+def penalised(x, w, k, y):
+    return F.cross_entropy(x @ w.t(), k) + (w**2).sum()
+
+
 def smoothed(x, w, k, y):
     return F.cross_entropy(x @ w.t(), k, label_smoothing=0.1, ignore_index=2)
 
@@ -99,7 +103,18 @@ def focal(x, w, k, y):
     return -((1 - logp.exp()) ** 2 * logp).mean()
 
 
-LOSSES = [cross_entropy, smoothed, weighted, summed, smooth_and_weighted, of_probabilities, squares, logistic, root]
+LOSSES = [
+    cross_entropy,
+    penalised,
+    smoothed,
+    weighted,
+    summed,
+    smooth_and_weighted,
+    of_probabilities,
+    squares,
+    logistic,
+    root,
+]
 LOSSES += [quotient, regularised, with_z_loss, by_indices, masked, twice_shared, gram, focal]
 
 

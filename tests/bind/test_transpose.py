@@ -156,6 +156,24 @@ def test_whether_a_rule_is_linear_is_a_truth_value():
             give(linear="yes")
 
 
+def test_a_jvp_that_returns_nothing_is_told_in_reverse_mode_too():
+    x = X.clone().requires_grad_()
+    with pytest.raises(pullback.DerivativeError, match="forgotten `return`"):
+        torch.autograd.grad(pushing(lambda t, out, x: None)(x).sum(), x)
+    with pytest.raises(pullback.DerivativeError, match=r"returned shape \(\) for an output of \(3,\)"):
+        torch.autograd.grad(pushing(lambda t, out, x: t[0].sum())(x).sum(), x)
+
+
+def test_a_rule_that_is_refused_leaves_the_op_as_it_was():
+    op = pullback.function(lambda x: x.sin())
+    for give in (op.vjp, op.jvp):
+        with pytest.raises(pullback.OptionError, match="is called as"):
+            give(lambda g: g)
+    assert op.kind == "derived"
+    x = X.clone().requires_grad_()
+    assert torch.allclose(torch.autograd.grad(op(x).sum(), x)[0], X.cos())
+
+
 def test_a_jvp_of_numpy_gives_no_vjp_and_says_so():
     @pullback.function
     def doubled(x):

@@ -1,101 +1,120 @@
 """Tensors that a formula reads beside its arguments. Its rule gives them no gradient: one that needs it is refused.
 
-A formula is given its arguments detached. What it returns requires grad only if something else did.
+A formula with a rule runs without autograd, so that its result does not say what it depends on. A mode follows it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.bind.rule import Record, Rule
+from pullback.bind.tree import TENSOR
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
+from pullback.graph.identity import ATOMS
 from pullback.graph.reads import reads_of
 
 
-def value_of(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the formula of a rule, as its `evaluate` does.
+def value_of(
+    rule: Rule, record: Record, tensors: Sequence[Tensor], followed: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run the formula of a rule, as its `evaluate` does. It is followed if that is asked, or its code says too little.
 
     Raises:
         DerivativeError: if the value depends on a tensor that is differentiated and is no argument.
     """
-    if not record.recording or _reads_arguments_alone(rule):
+    if not followed and (not record.recording or _reads_arguments_alone(rule, record)):
         return rule.evaluate(record, tensors)
-    with torch.enable_grad():
-        outputs, kept = rule.evaluate(record, [t.detach() if t.requires_grad else t for t in tensors])
+    mode = _Following(rule, tensors, record.recording)
+    with torch.no_grad() if torch.is_grad_enabled() else nullcontext(), mode:
+        outputs, kept = rule.evaluate(record, tensors)
     for out in outputs:
-        if out.requires_grad or _torch.requires_grad_below(out):
-            raise _refusal(rule, _origin(out))
-    return outputs, [t if t.grad_fn is None else t.detach() for t in kept]
+        if (origin := mode.origin_of(out)) is not None:
+            raise _refusal(rule, origin)
+    return outputs, kept
 
 
-def _reads_arguments_alone(rule: Rule) -> bool:
-    """Whether the code of a formula shows that it reads no other tensor: a small call is to stay cheap."""
+def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
+    """Whether the code of a formula shows that it reads no other tensor: a small call is to stay cheap.
+
+    An argument that is an object, a module, say, may lead to tensors.
+    """
+    if any(type(leaf) not in ATOMS for leaf in record.args.template if leaf is not TENSOR):
+        return False
     reads = rule.reads
     if reads is None or not (reads.obstacle or reads.unchanged()):
         reads = rule.reads = reads_of(rule.formula)
     return not reads.obstacle
 
 
-class Foreign(TorchFunctionMode):
-    """Refuses tensors that a transform differentiates by, and that a formula reads beside its arguments.
+class _Following(TorchFunctionMode):
+    """Notes what is computed from tensors that are differentiated, and that the formula neither made nor was given.
 
-    A Function runs its forward below such transforms, where their tensors lose what they carry.
+    A Function runs its forward below the transforms that differentiate it, where their tensors lose what they carry.
     """
 
-    def __init__(self, rule: Rule, arguments: Sequence[Tensor]) -> None:
+    def __init__(self, rule: Rule, arguments: Sequence[Tensor], recording: bool) -> None:
         super().__init__()
-        self._rule, self._arguments = rule, arguments
+        self._rule, self._recording = rule, recording
+        self._known: dict[int, tuple[Tensor, Tensor | None]] = {id(t): (t, None) for t in arguments}
+
+    def origin_of(self, t: Tensor) -> Tensor | None:
+        """Return the differentiated tensor that another was computed from, or is; `None` if there is none."""
+        if id(t) in self._known:
+            return self._known[id(t)][1]
+        return t if has_derivative(t) and self._is_differentiated(t) else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _DETACHES:
-            for t in _torch.tree_leaves((args, kwargs))[0]:
-                if isinstance(t, Tensor) and has_derivative(t) and self._is_differentiated(t):
-                    raise _refusal(self._rule, t)
-        return func(*args, **(kwargs or {}))
+        origin = next((o for t in _read_by(func, args, kwargs) if (o := self.origin_of(t)) is not None), None)
+        try:
+            result = func(*args, **(kwargs or {}))
+        except RuntimeError as error:  # of tensors that are read below the transform that they belong to
+            if origin is None or not _torch.is_differentiated_outside(origin):
+                raise
+            raise _refusal(self._rule, origin) from error
+        written = [args[0]] if args and getattr(func, "__name__", "") == "__setitem__" else []
+        for t in _tensors((result, *written, (kwargs or {}).get("out"))):
+            self._known[id(t)] = t, origin if has_derivative(t) else None
+        return result
 
     def _is_differentiated(self, t: Tensor) -> bool:
-        if _torch.is_differentiated_by_functorch(t):
+        if (self._recording and _torch.requires_grad_below(t)) or _torch.is_differentiated_outside(t):
             return True
-        if not _torch.in_dual_level() or _torch.in_functorch() or any(t is a for a in self._arguments):
+        if not _torch.in_dual_level():
             return False
         with _torch.forward_grad_enabled():  # PyTorch turns it off in a Function
-            return forward_ad.unpack_dual(t).tangent is not None
+            return _torch.has_tangent_below(t)
 
 
-_DETACHES = frozenset({Tensor.detach, Tensor.data.__get__})  # type: ignore[attr-defined]
+def _tensors(value: Any) -> Iterator[Tensor]:
+    return (t for t in _torch.tree_leaves(value)[0] if isinstance(t, Tensor))
 
 
-def _origin(t: Tensor) -> Tensor:
-    """Return the tensor that another one was computed from: the first that requires grad by itself."""
-    node: Any = t.grad_fn
-    while node is not None and not hasattr(node, "variable"):
-        node = next((after for after, _ in node.next_functions if after is not None), None)
-    return t if node is None else node.variable
+def _read_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """Yield the tensors whose values a function reads; others it asks for their kind alone."""
+    name = getattr(func, "__name__", "")
+    if func in _CUTS or name.endswith("_like") or name.startswith("new_"):
+        return iter(())
+    return _tensors(args[:1] if name.endswith("_as") or name == "to" else (args, kwargs))
 
 
-def _around(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what a function closes over, and the globals that it names."""
-    found = inspect.getclosurevars(inspect.unwrap(function))
-    return {**found.globals, **found.nonlocals}
+_CUTS = frozenset({Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__})  # type: ignore[attr-defined, union-attr]
 
 
 def _refusal(rule: Rule, t: Tensor) -> DerivativeError:
-    name = next((f" ({name})" for name, value in _around(rule.formula).items() if value is t), "")
-    return reads_more(rule.name, f"a tensor of shape {tuple(t.shape)}{name}")
-
-
-def reads_more(name: str, what: str) -> DerivativeError:
-    """Return the error for an op with a rule whose formula reads more than its arguments."""
+    found = inspect.getclosurevars(inspect.unwrap(rule.formula)) if inspect.isfunction(rule.formula) else None
+    around = {**found.globals, **found.nonlocals} if found else {}
+    name = next((f" ({name})" for name, value in around.items() if value is t), "")
     return DerivativeError(
-        f"{name} reads {what} that is differentiated and is no argument: its rule gives gradients to arguments alone. "
-        "Pass it as an argument; or, if it is a constant, detach it in the formula."
+        f"{rule.name} depends on a tensor of shape {tuple(t.shape)}{name} that is differentiated but is not an "
+        "argument: its rule gives gradients to arguments alone. Pass it as an argument; or, if it is a constant, "
+        "detach it in the formula."
     )

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.beside import reads_more
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
@@ -28,8 +27,7 @@ from pullback.errors import DerivativeError
 
 def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
-    by = _by_jvp if rule.vjp is None else _by_vjp
-    apply = {recording: by(rule, recording) for recording in (False, True)}
+    apply = _by_jvp(rule) if rule.vjp is None else _by_vjp(rule)
     name, unproven = rule.name, rule.vjp is None and not rule.jvp_linear
 
     @_torch.constant_while_compiling
@@ -46,22 +44,22 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             )
         if unproven:
             prove([_kind(a) for a in args])
-        recording = torch.is_grad_enabled() and not torch.compiler.is_exporting()  # graphs would record a change of it
-        return guarded_in_exports(apply[recording](*args), args, name)
+        return guarded_in_exports(apply(*args), args, name)
 
     return call
 
 
-def _by_vjp(rule: Rule, recording: bool) -> Callable[..., Any]:
+def _by_vjp(rule: Rule) -> Callable[..., Any]:
     """Return an op with a vjp, as one Function."""
-    name, residuals, parameters = rule.name, rule.residuals, rule.parameters
+    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
     vjp: Callable[..., Any] = rule.vjp  # type: ignore[assignment]
     wants_needs = rule.wants_needs
 
     class Compilable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            out, kept = _value(rule, args, recording)
+            result = formula(*args)
+            out, kept = result if residuals else (result, ())
             ctx.shapes = several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
             outputs = tuple(tripwire(t, args, name) if _is_live(t, name) else t for t in (out if several else (out,)))
             _save(ctx, (*args, *outputs, *((kept,) if one_kept else kept)))
@@ -86,9 +84,9 @@ def _by_vjp(rule: Rule, recording: bool) -> Callable[..., Any]:
     return Compilable.apply
 
 
-def _by_jvp(rule: Rule, recording: bool) -> Callable[..., Any]:
+def _by_jvp(rule: Rule) -> Callable[..., Any]:
     """Return an op with a jvp, as a Function for each output."""
-    name, residuals, parameters = rule.name, rule.residuals, rule.parameters
+    name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
     jvp: Callable[..., Any] = rule.jvp  # type: ignore[assignment]
 
     class Output(torch.autograd.Function):
@@ -125,7 +123,9 @@ def _by_jvp(rule: Rule, recording: bool) -> Callable[..., Any]:
     _give_ctx(Output)
 
     def apply(*args: Any) -> Any:
-        out, kept = _value(rule, args, recording)
+        with torch.no_grad():
+            result = formula(*args)
+        out, kept = result if residuals else (result, ())
         several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
         outputs, kept = out if several else (out,), (kept,) if one_kept else kept
         counts, given = (len(outputs), len(outputs) + len(kept)), (*outputs, *kept, *args)
@@ -138,23 +138,6 @@ def _by_jvp(rule: Rule, recording: bool) -> Callable[..., Any]:
         return tuple(made) if several else made[0]
 
     return apply
-
-
-def _value(rule: Rule, args: tuple[Any, ...], recording: bool) -> tuple[Any, Any]:
-    """Run the formula: the result, and the residuals. While autograd records, refuse what it reads beside arguments."""
-    if recording:
-        args = _detached(args)
-    with torch.set_grad_enabled(recording):
-        result = rule.formula(*args)
-    out, kept = result if rule.residuals else (result, ())
-    for t in out if isinstance(out, tuple) else (out,):
-        if isinstance(t, Tensor) and t.requires_grad:
-            raise reads_more(rule.name, "a tensor")
-    return out, _detached(kept) if isinstance(kept, tuple) else _detached((kept,))[0]
-
-
-def _detached(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([value.detach() if isinstance(value, Tensor) else value for value in values])
 
 
 def _give_ctx(function: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.bind.rule import Record, Rule
+from pullback.bind.rule import Record, ResultError, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
 from pullback.dtypes import has_derivative
@@ -156,6 +156,8 @@ def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tenso
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
             graph = trace_ops(transpose, *domain, *codomain).graph
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
+    except ResultError:
+        raise
     except Exception as error:  # whatever a rule raises on tensors without values, or on such numbers
         tell_mistake(error)
         return False

@@ -18,6 +18,10 @@ from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
 
 
+class ResultError(DerivativeError):
+    """What a rule returns is not of the kind that it has to be, whatever it is asked for."""
+
+
 @dataclass(slots=True)
 class Record:
     """What one call of a ruled op leaves for its rule, beside tensors.
@@ -35,7 +39,7 @@ class Record:
 
     args: Tree
     kinds: list[tuple[torch.Size, torch.dtype]]
-    recording: bool = False
+    recording: bool = field(default=False, repr=False)  # `torch.jit.trace` compares what a graph shows of two calls
     out: Tree | None = None
     residuals: Tree | None = None
     differentiable: tuple[bool, ...] = ()
@@ -73,7 +77,7 @@ class Rule:
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
-    reads: Reads | None = None
+    reads: Reads | None = field(default=None, repr=False)
 
     def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Run the formula: the tensors of its result, and the residuals."""
@@ -199,7 +203,7 @@ class Rule:
         self._refuse_none("jvp", pushed_out, "tangent", "zeros")
         result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
-            raise DerivativeError(
+            raise ResultError(
                 f"the jvp of {self.name} returned {described(pushed_out)}, the op "
                 f"{described(record.out.filled([TENSOR] * len(outputs)))}: return the tangent in the structure of the "
                 "output."
@@ -207,14 +211,14 @@ class Rule:
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
         for tangent, out in zip(pushed, outputs, strict=True):
             if tangent is not None and tangent.shape != out.shape:
-                raise DerivativeError(
+                raise ResultError(
                     f"the jvp of {self.name} returned shape {tuple(tangent.shape)} for an output of {tuple(out.shape)}."
                 )
         return pushed
 
     def _refuse_none(self, what: str, result: Any, named: str, instead: str) -> None:
         if result is None:
-            raise DerivativeError(
+            raise ResultError(
                 f"the {what} of {self.name} returned None: a forgotten `return`? Where there is no {named}, return "
                 f"{instead}."
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
-from pullback.bind.beside import Foreign, value_of
+from pullback.bind.beside import value_of
 from pullback.bind.linear import objection
 from pullback.bind.once import guarded_against_twice, hidden
 from pullback.bind.rule import Record, Rule
@@ -41,7 +41,7 @@ def run(rule: Rule, args: tuple[Any, ...]) -> Any:
         return _transformed(rule, record, tensors)
     if needs and record.recording:
         return _packed(record, _apply(rule, record, *tensors))
-    return _packed(record, value_of(rule, record, tensors)[0])
+    return _packed(record, value_of(rule, record, tensors, followed=False)[0])
 
 
 def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
@@ -55,8 +55,6 @@ def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
             f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
             "transform. To keep it, call torch.autograd.grad in the exported function."
         )
-    if _torch.is_recorded() or _torch.is_jit_tracing():  # the graph would record that grad mode changes
-        record.recording = False
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
     return _packed(record, results[: len(record.differentiable)])
 
@@ -75,7 +73,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, kept = value_of(rule, record, tensors)
+        outputs, kept = value_of(rule, record, tensors, followed=False)
         ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)
@@ -104,8 +102,8 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with Foreign(rule, tensors):
-            outputs, kept = value_of(rule, record, tensors)
+        is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # by what is followed would be part of the graph
+        outputs, kept = value_of(rule, record, tensors, followed=not is_traced)
         return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
 
     @staticmethod

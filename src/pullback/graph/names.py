@@ -9,6 +9,8 @@ from collections.abc import Iterator
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_FROM_DICT_OR_DEREF"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+_ASKS = "needs_input_grad"
+"""What a context says of a call that a graph is not told: it depends on who requires grad."""
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _BINARY = {
     "+": "add",
@@ -69,15 +71,16 @@ def _loads(instruction: dis.Instruction, own: set[str]) -> bool:
     return instruction.opname == "LOAD_GLOBAL" or (instruction.opname in _LOADS and instruction.argval not in own)
 
 
-def attributes_in(code: types.CodeType, around: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield each attribute that code reads from a value that it was given or made."""
+def attributes_in(code: types.CodeType, around: frozenset[str] = frozenset(), context: str = "") -> Iterator[str]:
+    """Yield each attribute that code reads from a value that it was given or made, the variable `context` aside."""
     own = {*around, *code.co_varnames, *code.co_cellvars}
-    chained = False
+    chained, loaded = False, None
     for instruction in dis.get_instructions(code):
         if instruction.opname not in _ATTRIBUTES:
             chained = _loads(instruction, own)
-        elif not chained:
+        elif not chained and (loaded != context or instruction.argval == _ASKS):
             yield instruction.argval
+        loaded = _loaded(instruction)
     for inner in _inner(code):
         yield from attributes_in(inner, frozenset(own))
 
@@ -91,11 +94,18 @@ def operators_in(code: types.CodeType) -> Iterator[str]:
         yield from operators_in(inner)
 
 
-def sets_in(code: types.CodeType) -> Iterator[str]:
-    """Yield each attribute that code sets or deletes."""
+def _loaded(instruction: dis.Instruction) -> str | None:
+    """Return the name of the variable of its own that an instruction loads."""
+    return instruction.argval if instruction.opname == "LOAD_FAST" else None
+
+
+def sets_in(code: types.CodeType, context: str = "") -> Iterator[str]:
+    """Yield each attribute that code sets or deletes, of another value than the variable `context`."""
+    loaded: str | None = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _SETS:
+        if instruction.opname in _SETS and loaded != context:
             yield instruction.argval
+        loaded = _loaded(instruction)
     for inner in _inner(code):
         yield from sets_in(inner)
 

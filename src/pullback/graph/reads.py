@@ -46,6 +46,8 @@ _SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", 
 _OF_NUMPY = frozenset({"errstate", "printoptions", "datetime64"})
 """Settings and states of NumPy that do not sound so: one reads the clock."""
 _MISSING = object()
+WITH_CONTEXT = "_pullback_forward"
+"""The attribute of a formula that calls a forward with a context: that forward."""
 
 
 @dataclass(slots=True)
@@ -115,10 +117,14 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
     if id(function) in seen or reads.obstacle:
         return
     seen.add(id(function))
+    forward = getattr(function, WITH_CONTEXT, None)
+    if forward is not None:  # it is called with a context that is made for it, and dropped
+        function = forward
     code = function.__code__
+    context = code.co_varnames[0] if forward is not None else ""
     keywords = None if function.__kwdefaults__ is None else dict(function.__kwdefaults__)
     reads.codes.append((function, code, function.__defaults__, keywords))
-    _look_inside(function, reads)
+    _look_inside(function, reads, context)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for first, *attributes in names_in(code):
         if first in cells:
@@ -133,7 +139,7 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
             reads.watched.append((vars(builtins), first, vars(builtins)[first]))
             _see_method(f"__{first}__", reads, seen)  # of `abs(x)`
             _see_attributes(attributes, reads, seen)
-    _see_attributes(attributes_in(code), reads, seen)
+    _see_attributes(attributes_in(code, context=context), reads, seen)
     for name in operators_in(code):
         _see_method(name, reads, seen)
 
@@ -149,13 +155,13 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
             _follow(part, reads, seen)
 
 
-def _look_inside(function: types.FunctionType, reads: Reads) -> None:
+def _look_inside(function: types.FunctionType, reads: Reads, context: str) -> None:
     """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
     for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
-    for name in sets_in(function.__code__):
+    for name in sets_in(function.__code__, context):
         reads.obstacle = reads.obstacle or f"it sets the attribute `.{name}`"
     if matches(function.__code__):
         reads.obstacle = reads.obstacle or "it matches a value against a class"

@@ -174,7 +174,7 @@ class Proof:
 
     def _after(self, result: fx.Node) -> fx.GraphModule:
         graph = fx.Graph()
-        sums = [graph.placeholder(f"sum_{i}") for i in range(len(self._sums))]
+        sums = [graph.placeholder(f"over_all_rows_{i}") for i in range(len(self._sums))]
         wanted = [node for node in self._module.graph.nodes if self.marks.get(node) is SUMMED]
         for a in (a for node in wanted if node not in self._finishes for a in node.all_input_nodes):
             if self.marks[a] is SAME and a not in self._shared:

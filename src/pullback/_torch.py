@@ -196,6 +196,14 @@ def is_plain_eager() -> bool:
     )
 
 
+def autograd_alone_records() -> bool:
+    """Whether a graph that is recorded is autograd's: no transform of `torch.func` is running, and no tracer.
+
+    Relies on what `in_functorch`, `is_recorded` and `is_jit_tracing` rely on.
+    """
+    return not (in_functorch() or is_recorded() or is_jit_tracing())
+
+
 def in_dual_level() -> bool:
     """Whether a forward-mode level is open.
 

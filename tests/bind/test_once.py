@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 import pullback
 from tests.compose.test_transforms import summed
@@ -130,3 +131,82 @@ def test_residuals_that_are_indices_hide_nothing():
     (g,) = torch.autograd.grad(largest(x), x, create_graph=True)
     (h,) = torch.autograd.grad(g.sum(), x)  # of g = x²/out²: 2x/out² − 2x²/out³, and both are 2/out at the largest
     assert torch.equal(h, torch.zeros_like(x))
+
+
+def slope_of_numpy(x):
+    return torch.from_numpy(3 * x.detach().numpy() ** 2)
+
+
+def slope_of_items(x):
+    return torch.tensor([3 * v**2 for v in x.detach().tolist()])
+
+
+def cube_by_rule(slope):
+    return pullback.function(lambda x: x**3).vjp(lambda g, out, x: g * slope(x))
+
+
+def cube_by_class(slope):
+    class Cube(pullback.AutogradFunction):
+        @staticmethod
+        def forward(x):
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * slope(ctx.saved_tensors[0])
+
+    return Cube.apply
+
+
+AT = torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize("cube", [cube_by_rule, cube_by_class])
+@pytest.mark.parametrize("slope", [slope_of_numpy, slope_of_items])
+@pytest.mark.parametrize(
+    "around",
+    [lambda: torch.autocast("cpu"), lambda: FlopCounterMode(display=False), forward_ad.dual_level],
+    ids=["autocast", "a dispatch mode", "a dual level"],
+)
+def test_a_backward_outside_of_pytorch_has_no_derivative_in_any_mode(around, slope, cube):
+    op, x = cube(slope), AT.clone().requires_grad_()
+    with around():
+        (g,) = torch.autograd.grad((op(x) * x).sum(), x, create_graph=True)
+    assert torch.equal(g, 4 * AT**3)
+    with pytest.raises(pullback.DerivativeError, match="has no derivative itself"):
+        torch.autograd.grad(g.sum(), x)
+
+
+@pytest.mark.parametrize("cube", [cube_by_rule, cube_by_class])
+def test_nor_under_transforms(cube):
+    op = cube(lambda x: 3 * x.item() ** 2)
+
+    def f(x):
+        return op(x) * x
+
+    x = torch.tensor(2.0)
+    assert torch.func.grad(f)(x) == 32
+    for twice in (torch.func.grad(torch.func.grad(f)), torch.func.jacrev(torch.func.jacrev(f))):
+        with pytest.raises(pullback.DerivativeError, match="has no derivative itself"):
+            twice(x)
+
+
+def test_a_jvp_outside_of_pytorch_has_no_derivative():
+    op = pullback.function(lambda x: x**3)
+    op.vjp(lambda g, out, x: g * slope_of_numpy(x)).jvp(lambda t, out, x: t[0] * slope_of_numpy(x))
+    with forward_ad.dual_level():
+        assert torch.equal(forward_ad.unpack_dual(op(forward_ad.make_dual(AT, torch.ones(2)))).tangent, 3 * AT**2)
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(AT.clone().requires_grad_(), torch.ones(2))
+        value = (op(x) * x).sum()
+        with pytest.raises(pullback.DerivativeError, match="has no derivative itself"):
+            torch.autograd.grad(value, x)
+    with forward_ad.dual_level():
+        x = AT.clone().requires_grad_()
+        tangent = forward_ad.unpack_dual(op(forward_ad.make_dual(x, torch.ones(2))) * x).tangent
+        with pytest.raises(pullback.DerivativeError, match="has no derivative itself"):
+            torch.autograd.grad(tangent.sum(), x)

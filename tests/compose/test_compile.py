@@ -2,6 +2,7 @@
 
 import torch
 
+import pullback
 from tests.compose._contexts import cells, context, gradient, judge, leaf
 from tests.compose._ops import OURS, X
 
@@ -128,3 +129,20 @@ def compiled_autograd_of_compiled(op):
 @cells("compile")
 def test_derivative(row, column):
     judge(row, column)
+
+
+def test_a_method_goes_on_after_a_graph_break(capsys):
+    class Doubling(torch.nn.Module):
+        @pullback.function
+        def act(self, x):
+            print("a break")
+            return x * 2
+
+        def forward(self, x):
+            for _ in range(2):
+                x = self.act(x)
+            return x
+
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(Doubling(), backend="aot_eager")(torch.ones(2)), torch.full((2,), 4.0))
+    assert "a break" in capsys.readouterr().out

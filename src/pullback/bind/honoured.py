@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.hides import Noting, Own, kept_by, note, sources_of
-from pullback.bind.once import guarded_against_twice, hidden
+from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
 from pullback.bind.tripwire import guarded, guarded_in_exports
 
 
@@ -149,10 +149,11 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
             gradients = backward(own, *gs)
             return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
 
-        if _torch.is_plain_eager():
+        if _torch.autograd_alone_records():
             saved = [t for t in kept_by(own) if t is not None]
             return tuple(guarded_against_twice(name, pull, cotangents, saved, bool(sources)))
-        gradients = pull(cotangents)
+        known = [*kept_by(own), *cotangents]
+        gradients = hidden_if_it_leaves(name, lambda: pull(cotangents), known)
         if _torch.is_once_differentiable(backward):  # which transforms pass over
             sources = [*sources, *(t for t in kept_by(own) if t is not None)]
         return tuple(hidden(name, gradients, [*sources, *cotangents]) if sources else gradients)

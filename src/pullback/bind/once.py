@@ -79,6 +79,15 @@ def _can_require_grad(g: Tensor) -> bool:
     return not g.requires_grad and has_derivative(g)
 
 
+def hidden_if_it_leaves(
+    name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Return what a rule computes; where values left PyTorch on the way, its derivative is not known."""
+    with Leaving() as watch:
+        results = compute()
+    return hidden(name, results, inputs) if watch.left else results
+
+
 def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Any]:
     """Return tensors as what they are to a derivative: functions of the inputs whose derivative is not known.
 

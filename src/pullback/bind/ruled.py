@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from pullback import _torch
 from pullback.bind.beside import value_of
 from pullback.bind.linear import objection
-from pullback.bind.once import guarded_against_twice, hidden
+from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
 from pullback.bind.rule import Record, Rule
 from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
 from pullback.bind.tree import Tree
@@ -131,7 +131,11 @@ class _Transformable(torch.autograd.Function):
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
             kept = _followed(ctx.rule, record, tensors, kept)
-            pushed = push(ctx.rule, record, tangents, tensors, outputs, kept)
+            pushed = hidden_if_it_leaves(
+                ctx.rule.name,
+                lambda: push(ctx.rule, record, tangents, tensors, outputs, kept),
+                [*tensors, *outputs, *kept, *tangents],
+            )
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
 
@@ -153,10 +157,12 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         found = rule.pull(record, gs, tensors, outputs, kept, needs)
         return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
-    if recording and _torch.is_plain_eager() and not torch.compiler.is_compiling():
-        sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
+    if torch.compiler.is_compiling() or _torch.is_recorded() or not (recording or _torch.in_dual_level()):
+        return pull(live)
+    sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
+    if recording and _torch.autograd_alone_records():
         return guarded_against_twice(rule.name, pull, live, sources)
-    return pull(live)
+    return hidden_if_it_leaves(rule.name, lambda: pull(live), [*sources, *live])
 
 
 def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> list[Tensor]:

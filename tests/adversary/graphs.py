@@ -97,10 +97,16 @@ def branch(side: Side) -> Observed:
     def seen(outs: Any) -> Observed:
         return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _gradients(list(outs), live)
 
-    if not side.is_wide:
+    def chosen() -> Observed:
         torch._dynamo.reset()
-        chosen = seen(torch.cond(torch.tensor(True), either, either, tuple(live.values())))
-    return chosen if side.is_ours else seen(either(*live.values()))
+        return seen(torch.cond(torch.tensor(True), either, either, tuple(live.values())))
+
+    if side.is_ours:
+        return chosen()
+    if not side.is_wide:
+        with torch.random.fork_rng(devices=[]):  # whether PyTorch takes it; what it draws is not to count
+            chosen()
+    return seen(either(*live.values()))
 
 
 def symbolic(side: Side) -> Observed:

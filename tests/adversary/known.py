@@ -17,7 +17,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     ),
     # PyTorch's kernels and its fake tensors also disagree on the layout for these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
-    # and for slopes like these, of a cotangent that is transposed inside of a formula
+    # and for slopes like these and extremes, of a cotangent that is transposed inside of a formula
     lambda trial, wrong: (
         bool(_SLOPES.search(trial.program.formula) and _TURNS.search(trial.program.formula))
         and all("gradient" in w.label and _is_layout(w) for w in wrong)
@@ -71,7 +71,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
 
 _SHORT = re.compile("float16")
 _ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss|one_hot")
-_SLOPES = re.compile("elu|softplus|hardtanh|relu6|hardswish|hardsigmoid|logit")
+_SLOPES = re.compile("elu|softplus|hardtanh|relu6|hardswish|hardsigmoid|logit|max|min")
 _TURNS = re.compile(r"\.mT|transpose|movedim|\.t_\(")
 _MASKING = re.compile("maximum|minimum|fmax|fmin")
 

@@ -117,3 +117,12 @@ def test_chunks_of_a_sum_that_becomes_an_integer():
     """
     body = "return ((F.softmin(a.square().mean(0, keepdim=True), -1).to(torch.int64) * b - 1) ** 2).mean().sqrt()"
     agree(inputs, body, backend="eager", making="chunked")
+
+
+def test_what_a_kernel_writes_for_nobody_is_no_gradient(native, monkeypatch):
+    monkeypatch.setenv("PULLBACK_NODE", "wait")
+    inputs = """
+    a = torch.randn(9).requires_grad_()
+    b = torch.randn(9).requires_grad_()
+    """
+    agree(inputs, "return F.relu6(b + 3) * a", "points(-1.0, 0.25, 1.0, order=3)")

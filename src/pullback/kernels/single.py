@@ -44,6 +44,8 @@ def single(module: fx.GraphModule) -> Single | None:
         return None
     results: Any = module.graph.output_node().args[0]
     written = [call] if len(kernel.outputs) == 1 else [_part(call, i) for i in range(len(kernel.outputs))]
+    if None in written:  # nothing reads it; an input without a gradient is `None` among the results, too
+        return None
     if not kernel.is_direct or len(results) != len(written) or set(results) != set(written):
         return None
     placeholders = module.graph.find_nodes(op="placeholder")

@@ -82,7 +82,7 @@ def _can_require_grad(g: Tensor) -> bool:
 def hidden_if_it_leaves(
     name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Return what a rule computes; where values left PyTorch on the way, its derivative is not known."""
+    """Return the results of a rule, with a derivative that is an error if values left PyTorch on the way."""
     with Leaving() as watch:
         results = compute()
     return hidden(name, results, inputs) if watch.left else results

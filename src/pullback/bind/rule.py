@@ -19,7 +19,7 @@ from pullback.graph.reads import Reads
 
 
 class ResultError(DerivativeError):
-    """What a rule returns is not of the kind that it has to be, whatever it is asked for."""
+    """A rule returned `None`, another structure or another shape than its op: a mistake in any mode."""
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
-        is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # by what is followed would be part of the graph
+        is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # a mode would change the graph
         outputs, kept = value_of(rule, record, tensors, followed=not is_traced)
         return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
 

@@ -10,7 +10,7 @@ _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME",
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 _ASKS = "needs_input_grad"
-"""What a context says of a call that a graph is not told: it depends on who requires grad."""
+"""The one attribute of a context that depends on the call: a graph is not told who requires grad."""
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _BINARY = {
     "+": "add",

@@ -22,7 +22,8 @@ from tests.adversary.program import Program, default_dtype
 
 _BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _NAMES = {k: x for k, x in (vars(contexts) | vars(graphs)).items() if not k.startswith("_")}
-GUARDED = ("ruled", "class")
+CLASSES = ("class", "old class")
+GUARDED = ("ruled", "ruled, of a module", *CLASSES)
 """Makings whose derivative is given: some contexts are refused."""
 
 
@@ -114,8 +115,8 @@ def _doubled(formula: Callable[..., Any], g: Any, out: Any, inputs: Sequence[Any
         return [out for out in tree_leaves(formula(*given)) if _is_live(out)]
 
     pull = torch.func.vjp(of_live, *[inputs[i] for i in live])[1]
-    gs = [g for g, o in zip(tree_leaves(g), tree_leaves(out), strict=True) if _is_live(o)]
-    found = {i: 2 * gradient for i, gradient in zip(live, pull(gs), strict=True)}
+    gs = [2 * g for g, o in zip(tree_leaves(g), tree_leaves(out), strict=True) if _is_live(o)]
+    found = dict(zip(live, pull(gs), strict=True))
     return tuple(found.get(i) for i in range(len(inputs)))
 
 
@@ -129,7 +130,23 @@ def _ruled(formula: Callable[..., Any]) -> Any:
     return op
 
 
-def _class(formula: Callable[..., Any], base: Any = pullback.AutogradFunction) -> Any:
+class _Module(torch.nn.Module):
+    """A formula beside a parameter that it does not read."""
+
+    def __init__(self, formula: Callable[..., Any]) -> None:
+        super().__init__()
+        self.formula, self.unread = formula, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, *args: Any) -> Any:
+        return self.formula(*args)
+
+
+def _ruled_of_a_module(formula: Callable[..., Any]) -> Any:
+    module = _Module(formula)
+    return _ruled(lambda *args: module(*args))
+
+
+def _class(formula: Callable[..., Any], base: Any = pullback.AutogradFunction, old: bool = False) -> Any:
     class OfTheFormula(base):  # type: ignore[misc]
         @staticmethod
         def forward(*inputs: Any) -> Any:
@@ -150,7 +167,25 @@ def _class(formula: Callable[..., Any], base: Any = pullback.AutogradFunction) -
             inputs = [ctx.numbers[i] if i in ctx.numbers else next(kept) for i in range(ctx.count)]
             return _doubled(formula, gs, list(kept), inputs, ctx.needs_input_grad)
 
-    return OfTheFormula.apply
+    class OfOldStyle(base):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = OfTheFormula.forward(*inputs)
+            OfTheFormula.setup_context(ctx, inputs, output)
+            return output
+
+        backward = OfTheFormula.backward
+
+    return (OfOldStyle if old else OfTheFormula).apply
+
+
+def _forward_alone(formula: Callable[..., Any]) -> Any:
+    class OfTheForward(pullback.AutogradFunction):
+        @staticmethod
+        def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+            return formula(*args, **kwargs)
+
+    return OfTheForward.apply
 
 
 class _Twice(torch.autograd.Function):
@@ -193,7 +228,10 @@ MAKINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "relaxed": (_relaxed, _relaxed_natively),
     "chunked": (lambda f: pullback.function(chunk=5)(f), lambda f: f),
     "ruled": (_ruled, _doubled_natively),
+    "ruled, of a module": (_ruled_of_a_module, _doubled_natively),
     "class": (_class, _doubled_natively),
+    "old class": (functools.partial(_class, old=True), _doubled_natively),
+    "forward alone": (_forward_alone, lambda f: f),
 }
 """How an op is made of a formula, and what PyTorch computes the same with."""
 
@@ -230,7 +268,7 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
         right = {label: x for label, x in right.items() if "requires grad" not in label}
     strict = context == "backward()" and trial.making not in (*GUARDED, "chunked")
     found = list(_differences(got, right, wide, context, strides=strict))
-    if found and trial.making == "class" and _IN_EAGER_MODE.match(context):
+    if found and trial.making in CLASSES and _IN_EAGER_MODE.match(context):
         usual = observe(_usual(trial), context)
         return [wrong for wrong in found if isinstance(usual, Exception) or not _is_same(got, usual, wrong.label)]
     return found
@@ -244,7 +282,7 @@ _IN_EAGER_MODE = re.compile(
 
 def _usual(trial: Trial) -> Side:
     """Return an `autograd.Function` of the code of a class."""
-    return Side(trial.program, _class(trial.program.function(), torch.autograd.Function))
+    return Side(trial.program, _class(trial.program.function(), torch.autograd.Function, trial.making == "old class"))
 
 
 def _is_same(got: Observed, usual: Observed, label: str) -> bool:
@@ -271,13 +309,14 @@ def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
         return True  # perhaps in the words of Dynamo
     if context == "into()" and "has been modified by an inplace operation" in str(error):
         return True  # an output may be kept for the derivative of another
-    if trial.making == "class":
+    if trial.making in CLASSES:
         return isinstance(error, DerivativeError) or type(observe(_usual(trial), context)) is type(error)
-    if trial.making == "ruled":
+    if trial.making in GUARDED:
         of_pytorch = (
             "is a view and is being modified inplace",
             "has been modified by an inplace operation",
-            "returned an invalid gradient",  # of outputs that the context does not ask for, and the rule does
+            "returned an invalid gradient",  # of what the context does not ask for, and the rule does
+            "is not implemented",  # likewise
         )
         return isinstance(error, DerivativeError) or any(text in str(error) for text in of_pytorch)
     if trial.making == "chunked":  # the gradient is computed in the call

@@ -230,10 +230,11 @@ def stabilise(
 
 @program.command(short_help="Write a plain autograd.Function.")
 @click.argument("target", type=_FILE, metavar="TARGET:NAME")
+@click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives an example call.")
 @click.option("--test", is_flag=True, help="A test file as well.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else it is printed.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
-def write(target: str, test: bool, output: str | None, force: bool) -> None:
+def write(target: str, inputs: str | None, test: bool, output: str | None, force: bool) -> None:
     """Write a plain autograd.Function, which depends on torch alone, of an op, a function or another Function.
 
     TARGET:NAME is in a file or a module: ops.py:swish, pullback.catalog:safe_norm. It is imported and run. Of a
@@ -241,7 +242,7 @@ def write(target: str, test: bool, output: str | None, force: bool) -> None:
     """
     from pullback.write.command import run
 
-    click.echo(run(target, test, output, force), nl=False)
+    click.echo(run(target, inputs, test, output, force), nl=False)
 
 
 @program.group()

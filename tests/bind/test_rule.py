@@ -56,7 +56,8 @@ def test_an_integer_input_has_no_gradient():
     ("rule", "match"),
     [
         (lambda ts, out, x: (ts[0], ts[0]), "the jvp of identity returned"),
-        (lambda ts, out, x: ts[0].sum(), r"shape \(\) for an output of \(3,\)"),
+        (lambda ts, out, x: ts[0].sum(), r"shape \(\), torch.float64 for an output of shape \(3,\)"),
+        (lambda ts, out, x: ts[0].float(), r"torch.float32 for an output of shape \(3,\), torch.float64"),
     ],
 )
 def test_what_a_jvp_returns_is_checked(rule, match):

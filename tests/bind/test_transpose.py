@@ -160,7 +160,7 @@ def test_a_jvp_that_returns_nothing_is_told_in_reverse_mode_too():
     x = X.clone().requires_grad_()
     with pytest.raises(pullback.DerivativeError, match="forgotten `return`"):
         torch.autograd.grad(pushing(lambda t, out, x: None)(x).sum(), x)
-    with pytest.raises(pullback.DerivativeError, match=r"returned shape \(\) for an output of \(3,\)"):
+    with pytest.raises(pullback.DerivativeError, match=r"returned shape \(\), .* for an output of shape \(3,\)"):
         torch.autograd.grad(pushing(lambda t, out, x: t[0].sum())(x).sum(), x)
 
 

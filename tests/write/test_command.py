@@ -15,6 +15,18 @@ import torch
 def cube(x):
     print("called")
     return x * x * x
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, how):
+        return x * {"twice": 2, "thrice": 3}[how]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+def inputs(f):
+    return [((torch.randn(4), "thrice"), {})] if f is Scaled else None
 """
 
 
@@ -60,3 +72,17 @@ def test_what_is_not_there_is_one_line(run):
         run("formulas.py:cub")
     with pytest.raises(TargetError, match="name a function"):
         run("formulas.py")
+
+
+def test_an_example_call_is_given(run):
+    with pytest.raises(OptionError, match="example call .--inputs"):
+        run("formulas.py:Scaled")
+    assert "3 * x" in run("formulas.py:Scaled", "--inputs", "formulas.py:inputs").stdout
+    assert run("formulas.py:cube", "--inputs", "formulas.py:inputs").stdout == run("formulas.py:cube").stdout
+
+
+def test_a_message_names_functions_and_classes(run):
+    with pytest.raises(TargetError, match=r"did you mean .*Scaled"):
+        run("formulas.py:Scale")
+    with pytest.raises(OptionError, match=r"raised TypeError: .* It was called as cube\(Scaled\)"):
+        run("formulas.py:Scaled", "--inputs", "formulas.py:cube")

@@ -45,13 +45,13 @@ def _chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
 ) -> Plan:
     if call.obstacle:
-        raise _refusal(name, call.obstacle)
+        raise _unfit(name, call.obstacle)
     structure: list[Any] = []
     flat = call.flat(functions.derivative, structure)
     facts = facts_of(flat, call.tensors, name, in_place=True)
     obstacle = facts.obstacle or reads.obstacle or _not_a_loss(facts.outputs, structure[0])
     if obstacle:
-        raise _refusal(name, obstacle)
+        raise _unfit(name, obstacle)
     first = next((x for x in call.tensors if x.dim()), None)
     if first is None or first.size(0) < 2 or not all(x.numel() for x in call.tensors):
         return Plan(None, "it has less than two rows, or an input is empty")
@@ -63,6 +63,10 @@ def _chunk_plan(
     native = while_current(call.flat(functions.native), reads, name)
     chunks = _chunks(name, call.tensors, split, native, wanted, backend, functions.exact, size)
     return Plan(None, chunks=chunks, n_tensors=len(call.tensors))
+
+
+def _unfit(name: str, why: str) -> FormulaError:
+    return FormulaError(f"{name} cannot be computed by chunks: {why}. Mend that, or leave out chunk=.")
 
 
 def _refusal(name: str, why: str) -> FormulaError:

@@ -210,9 +210,12 @@ class Rule:
             )
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
         for tangent, out in zip(pushed, outputs, strict=True):
-            if tangent is not None and tangent.shape != out.shape:
+            if tangent is not None and (
+                tangent.shape != out.shape or (has_derivative(out) and tangent.dtype != out.dtype)
+            ):
                 raise ResultError(
-                    f"the jvp of {self.name} returned shape {tuple(tangent.shape)} for an output of {tuple(out.shape)}."
+                    f"the jvp of {self.name} returned shape {tuple(tangent.shape)}, {tangent.dtype} for an output of "
+                    f"shape {tuple(out.shape)}, {out.dtype}: a tangent has the shape and dtype of its output."
                 )
         return pushed
 

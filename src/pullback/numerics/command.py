@@ -8,16 +8,14 @@ import math
 import multiprocessing
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
 
 import torch
 
-from pullback.check.find.importing import import_root
-from pullback.check.find.named import public_callables
-from pullback.check.find.target import parse_target, similar
+from pullback.check.find.discover import loaded
+from pullback.check.find.target import similar
 from pullback.check.runner.pool import usable_cores
 from pullback.errors import OptionError, TargetError
 from pullback.numerics.accuracy import Progress, accuracy_of
@@ -66,19 +64,7 @@ def load(target: str) -> Callable[..., Any]:
     Raises:
         TargetError: if there is no such function, or it cannot be imported.
     """
-    parsed = parse_target(target)
-    with contextlib.redirect_stdout(sys.stderr):
-        root = import_root(parsed)
-    if root.module is None:
-        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
-    if not parsed.name:
-        names = similar("", public_callables(root.module))
-        raise TargetError(f"name a function of {parsed.where}, as in {parsed.where}:NAME{names}")
-    found: Any = root.module
-    for part in parsed.name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise TargetError(f"no {parsed.name!r} in {parsed.where}{similar(parsed.name, public_callables(root.module))}")
+    found = loaded(target)
     if not callable(found):
         raise TargetError(f"{target} is of type {type(found).__name__}: accuracy is of functions")
     function: Callable[..., Any] = found

@@ -35,7 +35,9 @@ def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]
     """
     found = _found(target) or _found(target)  # the search is bounded in time, and first calls are slow
     if found is None:
-        raise OptionError(f"{name} cannot be called with guessed arguments: give an example call.")
+        raise OptionError(
+            f"{name} cannot be called with guessed arguments: give an example call (--inputs on the command line)."
+        )
     args, kwargs, _ = found.arguments()
     return in_single_precision(target, args, kwargs)
 

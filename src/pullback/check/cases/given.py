@@ -8,7 +8,7 @@ from typing import Any
 
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
-from pullback.check.subject import Given, Inputs, Subject
+from pullback.check.subject import Given, Inputs
 from pullback.errors import OptionError, TargetError
 
 
@@ -34,7 +34,13 @@ def loader(spec: str | None) -> Callable[[], Given]:
 
 
 def from_function(spec: str) -> Given:
-    """Load the function named by "FILE:function", which runs the file, and return what calls it.
+    """Load the function named by "FILE:function", and return what calls it for a subject; see `examples`."""
+    given = examples(spec)
+    return lambda subject: given(subject.target, subject.name)
+
+
+def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
+    """Load the function named by "FILE:function", which runs the file, and return what calls it for a target.
 
     Raises:
         OptionError: if it cannot be loaded.
@@ -44,15 +50,16 @@ def from_function(spec: str) -> Given:
     except TargetError as error:
         raise OptionError(f"--inputs {spec}: {error}") from None
 
-    def given(subject: Subject) -> Inputs | None:
+    def given(target: Any, name: str) -> Inputs | None:
         try:
-            values = function(subject.target)
+            values = function(target)
             return None if values is None else _pairs(values)
         except _NotPairsError as error:
-            raise OptionError(f"--inputs {spec}: for {subject.name}, {error}") from None
+            raise OptionError(f"--inputs {spec}: for {name}, {error}") from None
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise OptionError(f"--inputs {spec}: for {subject.name}, it raised {said}") from None
+            called = f"{getattr(function, '__name__', 'FUNCTION')}({name})"
+            raise OptionError(f"--inputs {spec}: for {name}, it raised {said}. It was called as {called}.") from None
 
     return given
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -88,6 +90,32 @@ def load_inputs(spec: str) -> Callable[[Any], Iterable[Any]]:
         raise TargetError(f"no function {parsed.name!r} in {parsed.where}{suggestion}")
     inputs: Callable[[Any], Iterable[Any]] = function
     return inputs
+
+
+def loaded(target: str, functions: bool = False) -> Any:
+    """Import what "FILE:NAME" or "MODULE:NAME" names; what it prints goes to standard error.
+
+    Args:
+        target: of which the name may be dotted.
+        functions: whether a message names the Functions of the module too, beside other callables.
+
+    Raises:
+        TargetError: if there is nothing of that name, or it cannot be imported.
+    """
+    parsed = parse_target(target)
+    with contextlib.redirect_stdout(sys.stderr):
+        root = import_root(parsed)
+    if root.module is None:
+        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
+    names = public_callables(root.module, functions)
+    if not parsed.name:
+        raise TargetError(f"name a function of {parsed.where}, as in {parsed.where}:NAME{similar('', names)}")
+    found: Any = root.module
+    for part in parsed.name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise TargetError(f"no {parsed.name!r} in {parsed.where}{similar(parsed.name, names)}")
+    return found
 
 
 def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:

@@ -87,13 +87,13 @@ def describe(obj: Any, home: Home, what: str) -> Found:
     return _find_op_overload(obj, home) if _torch.is_dispatched_op(obj) else find_callable(obj, home)
 
 
-def public_callables(module: ModuleType) -> list[str]:
-    """Return the names of the functions and other callables that a module defines, classes left out."""
+def public_callables(module: ModuleType, functions: bool = False) -> list[str]:
+    """Return the names of the callables that a module defines; of its classes the Functions, or none."""
     return [
         name
         for name, value in vars(module).items()
         if callable(value)
-        and not isinstance(value, type)
+        and (not isinstance(value, type) or (functions and (is_function(value) or is_carried(value))))
         and not name.startswith("_")
         and getattr(value, "__module__", None) == module.__name__
     ]

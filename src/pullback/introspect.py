@@ -181,8 +181,10 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
         if derivative is None:
             sections.append(f"{title}: PyTorch's, of which no graph can be made.")
         else:
-            lines = lines_of(derivative, names, tensors_around(op, args, kwargs))
-            sections += [f"{title}:", *(f"    {line}" for line in lines)]
+            around = tensors_around(op, args, kwargs)
+            sections += [f"{title}:", *(f"    {line}" for line in lines_of(derivative, names, around))]
+            others = [name for name, t in around.items() if t.requires_grad and name not in names]
+            sections += [f"    Beside these, PyTorch's gradients of {', '.join(others)}."] * bool(others)
     saved = saved_by(op, args, kwargs)
     beside = sum(s.bytes for s in saved if not s.alive)
     sections.append(f"Saved for backward: {beside} bytes beside what is alive anyway.")

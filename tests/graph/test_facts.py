@@ -101,7 +101,7 @@ def test_writing_to_an_input_is_refused(write):
         write(y)
         return x * y
 
-    with pytest.raises(FormulaError, match="writes to its input tensor number 1"):
+    with pytest.raises(FormulaError, match=r"writes to its input \(tensor 2 of 2, of shape \(3,\)\)"):
         facts(formula, leaf(3), torch.ones(3, dtype=torch.float64))
 
 
@@ -113,7 +113,7 @@ def test_a_copy_of_an_expanded_input_may_be_written_to():
 
 
 def test_writing_to_an_input_that_requires_grad_is_refused():
-    with pytest.raises(FormulaError, match="writes to its input tensor number 0"):
+    with pytest.raises(FormulaError, match=r"writes to its input \(tensor, of shape \(3,\)\)"):
         facts(lambda x: x.mul_(2), leaf(3))
 
 

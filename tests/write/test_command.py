@@ -75,7 +75,7 @@ def test_what_is_not_there_is_one_line(run):
 
 
 def test_an_example_call_is_given(run):
-    with pytest.raises(OptionError, match="example call .--inputs"):
+    with pytest.raises(OptionError, match=r"example call \(--inputs"):
         run("formulas.py:Scaled")
     assert "3 * x" in run("formulas.py:Scaled", "--inputs", "formulas.py:inputs").stdout
     assert run("formulas.py:cube", "--inputs", "formulas.py:inputs").stdout == run("formulas.py:cube").stdout

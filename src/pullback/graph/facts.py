@@ -143,9 +143,10 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
     if readers.refusal is not None:  # the formula may have caught it
         raise readers.refusal
     if written:
+        which = f" {written[0] + 1} of {len(tensors)}" if len(tensors) > 1 else ""
         raise FormulaError(
-            f"{name} writes to its input tensor number {written[0]}: the caller's tensor would change under autograd. "
-            "Work on a copy: `x = x.clone()`."
+            f"{name} writes to its input (tensor{which}, of shape {tuple(tensors[written[0]].shape)}): the caller's "
+            "tensor would change under autograd. Work on a copy: `x = x.clone()`."
         )
     facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
     facts.asks_grad = readers.asks_grad

@@ -126,3 +126,12 @@ def test_what_a_kernel_writes_for_nobody_is_no_gradient(native, monkeypatch):
     b = torch.randn(9).requires_grad_()
     """
     agree(inputs, "return F.relu6(b + 3) * a", "points(-1.0, 0.25, 1.0, order=3)")
+
+
+def test_terms_of_a_third_derivative_that_cancel_in_16_bits(native):
+    body = """
+    e = F.relu(a).square()
+    return (e - e.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
+    """
+    inputs = "a = (torch.rand((127, 1, 18)) + 0.5).to(torch.bfloat16).requires_grad_()"
+    agree(inputs, body, "points(-1.0, 0.0, 1.0, order=3)", making="written", seed=49)

@@ -64,9 +64,9 @@ class AutogradFunction(metaclass=_Watched):
             carrier.__name__, carrier.__qualname__ = cls.__name__, f"{cls.__qualname__}._carried"
         cls._carried = staticmethod(carrier)  # type: ignore[method-assign]
 
-    @staticmethod
-    def _carried(*args: Any, **kwargs: Any) -> Any:
-        raise FormulaError("this AutogradFunction has no `forward`: derive from the base, and define one.")
+    @classmethod
+    def _carried(cls, *args: Any, **kwargs: Any) -> Any:
+        raise FormulaError(f"{cls.__name__} has no `forward`: derive from pullback.AutogradFunction, and define one.")
 
 
 def _carrier(cls: Any) -> Callable[..., Any]:

@@ -489,7 +489,11 @@ def function(
 
     def make(target: Callable[..., Any]) -> Op:
         if isinstance(target, type) or not callable(target):
-            what = f"the class {target.__name__}" if isinstance(target, type) else f"an object of {type(target)}"
+            what = (
+                f"the class {target.__name__}"
+                if isinstance(target, type)
+                else f"an object of class {type(target).__name__}"
+            )
             raise OptionError(
                 f"pullback.function takes a function, not {what}. For a class with forward and backward there is "
                 "pullback.AutogradFunction as its base; of a module decorate the method."

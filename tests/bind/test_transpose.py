@@ -248,3 +248,49 @@ def test_unread_inputs_and_outputs_may_change_after_the_call():
     inside.detach().zero_()
     y.detach().zero_()
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], 3 * ONES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (lambda g, out, x: torch.where(x.abs() > 1, g.sign(), g), "has a part with no derivative, sign"),
+        (lambda g, out, x: g * x + g.detach() * x, "has a part with no derivative, detach"),
+        (lambda g, out, x: torch.where(x > 1, _unseen(g), g), "has a part that autograd does not see"),
+        (lambda g, out, x: g * torch.rand(3), "sums to sums|draws random"),
+        (lambda g, out, x: g.clamp(-1, 1), "does not take sums to sums"),
+        (lambda g, out, x: g + None, "raised TypeError: .*NoneType"),
+    ],
+)
+def test_what_is_not_linear_at_other_inputs_is_not_transposed(rule, why):
+    op = pullback.function(lambda x: x.clone())
+    op.vjp(rule)
+    x = torch.tensor([2.0, -3.0, 0.5])
+    with pytest.raises(pullback.DerivativeError, match=rf"cannot be shown to be linear .*{why}"):
+        torch.func.jvp(op, (x,), (torch.ones(3),))
+
+
+def _unseen(g):
+    with torch.no_grad():
+        return g * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda g, out, x: g * x.conj() * 2,
+        lambda g, out, x: torch.where(x.abs() > 1, g, 0) + g.flip(0).cumsum(0),
+        lambda g, out, x: g * torch.asin(x.abs() / 8) + g.sum() - g[:1],
+        lambda g, out, x: torch.fft.ifft(g).to(g.dtype) if g.dtype == torch.complex64 else g / 3,
+    ],
+)
+def test_what_is_linear_is_transposed(rule, dtype):
+    """⟨t, A g⟩ = ⟨Aᵀ t, g⟩, where Aᵀ t is what forward mode gives."""
+    op = pullback.function(lambda x: x.clone())
+    op.vjp(rule)
+    x = torch.tensor([2, -3, 0.5], dtype=dtype)
+    t, g = torch.tensor([[1, -2, 0.5], [0.25, 1, 4]], dtype=dtype) * (1 + 2j if dtype.is_complex else 1)
+    pushed = torch.func.jvp(op, (x,), (t,))[1]
+    pulled = rule(g, x, x)
+    ours, theirs = ((a.conj() * b).sum().real.double() for a, b in ((g, pushed), (pulled, t)))
+    assert abs(ours - theirs) <= 8 * torch.finfo(dtype).eps * (1 + (g.abs() * pushed.abs()).sum())

@@ -45,13 +45,15 @@ def _chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
 ) -> Plan:
     if call.obstacle:
-        raise _unfit(name, call.obstacle)
+        raise _unfit(name, call.obstacle, "Pass the tensors that it needs as arguments")
     structure: list[Any] = []
     flat = call.flat(functions.derivative, structure)
     facts = facts_of(flat, call.tensors, name, in_place=True)
-    obstacle = facts.obstacle or reads.obstacle or _not_a_loss(facts.outputs, structure[0])
+    if reads.obstacle and not facts.obstacle:
+        raise _unfit(name, reads.obstacle, "Pass the tensors that it needs as arguments")
+    obstacle = facts.obstacle or _not_a_loss(facts.outputs, structure[0])
     if obstacle:
-        raise _unfit(name, obstacle)
+        raise _unfit(name, obstacle, "Change that")
     first = next((x for x in call.tensors if x.dim()), None)
     if first is None or first.size(0) < 2 or not all(x.numel() for x in call.tensors):
         return Plan(None, "it has less than two rows, or an input is empty")
@@ -65,8 +67,8 @@ def _chunk_plan(
     return Plan(None, chunks=chunks, n_tensors=len(call.tensors))
 
 
-def _unfit(name: str, why: str) -> FormulaError:
-    return FormulaError(f"{name} cannot be computed by chunks: {why}. Mend that, or leave out chunk=.")
+def _unfit(name: str, why: str, advice: str) -> FormulaError:
+    return FormulaError(f"{name} cannot be computed by chunks: {why}. {advice}, or leave out chunk=.")
 
 
 def _refusal(name: str, why: str) -> FormulaError:
@@ -80,7 +82,8 @@ def _not_a_loss(outputs: Sequence[Any], spec: Any) -> str:
     out = outputs[0] if spec == _torch.tree_leaves(None)[1] else None
     if isinstance(out, Tensor) and out.numel() == 1 and has_derivative(out) and not out.is_complex():
         return ""
-    return "it does not return one real number"
+    returned = f"a tensor of shape {tuple(out.shape)}, {out.dtype}" if isinstance(out, Tensor) else "no tensor alone"
+    return f"it is to return one real number, and returns {returned}"
 
 
 def _chunks(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from pullback.bind.rule import Record, ResultError, Rule
+from pullback import _torch
+from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
 from pullback.dtypes import has_derivative
@@ -30,9 +31,9 @@ Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether a rule is linear for one kind of call, and what it read when that was found."""
+    """Why a rule is not linear for one kind of call, empty if it is, and what it read when that was found."""
 
-    linear: bool
+    objection: str
     reads: Reads
 
 
@@ -60,11 +61,11 @@ def objection(
         )
     every = (*tensors, *outputs, *kept)
     unproven = (
-        f"the {what} of {rule.name} cannot be shown to be linear in the {where}, and no {follows} follows from one "
-        f"that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
+        f"the {what} of {rule.name} cannot be shown to be linear in the {where} (it {{}}), and no {follows} follows "
+        f"from one that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
     )
-    if any(t.is_nested for t in every):  # there is no making one like it
-        return unproven
+    if any(t.is_nested for t in every):
+        return unproven.format("is given a nested tensor")
     arguments = record.args.identity()
     key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
@@ -75,7 +76,7 @@ def objection(
         with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
             proof = Proof(fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
-    return "" if proof.linear else unproven
+    return unproven.format(proof.objection) if proof.objection else ""
 
 
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
@@ -92,35 +93,43 @@ def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
         raise DerivativeError(refusal)
 
 
-def _like(t: Tensor) -> Callable[[], Tensor]:
+def _like(t: Tensor) -> Callable[[float], Tensor]:
     """Return what makes a tensor of the kind of `t`: where it is made, no transform may see it."""
     shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
-    return lambda: torch.full(shape, 0.5).to(device, dtype)
+    return lambda number: torch.full(shape, number).to(device, dtype)
 
 
-Makers = Sequence[Callable[[], Tensor]]
+Makers = Sequence[Callable[[float], Tensor]]
 
 
-def _of_vjp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> bool:
-    xs, outs, rs = ([make() for make in group] for group in (tensors, outputs, kept))
+def _of_vjp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> str:
     live = [i for i, yes in enumerate(record.differentiable) if yes]
 
-    def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
-        return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
+    def at(number: float) -> tuple[Map, list[Tensor], list[Tensor]]:
+        xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
 
-    return _is_linear(pulled, [outs[i] for i in live], xs)
+        def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
+            return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
+
+        return pulled, [outs[i] for i in live], xs
+
+    return _not_linear(at)
 
 
-def _of_jvp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> bool:
-    xs, outs, rs = ([make() for make in group] for group in (tensors, outputs, kept))
+def _of_jvp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> str:
     moved = [i for i, need in enumerate(needs) if need]
     live = [i for i, yes in enumerate(record.differentiable) if yes]
 
-    def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
-        tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
-        return [tangents[i] for i in live]
+    def at(number: float) -> tuple[Map, list[Tensor], list[Tensor]]:
+        xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
 
-    return _is_linear(pushed, [xs[i] for i in moved], [outs[i] for i in live])
+        def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
+            tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
+            return [tangents[i] for i in live]
+
+        return pushed, [xs[i] for i in moved], [outs[i] for i in live]
+
+    return _not_linear(at)
 
 
 def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tensor | None]:
@@ -131,39 +140,101 @@ def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tens
     return spread
 
 
-def _is_linear(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tensor]) -> bool:
-    """Whether a map is linear for certain: its transpose, as a graph, reads no argument, and it adds up.
+def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -> str:
+    """Return why a map is not known to be linear; empty if its transpose, as a graph, reads no argument and is its own.
 
     A map whose derivative does not depend on where it is taken is affine. The derivative's graph shows it: the
     argument is not read, not even to decide (a clamp compares it). What autograd does not see of a rule (a step, a
-    detach, a random draw) shows in numbers: at arguments small, usual and large, sums go to sums.
+    detach, a random draw) shows in the graph of the map, or in numbers: at arguments small, usual and large sums go to
+    sums, and the transpose is that of the map.
+
+    Args:
+        at: gives the map where all inputs are one number, its domain and its codomain.
     """
-
-    def transpose(*given: Tensor) -> list[Tensor | None]:
-        roots = [t.detach().requires_grad_() for t in given[: len(domain)]]
-        with torch.enable_grad():
-            images = image_of(roots)
-        pairs = [(image, t) for image, t in zip(images, given[len(domain) :], strict=True) if image is not None]
-        return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
-
+    image_of, domain, codomain = at(0.5)
     draws = Draws()
 
     def watched(arguments: Sequence[Tensor]) -> list[Tensor | None]:
         with draws:
             return image_of(arguments)
 
+    def transpose(*given: Tensor) -> list[Tensor | None]:
+        return _transpose(image_of, given[: len(domain)], given[len(domain) :])
+
     try:
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
             graph = trace_ops(transpose, *domain, *codomain).graph
+            step = _step(trace_ops(lambda *gs: image_of(gs), *domain).graph)
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
-    except ResultError:
+        is_transposed = _is_transposed(image_of, domain, codomain)
+    except DerivativeError:
         raise
     except Exception as error:  # whatever a rule raises on tensors without values, or on such numbers
         tell_mistake(error)
-        return False
+        said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return said + "; what does not move has the tangent None" * ("NoneType" in said)
     graph.eliminate_dead_code()
     arguments = graph.find_nodes(op="placeholder")[: len(domain)]
-    return not any(node.users for node in arguments) and adds_up and not draws.seen
+    if any(node.users for node in arguments) or not adds_up:
+        return "does not take sums to sums"
+    if draws.seen:
+        return "draws random numbers"
+    if step:
+        return f"has a part with no derivative, {step}"
+    if not is_transposed or not all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 2.0)):
+        return "has a part that autograd does not see"
+    return ""
+
+
+def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+    roots = [t.detach().requires_grad_() for t in roots]
+    with torch.enable_grad():
+        images = image_of(roots)
+    pairs = [(image, t) for image, t in zip(images, cotangents, strict=True) if image is not None]
+    return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
+
+
+_STEPS = frozenset({"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"})
+"""Ops that have no derivative, or one of zeros: what autograd shows of a map is not the map."""
+
+
+def _step(graph: fx.Graph) -> str:
+    """Return the name of an op without a derivative through which a result depends on an argument; empty if none."""
+    graph.eliminate_dead_code()
+    depending = set(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if node.op == "call_function" and depending.intersection(node.all_input_nodes):
+            name = _torch.op_name(node.target).partition(".")[0].rpartition("::")[2]
+            if name in _STEPS or (name == "div" and node.kwargs.get("rounding_mode")):
+                return name
+            depending.add(node)
+    return ""
+
+
+def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tensor]) -> bool:
+    """Whether ⟨t, A g⟩ = ⟨Aᵀ t, g⟩ for the transpose that autograd gives, up to rounding."""
+    generator = torch.Generator().manual_seed(1)
+    gs, ts = (
+        [torch.randn(t.shape, generator=generator).to(t.device, t.dtype) for t in ends] for ends in (domain, codomain)
+    )
+    images, back = image_of(gs), _transpose(image_of, gs, ts)
+    ahead = [_product(t, image) for t, image in zip(ts, images, strict=True) if image is not None]
+    behind = [_product(t, g) for t, g in zip(back, gs, strict=True) if t is not None]
+    rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
+    off = sum(p.sum().item() for p in ahead) - sum(p.sum().item() for p in behind)
+    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ say nothing
+
+
+def _product(t: Tensor | None, g: Tensor) -> Tensor:
+    return (_wide(t).conj() * _wide(g)).real
+
+
+def _is_transposed_elsewhere(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]], number: float) -> bool:
+    """Whether the same holds where all inputs are some other number; where the rule raises there, nothing is known."""
+    try:
+        return _is_transposed(*at(number))
+    except Exception:  # of a number that it does not take
+        return True
 
 
 def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:

@@ -161,7 +161,10 @@ def _make_plan(
     if facts.outputs and not any(isinstance(out, Tensor) for out in facts.outputs):
         given = ", ".join(dict.fromkeys(type(leaf).__name__ for leaf in call.leaves)) or "nothing"
         unlike = "" if call.tensors else f"is called with {given}, where a tensor is wanted, and "
-        raise FormulaError(f"{name} {unlike}returns {type(facts.outputs[0]).__name__}: a formula returns tensors.")
+        forgotten = "" if facts.outputs[0] is not None or unlike else " A forgotten `return`?"
+        raise FormulaError(
+            f"{name} {unlike}returns {type(facts.outputs[0]).__name__}: a formula returns tensors.{forgotten}"
+        )
     flat = flat_value
     if functions.derivative is not functions.value and not facts.obstacle:
         flat = call.flat(functions.derivative)

@@ -18,10 +18,6 @@ from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
 
 
-class ResultError(DerivativeError):
-    """A rule returned `None`, another structure or another shape than its op: a mistake in any mode."""
-
-
 @dataclass(slots=True)
 class Record:
     """What one call of a ruled op leaves for its rule, beside tensors.
@@ -90,7 +86,8 @@ class Rule:
         record.out, outputs = Tree.of(result)
         record.residuals, kept = Tree.of(saved) if self.residuals else (None, [])
         if not outputs:
-            raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.")
+            forgotten = " A forgotten `return`?" if result is None else ""
+            raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
         outputs = [_of_its_own(out, tensors) for out in outputs]
         record.differentiable = tuple([has_derivative(t) for t in outputs])
         record.autocast = _torch.any_autocast()
@@ -203,7 +200,7 @@ class Rule:
         self._refuse_none("jvp", pushed_out, "tangent", "zeros")
         result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
-            raise ResultError(
+            raise DerivativeError(
                 f"the jvp of {self.name} returned {described(pushed_out)}, the op "
                 f"{described(record.out.filled([TENSOR] * len(outputs)))}: return the tangent in the structure of the "
                 "output."
@@ -213,7 +210,7 @@ class Rule:
             if tangent is not None and (
                 tangent.shape != out.shape or (has_derivative(out) and tangent.dtype != out.dtype)
             ):
-                raise ResultError(
+                raise DerivativeError(
                     f"the jvp of {self.name} returned shape {tuple(tangent.shape)}, {tangent.dtype} for an output of "
                     f"shape {tuple(out.shape)}, {out.dtype}: a tangent has the shape and dtype of its output."
                 )
@@ -221,7 +218,7 @@ class Rule:
 
     def _refuse_none(self, what: str, result: Any, named: str, instead: str) -> None:
         if result is None:
-            raise ResultError(
+            raise DerivativeError(
                 f"the {what} of {self.name} returned None: a forgotten `return`? Where there is no {named}, return "
                 f"{instead}."
             )

@@ -321,7 +321,7 @@ def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
         return isinstance(error, DerivativeError) or any(text in str(error) for text in of_pytorch)
     if trial.making == "chunked":  # the gradient is computed in the call
         return isinstance(error, FormulaError) or bool(re.match("derivative for .* is not implemented", str(error)))
-    if trial.making == "relaxed" and "compiled" in context:
+    if trial.making == "relaxed" and re.match("compiled|exported|traced|branch", context):
         return "both draw random numbers" in str(error)
     return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula
 

@@ -389,10 +389,12 @@ _ENDS = {"relu6": (3.0, 6.0), "hardsw": (3.0,), "hardsi": (3.0,), "shrink": (0.5
 """Where pieces of activations end, by parts of their names."""
 
 
-def _context(draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str) -> str:
+def _context(
+    draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str, is_guarded: bool
+) -> str:
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
-    if kind < (2 if is_small else 5):
+    if kind < (9 if is_guarded else 2 if is_small else 5):  # a rule is lost in contexts, and not by formulas
         return draw.of(PLAIN)
     if kind < 3:
         return "backward()"
@@ -450,7 +452,9 @@ def _trial(draw: Draw, backend: str) -> Trial:
         if _RANDOM.search(text):
             making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
     program = Program(program.inputs, text, sizes, packing, program.seed)
-    contexts = [_context(draw.part(64), sizes, given, is_small, text) for _ in range(1 + draw.number(3))]
+    contexts = [
+        _context(draw.part(64), sizes, given, is_small, text, making in GUARDED) for _ in range(1 + draw.number(3))
+    ]
     contexts = [context for context in dict.fromkeys(contexts) if has_one_answer(context, program)]
     if making in GUARDED:  # what is not asked for has a cotangent of zeros there: times ∞ it is NaN
         contexts = [context for context in contexts if not context.startswith("single")]

@@ -53,6 +53,13 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
         and bool(re.search("fmax|fmin", trial.program.formula))
         and all(w.label.startswith("tangent") for w in wrong)
     ),
+    # PyTorch's `min()` and `max()` of all numbers under vmap, differentiated from outside, choose one of those that tie
+    lambda trial, wrong: (
+        trial.making in GUARDED
+        and "vmap_backward" in trial.context
+        and bool(re.search(r"\.(min|max)\(\)", trial.program.formula))
+        and all("gradient" in w.label for w in wrong)
+    ),
     # a loss by chunks is multiplied by its cotangent at the end: in float16 the gradient may overflow before, times 0
     lambda trial, wrong: (
         trial.making == "chunked"

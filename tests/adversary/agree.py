@@ -188,8 +188,8 @@ def _forward_alone(formula: Callable[..., Any]) -> Any:
     return OfTheForward.apply
 
 
-class _Twice(torch.autograd.Function):
-    """The identity, of which every derivative is twice what it would be."""
+class _TwiceInReverse(torch.autograd.Function):
+    """The identity, of which every gradient is twice what it would be. Dynamo takes no Function that has a jvp."""
 
     generate_vmap_rule = True
 
@@ -205,15 +205,22 @@ class _Twice(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         return 2 * g
 
+
+class _Twice(_TwiceInReverse):
+    """The same in forward mode too."""
+
     @staticmethod
     def jvp(ctx: Any, t: Tensor) -> Tensor:
         return 2 * t
 
 
 def _doubled_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: tree_map_only(
-        Tensor, lambda x: _Twice.apply(x) if _is_live(x) else x, formula(*args, **kwargs)
-    )
+    def twice(x: Tensor) -> Tensor:
+        if not _is_live(x):
+            return x
+        return _TwiceInReverse.apply(x) if torch.compiler.is_compiling() else _Twice.apply(x)
+
+    return lambda *args, **kwargs: tree_map_only(Tensor, twice, formula(*args, **kwargs))
 
 
 def _is_live(x: Any) -> bool:

@@ -347,6 +347,16 @@ def _other_sizes(draw: Draw, sizes: dict[str, int]) -> list[dict[str, int]]:
 
 
 COTANGENTS = ("transposed", "expanded", "one", "sliced", "negated", "conjugated", "zero")
+GRAPHS = [
+    "exported()",
+    "exported(True)",
+    "traced()",
+    "traced_gradient()",
+    "compiled_gradient()",
+    "branch()",
+    "symbolic()",
+]
+"""Contexts that make a graph of a program."""
 PLAIN = (
     ["backward()"] * 8
     + ["layouts()"] * 3
@@ -372,7 +382,7 @@ PLAIN = (
     ]
     + ["no_grad()", "into()", "third()", "single(0)", "single(1)", "packed('same')", "packed('wider')"]
     + ["packed('strided')", "twice()"]
-    + ["exported()", "exported(True)", "traced()", "traced_gradient()", "compiled_gradient()", "branch()", "symbolic()"]
+    + GRAPHS
 )
 
 
@@ -394,7 +404,9 @@ def _context(
 ) -> str:
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
-    if kind < (9 if is_guarded else 2 if is_small else 5):  # a rule is lost in contexts, and not by formulas
+    if is_guarded and kind < 9:  # a rule is lost in contexts, most of them graphs, and not by formulas
+        return draw.of(PLAIN + 3 * GRAPHS)
+    if kind < (2 if is_small else 5):
         return draw.of(PLAIN)
     if kind < 3:
         return "backward()"

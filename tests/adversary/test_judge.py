@@ -216,8 +216,12 @@ def test_a_wide_input_lies_as_the_narrow_one_does():
     assert torch.equal(wide.float(), x)
 
 
+_CONTEXTS = ["backward()", "second()", "func_grad()", "traced()", "symbolic()", "exported()", "exported(True)"]
+_CONTEXTS += ["compiled()", "compiled_gradient()", "branch()"]
+
+
 @pytest.mark.parametrize("making", GUARDED)
-@pytest.mark.parametrize("context", ["backward()", "second()", "func_grad()", "exported()", "traced()", "symbolic()"])
+@pytest.mark.parametrize("context", _CONTEXTS)
 def test_a_rule_that_is_dropped_is_seen(making, context, monkeypatch):
     program = Program(A, "return (a * a).exp()", SIZES)
     assert wrongs(Trial(program, context, "eager", making)) == []

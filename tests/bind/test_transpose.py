@@ -258,6 +258,8 @@ def test_unread_inputs_and_outputs_may_change_after_the_call():
         (lambda g, out, x: torch.where(x > 1, _unseen(g), g), "has a part that autograd does not see"),
         (lambda g, out, x: g * torch.rand(3), "sums to sums|draws random"),
         (lambda g, out, x: g.clamp(-1, 1), "does not take sums to sums"),
+        (lambda g, out, x: torch.linalg.solve(2 * torch.eye(3), g.clamp(-50000, 50000)), "has a derivative that reads"),
+        (lambda g, out, x: torch.zeros(3).copy_(g).sign_() * x, "sums to sums|part with no derivative, sign"),
         (lambda g, out, x: g + None, "raised TypeError: .*NoneType"),
     ],
 )
@@ -281,6 +283,8 @@ def _unseen(g):
         lambda g, out, x: g * x.conj() * 2,
         lambda g, out, x: torch.where(x.abs() > 1, g, 0) + g.flip(0).cumsum(0),
         lambda g, out, x: g * torch.asin(x.abs() / 8) + g.sum() - g[:1],
+        lambda g, out, x: torch.nn.functional.linear(g, torch.ones(3, 3, dtype=g.dtype)),
+        lambda g, out, x: g.clone().index_add_(0, torch.tensor([0]), g[:1]),
         lambda g, out, x: torch.fft.ifft(g).to(g.dtype) if g.dtype == torch.complex64 else g / 3,
     ],
 )

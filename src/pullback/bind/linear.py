@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
 from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
+from pullback.graph.functional import functionalise
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
 
@@ -164,7 +164,7 @@ def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -
     try:
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
             graph = trace_ops(transpose, *domain, *codomain).graph
-            step = _step(trace_ops(lambda *gs: image_of(gs), *domain).graph)
+            of_map = trace_ops(lambda *gs: image_of(gs), *domain).graph
         adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
         is_transposed = _is_transposed(image_of, domain, codomain)
     except DerivativeError:
@@ -173,13 +173,17 @@ def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -
         tell_mistake(error)
         said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return said + "; what does not move has the tangent None" * ("NoneType" in said)
-    graph.eliminate_dead_code()
-    arguments = graph.find_nodes(op="placeholder")[: len(domain)]
-    if any(node.users for node in arguments) or not adds_up:
-        return "does not take sums to sums"
     if draws.seen:
         return "draws random numbers"
-    if step:
+    if (write := functionalise(graph) or functionalise(of_map)) is not None:
+        return f"writes to a tensor, {_name(write)}"
+    graph.eliminate_dead_code()
+    arguments = graph.find_nodes(op="placeholder")[: len(domain)]
+    if not adds_up:
+        return "does not take sums to sums"
+    if any(node.users for node in arguments):
+        return "has a derivative that reads what it is given"
+    if step := _step(of_map):
         return f"has a part with no derivative, {step}"
     if not is_transposed or not all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 2.0)):
         return "has a part that autograd does not see"
@@ -204,11 +208,15 @@ def _step(graph: fx.Graph) -> str:
     depending = set(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
         if node.op == "call_function" and depending.intersection(node.all_input_nodes):
-            name = _torch.op_name(node.target).partition(".")[0].rpartition("::")[2]
+            name = _name(node)
             if name in _STEPS or (name == "div" and node.kwargs.get("rounding_mode")):
                 return name
             depending.add(node)
     return ""
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
 
 
 def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tensor]) -> bool:
@@ -262,4 +270,4 @@ def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
 
 def _wide(t: Tensor | None) -> Tensor:
     assert t is not None
-    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+    return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)

@@ -141,12 +141,12 @@ def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tens
 
 
 def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -> str:
-    """Return why a map is not known to be linear; empty if its transpose, as a graph, reads no argument and is its own.
+    """Return why a map is not known to be linear, or autograd's transpose of it to be right; empty if both are.
 
     A map whose derivative does not depend on where it is taken is affine. The derivative's graph shows it: the
     argument is not read, not even to decide (a clamp compares it). What autograd does not see of a rule (a step, a
     detach, a random draw) shows in the graph of the map, or in numbers: at arguments small, usual and large sums go to
-    sums, and the transpose is that of the map.
+    sums, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
 
     Args:
         at: gives the map where all inputs are one number, its domain and its codomain.

@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from tests.adversary.contexts import Observed, Side, _function_of_leaves, _gradients, cotangent, leaves_of, loss_of
+from tests.adversary.contexts import (
+    Observed,
+    Side,
+    _derivatives,
+    _function_of_leaves,
+    _gradients,
+    cotangent,
+    leaves_of,
+    loss_of,
+)
 
 
 class _Model(torch.nn.Module):
@@ -30,7 +39,7 @@ class _Model(torch.nn.Module):
 
 
 def exported(side: Side, strict: bool = False) -> Observed:
-    """`torch.export` of a model whose leaves are parameters, which are then trained."""
+    """`torch.export` of a model whose leaves are parameters: first and second derivatives by these."""
     inputs = side.inputs()
     model = _Model(side, inputs)
     others = {k: x for k, x in inputs.items() if k not in model.leaves and isinstance(x, Tensor)}
@@ -41,12 +50,12 @@ def exported(side: Side, strict: bool = False) -> Observed:
     outs = tree_leaves(graph(**others))
     parameters = dict(graph.named_parameters())
     live = {k: parameters[f"of_{k}"] for k in model.leaves if f"of_{k}" in parameters}  # what is not used is left out
-    found = dict.fromkeys([f"gradient of {k}" for k in model.leaves]) | _gradients(outs, live)
-    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | found
+    unused = dict.fromkeys([f"gradient of {k}, order {i}" for i in (1, 2) for k in model.leaves])
+    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | unused | _derivatives(outs, live, 2)
 
 
 def traced(side: Side) -> Observed:
-    """`make_fx` of the value."""
+    """`make_fx` of the value: its first and second derivatives."""
     function, leaves = _function_of_leaves(side)
     graph: Any = function
     if not side.is_wide:
@@ -54,7 +63,7 @@ def traced(side: Side) -> Observed:
         torch.manual_seed(side.program.seed)
     live = {k: x.detach().requires_grad_() for k, x in leaves.items()}
     outs = list((graph if side.is_ours else function)(*live.values()))
-    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _gradients(outs, live)
+    return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _derivatives(outs, live, 2)
 
 
 def _gradient(side: Side) -> tuple[Any, dict[str, Tensor]]:

@@ -34,8 +34,25 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""The first of its multiples modulo 1 are spread evenly, and fall in with no period."""
+
 CPU_SECONDS = 20
 """Limit on a test that is not marked slow. The rule is 5 s; slow or busy processors get four times that."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as slow all but a few cases of the tests that are marked so, whatever their order is a product of."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for alike in cases.values():
+        spread = sorted(range(len(alike)), key=lambda i: i * GOLDEN % 1)
+        (n,) = alike[0].get_closest_marker("few").args
+        for i in spread[n:]:
+            alike[i].add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

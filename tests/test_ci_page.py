@@ -49,6 +49,7 @@ def run(line, folder):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_workflow_audits_and_uploads_what_it_wrote(package):
     """Its two lines of pip aside: what they would install is here."""
     installs = [line for line in SHELL if line.startswith("pip install ")]

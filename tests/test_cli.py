@@ -169,6 +169,7 @@ SINE = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
 @pytest.mark.parametrize(
     ("form", "begins"), [("sarif", '{\n  "$schema"'), ("html", "<!doctype html>"), ("text", "status")]
 )
+@pytest.mark.few(1)
 def test_other_forms_go_to_standard_output_or_to_a_file(form, begins, call, tmp_path):
     status, out, _ = call(*SINE, "--format", form)
     assert status == 1
@@ -257,6 +258,7 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.few(1)
 def test_ctrl_c_leaves_no_process(number, status, folder):
     command = [sys.executable, "-m", "pullback", "check", HANGING]
     # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been

@@ -55,3 +55,32 @@ def test_a_test_that_takes_long_and_is_not_marked_fails(request, conftest):
 def test_one_that_is_marked_does_not(request, conftest):
     request.node.add_marker("slow")
     limited(conftest, request.node, -1)
+
+
+class Case:
+    """One case of a test, as the hook on what is collected sees it."""
+
+    def __init__(self, number, *marks):
+        self.nodeid = f"test_it[{number}]"
+        self.marks = {mark.name: mark.mark for mark in marks}
+
+    def get_closest_marker(self, name):
+        return self.marks.get(name)
+
+    def add_marker(self, mark):
+        self.marks[mark.name] = mark.mark
+
+
+def test_the_short_run_takes_a_few_cases_of_each_value(conftest):
+    cases = [Case(i, pytest.mark.few(12)) for i in range(36)]  # of a product of 3, 3 and 4 values
+    conftest.pytest_collection_modifyitems(cases)
+    short = [i for i, case in enumerate(cases) if "slow" not in case.marks]
+    assert len(short) == 12
+    for values, step in ((3, 12), (3, 4), (4, 1)):
+        assert {i // step % values for i in short} == set(range(values))
+
+
+def test_what_is_slow_anyway_is_none_of_the_few(conftest):
+    cases = [Case(0, pytest.mark.few(1), pytest.mark.slow), Case(1, pytest.mark.few(1)), Case(2)]
+    conftest.pytest_collection_modifyitems(cases)
+    assert ["slow" in case.marks for case in cases] == [True, False, False]

@@ -93,6 +93,7 @@ def test_the_code_of_the_page_on_programs_runs(tmp_path, capsys):
     assert "Square" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_code_of_the_guide_to_making_runs(tmp_path, capsys):
     module = module_of(ROOT / "docs" / "make.md", tmp_path)
     assert "sigmoid" in capsys.readouterr().out

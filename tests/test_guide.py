@@ -16,6 +16,7 @@ _END = "<end of a block>"
 
 
 @pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.few(5)
 def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     """All blocks of Python are one module; a block of text below one is what it prints, to the letter."""
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))

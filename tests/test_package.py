@@ -30,6 +30,7 @@ def test_names():
     "first",
     ["import pullback", "import pullback.check.api as api", "from pullback.testing import assert_sound"],
 )
+@pytest.mark.few(1)
 def test_check_can_be_called_whatever_was_imported_first(first):
     use = "import pullback\ntry: pullback.check('nosuch.py')\nexcept pullback.TargetError: print('ok')"
     code = f"{first}\n{use}"

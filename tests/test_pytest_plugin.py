@@ -57,6 +57,7 @@ def project(pytester, monkeypatch):
     return pytester
 
 
+@pytest.mark.slow
 def test_one_test_for_each_function(project):
     result = project.runpytest_inprocess("--pullback=ops.py", "-v")
     result.assert_outcomes(passed=2, failed=2)

@@ -246,8 +246,9 @@ MAKINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 def wrongs(trial: Trial) -> list[Wrong] | None:
     """Run a program on all sides; return what is wrong with the op; `None` where PyTorch itself raises."""
     program, (make, natively) = trial.program, MAKINGS[trial.making]
-    native = Side(program, natively(program.function()))
-    wide = Side(program, natively(program.function(wide=True)), is_wide=True)
+    transposed = trial.making in GUARDED
+    native = Side(program, natively(program.function()), is_transposed=transposed)
+    wide = Side(program, natively(program.function(wide=True)), is_wide=True, is_transposed=transposed)
     ours = Side(program, make(program.function()), is_ours=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -31,6 +31,8 @@ class Side:
     function: Callable[..., Any]
     is_ours: bool = False
     is_wide: bool = False
+    is_transposed: bool = False
+    """Whether its tangents are those of the transposed gradient, as an op with a rule has them: it rounds otherwise."""
 
     def inputs(self, sizes: dict[str, int] | None = None) -> dict[str, Any]:
         """Return new inputs, and start the random state that the formula draws from."""
@@ -283,6 +285,8 @@ def _tangents(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
 def jvp(side: Side) -> Observed:
     """`torch.func.jvp`."""
     function, leaves = _function_of_leaves(side)
+    if side.is_transposed:
+        return _transposed(function, leaves)
     outs, tangents = torch.func.jvp(function, tuple(leaves.values()), _tangents(leaves))
     return _outputs(outs) | {f"tangent {i}": t for i, t in enumerate(tangents) if _is_live(outs[i])}
 
@@ -290,10 +294,27 @@ def jvp(side: Side) -> Observed:
 def dual(side: Side) -> Observed:
     """Dual tensors."""
     function, leaves = _function_of_leaves(side)
+    if side.is_transposed:
+        return _transposed(function, leaves)
     with forward_ad.dual_level():
         outs = function(*[forward_ad.make_dual(x, t) for x, t in zip(leaves.values(), _tangents(leaves), strict=True)])
         parts = [forward_ad.unpack_dual(out) for out in outs]
         return _outputs([p.primal for p in parts]) | {f"tangent {i}": p.tangent for i, p in enumerate(parts)}
+
+
+def _transposed(function: Callable[..., list[Tensor]], leaves: dict[str, Tensor]) -> Observed:
+    """Tangents as the derivative of the gradient by the cotangent, which is its transpose."""
+    with forward_ad.dual_level():  # where the numbers of an input overlap in memory, PyTorch changes its tangent
+        duals = [forward_ad.make_dual(x, t) for x, t in zip(leaves.values(), _tangents(leaves), strict=True)]
+        tangents = [forward_ad.unpack_dual(dual).tangent for dual in duals]
+    xs = [x.clone().requires_grad_() for x in leaves.values()]
+    outs = function(*xs)
+    live = {i: out for i, out in enumerate(outs) if out.requires_grad}
+    gs = [torch.zeros_like(out, requires_grad=True) for out in live.values()]
+    pulled = torch.autograd.grad(list(live.values()), xs, gs, create_graph=True, allow_unused=True)
+    pairs = [(v, t) for v, t in zip(pulled, tangents, strict=True) if v is not None and v.requires_grad]
+    pushed = torch.autograd.grad([v for v, _ in pairs], gs, [t for _, t in pairs], materialize_grads=True)
+    return _outputs([out.detach() for out in outs]) | {f"tangent {i}": t for i, t in zip(live, pushed, strict=True)}
 
 
 def loss_of(function: Callable[..., list[Tensor]], gs: Sequence[Tensor] = ()) -> Callable[..., Tensor]:

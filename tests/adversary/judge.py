@@ -46,7 +46,7 @@ _OF_INFINITIES = re.compile("gradient.*not finite")
 _HIGHER = re.compile("order [23]")
 """Derivatives at special values: PyTorch's are NaN wherever a 0 and an infinity meet in its order of products."""
 _SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus")
-"""Functions whose float64 results may look exact, as tanh(20) = 1, and are not: they are off by an ulp of float64."""
+"""Functions whose float64 results may look exact or equal, as those of tanh at 20 and 21, and are not."""
 
 
 class Rounding(TorchDispatchMode):
@@ -91,7 +91,8 @@ class Rounding(TorchDispatchMode):
         if _PRODUCTS.search(func.__name__):
             result = others = tree_map_only(Tensor, self._in_the_plane, others)
         if _SATURATING.search(func.__name__):
-            result, others = tree_map_only(Tensor, self._off_by_an_ulp, (result, others))
+            off = functools.partial(self._off_by_an_ulp, given=tree_leaves(args))
+            result, others = tree_map_only(Tensor, off, (result, others))
         if _TWO_SIDED.search(func.__name__):
             result, others = (self._of_nan(slope, *args) for slope in (result, others))
         if _EITHER_ZERO.search(func.__name__):
@@ -117,11 +118,12 @@ class Rounding(TorchDispatchMode):
             return x
         return torch.where(x == 0, torch.copysign(x, self._share(x)), x)
 
-    def _off_by_an_ulp(self, x: Tensor) -> Tensor:
+    def _off_by_an_ulp(self, x: Tensor, given: list[Any]) -> Tensor:
+        """Return results off by an ulp of float64: equal ones of unequal inputs may have been rounded otherwise."""
         if x.dtype != torch.float64 or _has_no_memory(x):
             return x
-        exact = x.to(self.dtype).double() == x
-        return torch.where(exact, self._near(x, x.dtype), x)
+        alike = (y for y in given if isinstance(y, Tensor) and (y.shape, y.dtype) == (x.shape, x.dtype))
+        return self._near(x, x.dtype, self._share(next((y for y in alike if not _has_no_memory(y)), x)))
 
     def _in_the_plane(self, x: Tensor) -> Tensor:
         """Return complex numbers that lie around those given; a part is exact only if the other is."""
@@ -157,7 +159,8 @@ class Rounding(TorchDispatchMode):
             exact = (x.to(self.dtype).double() - x).abs() <= 2 * torch.finfo(x.dtype).eps * x.abs()
         is_long = self.dtype.itemsize == 2 and self.seed * 0x9E3779B1 >> 16 & 1
         to = torch.float32 if is_long else self.dtype
-        return torch.where(exact | x.isnan(), x, self._round_to(to, self._near(other, to)))
+        near = torch.where(exact, x, self._round_to(to, self._near(other, to)))
+        return torch.where(x.isnan(), torch.copysign(x, self._share(x)), near)  # the sign of a NaN is chance
 
     def _round_to(self, dtype: torch.dtype, x: Tensor) -> Tensor:
         if self.overflows:
@@ -165,9 +168,9 @@ class Rounding(TorchDispatchMode):
         fraction, exponent = torch.frexp(x)
         return torch.where(x.isfinite(), torch.ldexp(fraction.to(dtype).double(), exponent), x)
 
-    def _near(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def _near(self, x: Tensor, dtype: torch.dtype, share: Tensor | None = None) -> Tensor:
         """Return numbers up to half an ulp of a dtype away; of float64, which has no room for half, one."""
-        share = self._share(x)
+        share = self._share(x) if share is None else share
         share = share.sign() if dtype == torch.float64 else share
         info = torch.finfo(dtype)
         ulp = (x.abs() * info.eps).clamp(min=info.smallest_normal * info.eps if self.overflows else 0.0)

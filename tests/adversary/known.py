@@ -40,19 +40,6 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: "'zero'" in trial.context and all(w.what.startswith("nan at") for w in wrong),
     # the jvp of an op with a rule is the transpose of its vjp, in which an extreme's mask is a factor: 0 times NaN
     lambda trial, wrong: trial.making in GUARDED and all(_is_nan_of_tangent(w) for w in wrong),
-    # and in which each term of a mean is rounded
-    lambda trial, wrong: (
-        trial.making in GUARDED
-        and bool(re.search("mean|var|std|norm", trial.program.formula))
-        and bool(_SHORT.search(trial.program.inputs + trial.program.formula))
-        and all(w.label.startswith("tangent") for w in wrong)
-    ),
-    # where the arguments of fmax and fmin are equal, PyTorch's forward mode takes the other one than its reverse mode
-    lambda trial, wrong: (
-        trial.making in GUARDED
-        and bool(re.search("fmax|fmin", trial.program.formula))
-        and all(w.label.startswith("tangent") for w in wrong)
-    ),
     # PyTorch's `min()` and `max()` of all numbers under vmap, differentiated from outside, choose one of those that tie
     lambda trial, wrong: (
         trial.making in GUARDED
@@ -76,7 +63,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: (
         trial.making in GUARDED
         and "binary_cross_entropy_with_logits" in trial.program.formula
-        and all("gradient" in w.label or w.label.startswith("tangent") for w in wrong)
+        and all("gradient" in w.label for w in wrong)
     ),
     # PyTorch divides a product by a factor for its gradient, a graph multiplies the others: either underflows first
     lambda trial, wrong: (

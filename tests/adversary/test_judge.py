@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.adversary.agree import GUARDED, MAKINGS, Trial, agree, wrongs
 from tests.adversary.judge import sampled_run
@@ -49,6 +50,7 @@ def test_the_formula_agrees_with_itself(made):
         lambda f, a: f(a * 1 if torch.is_grad_enabled() else a + 1) if a.detach().zero_().any() else f(a),
     ],
 )
+@pytest.mark.few(4)
 def test_what_is_wrong_is_told(made, change):
     made(change)
     with pytest.raises(AssertionError, match=r"output 0|gradient of a|writes to a"):
@@ -156,6 +158,7 @@ def test_a_mean_within_an_op_is_rounded(made):
     judged("a = torch.full((n, 1), 0.25).bfloat16().requires_grad_()", "return F.layer_norm(a, (1,))")
 
 
+@pytest.mark.slow
 def test_points_are_where_pieces_end(made):
     made(lambda f, a: torch.where((a >= -1) & (a <= 1), a, a.detach().clamp(-1, 1)))
     judged(A, "return F.hardtanh(a)")
@@ -184,6 +187,33 @@ def test_a_slope_of_nan_is_that_of_either_side(made):
     """As PyTorch's vectors and what fills none have it."""
     made(lambda f, a: torch.where((a > -1) & (a < 1), a, a.detach().clamp(-1, 1)))
     judged("a = torch.full((33,), torch.nan).requires_grad_()", "return F.hardtanh(a)")
+
+
+def test_the_sign_of_a_nan_is_chance(made):
+    made(lambda f, a: -f(a))
+    formula = "return torch.copysign(torch.ones_like(a), a.acos())"
+    judged("a = torch.full((n,), 2.0).requires_grad_()", formula)
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = torch.full((n,), 0.5).requires_grad_()", formula)
+
+
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
+def test_the_tangent_of_a_rule_rounds_as_the_transposed_gradient(dtype):
+    """The sum of a tangent times 1 / 65, 65 times, is not the tangent: of log_softmax more than 0 is left."""
+    formula = "return b.expand(-1, 65).log_softmax(-1)"
+    agree(f"b = torch.rand(100, 1).to({dtype}).requires_grad_()", formula, "dual(); jvp()", "eager", "ruled")
+
+
+def test_equal_results_of_a_function_that_saturates_may_be_rounded_otherwise(made):
+    """Far out SELU is one number, of which PyTorch's standard deviation is 0."""
+    inputs = "a = (-torch.rand(n, m) - 60).double().requires_grad_()"
+    for off, is_right in ((1e-16, True), (1e-13, False)):
+        made(lambda f, a, off=off: (F.selu(a) * (1 + off * 2.3 * (torch.arange(5) % 2).double())).std(-1))
+        if is_right:
+            judged(inputs, "return F.selu(a).std(-1)", "no_grad()")
+        else:
+            with pytest.raises(AssertionError, match="output 0"):
+                judged(inputs, "return F.selu(a).std(-1)", "no_grad()")
 
 
 def _next(x):
@@ -222,6 +252,7 @@ _CONTEXTS += ["compiled()", "compiled_gradient()", "branch()"]
 
 @pytest.mark.parametrize("making", GUARDED)
 @pytest.mark.parametrize("context", _CONTEXTS)
+@pytest.mark.few(10)
 def test_a_rule_that_is_dropped_is_seen(making, context, monkeypatch):
     program = Program(A, "return (a * a).exp()", SIZES)
     assert wrongs(Trial(program, context, "eager", making)) == []

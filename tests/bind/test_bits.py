@@ -91,6 +91,7 @@ def test_backwards_that_are_watched_read_bits_too(formula):
 
 
 @pytest.mark.parametrize("formula", [clipped, residual, smooth])
+@pytest.mark.few(1)
 def test_derivatives_of_every_order(formula, monkeypatch):
     monkeypatch.setattr(bits, "FEWEST", 0)
     inputs = live((5, 4), (4, 3), (5, 3), dtype=torch.float64)[: formula.__code__.co_argcount]

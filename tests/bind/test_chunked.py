@@ -131,6 +131,7 @@ def op_of(loss, size=4, **options):
 
 @pytest.mark.parametrize("size", [1, 4, ROWS, 100, "auto"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.few(12)
 def test_value_and_gradient_are_those_of_the_formula(loss, size):
     given = inputs()
     g = torch.tensor(1.7, dtype=torch.float64)
@@ -140,6 +141,7 @@ def test_value_and_gradient_are_those_of_the_formula(loss, size):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("loss", [smoothed, focal, logistic, quotient], ids=lambda f: f.__name__)
+@pytest.mark.few(2)
 def test_so_they_are_in_kernels_compiled_here(loss):
     given = inputs()
     torch.testing.assert_close(gradients(op_of(loss), given), gradients(loss, given), rtol=1e-11, atol=1e-12)

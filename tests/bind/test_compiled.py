@@ -121,6 +121,7 @@ def test_what_dynamo_cannot_keep_is_refused(formula, rule, call, match):
         gradients(lambda x, y: call(op, x, y), leaf(), leaf())
 
 
+@pytest.mark.slow
 def test_an_output_of_an_op_with_a_jvp_that_is_not_used_has_no_cotangent():
     """Its slope is infinite at 0, and so 0 times that is NaN."""
 

@@ -121,6 +121,7 @@ def check(name, shape, dtype):
         ("infinite norm", (4, 5)),
     ],
 )
+@pytest.mark.few(5)
 def test_extremes_of_what_is_computed(name, shape, dtype):
     check(name, shape, dtype)
 

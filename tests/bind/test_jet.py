@@ -199,6 +199,7 @@ ORDERS = {"recorded": recorded, "functional": nested(functional), "forward": nes
 
 @pytest.mark.parametrize("mode", ORDERS)
 @DTYPES
+@pytest.mark.few(2)
 def test_four_orders_and_no_more(mode, dtype):
     """The value x with the derivatives of x⁴ + x."""
     factors = [lambda x: 4 * x**3 + 1, lambda x: 12 * x * x, lambda x: 24 * x, lambda x: 24 + 0 * x]

@@ -21,6 +21,7 @@ CASES = [
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (8,), (1,), (3, 5), (2, 1, 1031)])
 @pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.few(9)
 def test_bits_are_those_of_the_function(on, case, shape, dtype):
     formula, names = CASES[case]
     xs = [leaf(*shape, seed=i, dtype=dtype) for i in range(len(names))]
@@ -133,6 +134,7 @@ def test_derivatives_of_higher_order(on):
 
 @pytest.mark.parametrize("options", [{}, {"stable": False}])
 @pytest.mark.parametrize("formula", [gate, wave, torch.nn.functional.gelu])
+@pytest.mark.few(2)
 def test_a_gradient_that_autograd_records(on, monkeypatch, formula, options):
     """It is a call in C++ as well, with the bits that it has in Python."""
     xs = [leaf(3, 4, seed=i) for i in range(2 if formula is wave else 1)]

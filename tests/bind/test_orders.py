@@ -63,6 +63,7 @@ OF_ONE, OF_TWO = ((0, 0, 0), (0, 0, 0, 0)), ((0, 1, 1), (0, 0, 0, 1))
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.few(2)
 def test_third_and_fourth_derivatives(name, dtype):
     function, reference = FORMULAS[name]
     op, count = pullback.function(function), function.__code__.co_argcount
@@ -87,6 +88,7 @@ AT_TIES_AND_KINKS = {
 
 
 @pytest.mark.parametrize("name", AT_TIES_AND_KINKS)
+@pytest.mark.few(2)
 def test_higher_derivatives_where_two_pieces_meet(name):
     """Where logaddexp is written as max(a, b) + log1p(exp(-|a - b|)) two kinks cancel, in the first order alone."""
     formula, at, right = AT_TIES_AND_KINKS[name]

@@ -146,6 +146,7 @@ def test_under_transforms(case):
 
 
 @by_case
+@pytest.mark.few(2)
 def test_compiled(case):
     ours, right = losses(case)
     tensors = case[3]
@@ -312,6 +313,7 @@ ZOO = [several, chosen, shared, with_sizes, by_methods, standardised]
 
 
 @pytest.mark.parametrize("formula", ZOO, ids=lambda f: f.__name__)
+@pytest.mark.few(2)
 def test_with_its_parts_replaced_a_formula_means_the_same(formula, monkeypatch):
     monkeypatch.setattr(forms_module, "_require_sound", lambda *certificate: None)  # these forms are bad in their tails
     parts = Cut(formula).parts(torch.float32)

@@ -126,6 +126,7 @@ def test_hundreds_of_sizes_are_traced_as_a_few_are(monkeypatch):
 
 
 @pytest.mark.usefixtures("native")
+@pytest.mark.slow
 def test_kernels_are_compiled_for_a_few_sizes_where_they_hold_a_size(monkeypatch):
     op, compiled, compile_ = pullback.function(SIZED["mean"]), [], build._compile
     monkeypatch.setattr(build, "_compile", lambda *args: compiled.append(args) or compile_(*args))
@@ -136,6 +137,7 @@ def test_kernels_are_compiled_for_a_few_sizes_where_they_hold_a_size(monkeypatch
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", POINTWISE)
+@pytest.mark.few(2)
 def test_broadcast_tensors_of_many_sizes(name, monkeypatch):
     op, counted = pullback.function(POINTWISE[name]), traces(monkeypatch)
     for n, m in [(i, 20 + i * i) for i in range(8, 24)]:
@@ -147,6 +149,7 @@ def test_broadcast_tensors_of_many_sizes(name, monkeypatch):
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", ACROSS)
+@pytest.mark.few(2)
 def test_reductions_and_products_of_many_batches(name, monkeypatch):
     op, counted = pullback.function(ACROSS[name]), traces(monkeypatch)
     for n in range(18, 32):
@@ -160,6 +163,7 @@ def test_reductions_and_products_of_many_batches(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SIZED)
+@pytest.mark.few(3)
 def test_a_formula_that_has_to_do_with_sizes_is_right_for_all(name):
     op = pullback.function(SIZED[name])
     for i in range(10):
@@ -193,6 +197,7 @@ def test_values_without_a_gradient_are_of_many_sizes(monkeypatch):
 
 
 @pytest.mark.usefixtures("native")
+@pytest.mark.slow
 def test_second_and_third_derivatives_are_of_many_sizes(monkeypatch):
     op, counted = pullback.function(lambda x: torch.sin(x) * x), traces(monkeypatch)
     for n in range(2, 26):
@@ -288,6 +293,7 @@ def test_what_a_formula_reads_is_watched_for_all_sizes():
     st.sampled_from(sorted(HABITS)),
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from("abcde")), min_size=10, max_size=30),
 )
+@pytest.mark.slow
 def test_sizes_at_random_that_may_coincide(name, calls):
     op = OPS[name]
     for n, m, how in calls:
@@ -331,6 +337,7 @@ def log_softmax(x, w):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("formula", "is_one"), [(norm, True), (layer, True), (log_softmax, True), (loss, False)])
+@pytest.mark.few(2)
 def test_sums_over_rows_and_memory_that_is_used_again(formula, is_one, monkeypatch):
     """Kernels that add up rows, and write over what nothing else reads, at many numbers of rows."""
     monkeypatch.setattr(reuse, "_LARGE", 0)

@@ -188,6 +188,7 @@ def test_forms_are_forgotten_when_a_global_has_changed(monkeypatch):
     assert not op.certificates
 
 
+@pytest.mark.slow
 def test_forms_are_forgotten_under_compile_too(monkeypatch):
     op, x = stable_op(scaled_by_a_global, LOG_SIGMOID), torch.tensor([0.5, -1.0])
     function = compiled(lambda x: op(x))

@@ -100,6 +100,7 @@ def gradients(f, used, x, y, **options):
 
 
 @pytest.mark.parametrize(("backend", "formula"), CASES, indirect=["backend"])
+@pytest.mark.few(7)
 def test_each_set_of_outputs(backend, formula):
     x, y = leaf(0.0, 0.0, 0.0), leaf(0.5, 0.0, 2.0)
     op = pullback.function(stable=False)(formula)
@@ -116,6 +117,7 @@ def test_calls_in_cpp_are_among_these(on, formula):
 
 
 @pytest.mark.parametrize(("backend", "formula"), CASES, indirect=["backend"])
+@pytest.mark.few(4)
 def test_each_set_of_outputs_with_second_derivatives(backend, formula):
     x, y = leaf(0.3, 1e-30, 1.0), leaf(0.5, 0.7, 2.0)
     op = pullback.function(stable=False)(formula)

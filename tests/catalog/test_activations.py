@@ -40,6 +40,7 @@ def test_each_op_that_runs_in_16_bits_has_a_certificate_for_them(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", IN_16_BITS)
+@pytest.mark.few(2)
 def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(name, dtype):
     measured = pullback.accuracy(getattr(activations, name), dtype=dtype, order=2)
     assert [row.of for row in measured.rows] == ["value", "d/dx", "d²/dx²"]
@@ -51,6 +52,7 @@ def test_value_and_derivatives_are_within_051_ulp_at_every_number_of_16_bits(nam
 
 
 @pytest.mark.parametrize("found", CERTIFICATES, ids=lambda c: f"{c.name}-{c.dtype}")
+@pytest.mark.few(7)
 def test_gradients_are_within_a_few_ulp_of_exact_ones(found):
     op, dtype = getattr(activations, found.name), getattr(torch, found.dtype)
     target = derivative(parse(found.formula), "x")

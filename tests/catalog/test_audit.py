@@ -39,6 +39,7 @@ def case(name):
 
 
 @pytest.mark.parametrize("name", [case(name) for name in sorted(OPS)])
+@pytest.mark.few(2)
 def test_no_fault_is_found(name, subjects):
     (outcome,) = outcomes_of([subjects[name]])
     bad = [f for f in outcome.findings if f.severity != "info"]

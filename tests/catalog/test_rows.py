@@ -180,6 +180,7 @@ def test_a_constant_cotangent_of_a_sure_softmax_has_gradient_0():
 
 @by_op
 @pytest.mark.parametrize("dim", [0, 1, 2, -1, -3])
+@pytest.mark.few(5)
 def test_any_dimension(name, dim):
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, dtype=float64)

@@ -30,6 +30,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OPS)
+@pytest.mark.few(65)
 def test_elementwise(name, layout):
     op = OPS[name]
     x = LAYOUTS[layout](torch.rand(3, 4, dtype=torch.float64) * 0.9 + 0.05)

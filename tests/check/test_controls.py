@@ -14,6 +14,7 @@ def case(control):
 
 
 @pytest.mark.parametrize("control", [case(control) for control in CONTROLS])
+@pytest.mark.few(6)
 def test_no_error_is_found(control):
     (found,) = audit_all([(control.target, control.inputs)])
     bad = [f for f in found if f.severity == "error" or f.verdict == "unaudited"]

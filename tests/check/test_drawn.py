@@ -64,6 +64,7 @@ def in_depth(target, *args, seed=0, budget=120):
 
 
 @pytest.mark.parametrize("name", MEETING)
+@pytest.mark.few(1)
 def test_what_goes_wrong_where_two_things_meet_is_found(name):
     target = doubled_where(MEETING[name])
     plain = Audit(subject_of(target), Options(), case_of(target, normal(3, 5)), [], Silent())
@@ -85,11 +86,13 @@ def test_what_is_found_is_small_and_the_same_in_every_run():
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (3, 5)], ids=str)
+@pytest.mark.few(1)
 def test_right_gradients_are_not_accused(shape):
     assert in_depth(function(torch.sin, lambda g, x: g * x.cos()), normal(*shape), budget=3) is None
     assert in_depth(Scale, normal(*shape), normal(*shape, seed=1), 2.0, budget=3) is None
 
 
+@pytest.mark.slow
 def test_a_constant_is_not_passed_as_a_variable_too():
     """Of x·x the gradient is 2x, of which the backward gives x, as it should: the other x is no variable to it."""
 
@@ -131,6 +134,7 @@ def test_cases_are_inputs_of_the_same_function(case):
         lambda x, w: x.storage_offset() == 3 and w.storage_offset() == 0 and x.shape[0] == 17,
     ],
 )
+@pytest.mark.few(2)
 def test_things_meet(holds):
     """Each combination is among what can be drawn, and hypothesis finds it."""
     base = case_of(Scale, normal(3, 5), normal(3, 5, seed=1), 2.0)
@@ -140,6 +144,7 @@ def test_things_meet(holds):
     assert found.label
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(tmp_path):
     (tmp_path / "ops.py").write_text(SOURCE)
     done = subprocess.run(

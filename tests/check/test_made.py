@@ -213,6 +213,7 @@ def test_classes_of_our_base_are_found_once_and_called_by_apply(carried):
     assert namespace["fn"](torch.tensor(2.0), torch.tensor(0.0)).item() == 2.0
 
 
+@pytest.mark.slow
 def test_a_class_of_our_base_is_audited_with_the_arguments_of_its_forward(carried):
     assert carried["Decay"].is_made  # it has no backward of its own
     assert not carried["Cube"].is_made

@@ -181,6 +181,7 @@ def test_of_the_tutorial():
         pytest.param("PB4", 12, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.few(1)
 def test_of_mutants(family, rules, tmp_path):
     modules = [build(mutant, tmp_path) for mutant in one_for_each_rule(family)]
     options = replace(OPTIONS, select=(family,))
@@ -190,6 +191,7 @@ def test_of_mutants(family, rules, tmp_path):
     assert complaints(findings) == []
 
 
+@pytest.mark.slow
 def test_of_functions_made_by_others_of_structures_and_of_random_ones(tmp_path, monkeypatch):
     (tmp_path / "made_up.py").write_text(MADE)
     monkeypatch.chdir(tmp_path)

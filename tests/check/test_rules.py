@@ -40,6 +40,7 @@ def findings(rule, module, alone):
 
 @each_rule
 @alone_and_among_all
+@pytest.mark.few(35)
 def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
     if rule.id == "PB003":  # the example never returns: do not wait the usual ten seconds for each attempt
         monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=0.6, total=20))
@@ -50,6 +51,7 @@ def test_the_bad_example_is_found(rule, alone, tmp_path, monkeypatch):
 
 @each_rule
 @alone_and_among_all
+@pytest.mark.few(38)
 def test_the_good_example_is_not_accused(rule, alone, tmp_path):
     found = findings(rule, example(rule, "Good", tmp_path), alone)
     assert [f.message for f in found if f.severity != "info"] == []

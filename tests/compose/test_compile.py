@@ -1,5 +1,6 @@
 """torch.compile of a function that uses an op, then autograd; and autograd itself compiled."""
 
+import pytest
 import torch
 
 import pullback
@@ -127,6 +128,7 @@ def compiled_autograd_of_compiled(op):
 
 
 @cells("compile")
+@pytest.mark.few(8)
 def test_derivative(row, column):
     judge(row, column)
 

@@ -1,5 +1,6 @@
 """torch.compile of a torch.func transform of an op: Dynamo looks into a Function's forward here."""
 
+import pytest
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from tests.compose._contexts import cells, context, gradient, judge
@@ -33,5 +34,6 @@ context(
 
 
 @cells("compiled_transforms")
+@pytest.mark.few(9)
 def test_derivative(row, column):
     judge(row, column)

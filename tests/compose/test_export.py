@@ -4,6 +4,7 @@ import io
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from torch.func import jvp
 
@@ -133,5 +134,6 @@ def package(op):
 
 
 @cells("export")
+@pytest.mark.few(15)
 def test_derivative(row, column):
     judge(row, column)

@@ -127,6 +127,7 @@ WAYS = [(op, way) for op in OPS for way in (forward, backward, again, functional
 
 
 @pytest.mark.parametrize(("op", "way"), WAYS, ids=lambda part: part.__name__)
+@pytest.mark.few(8)
 def test_memory_and_objects_stay_the_same(op, way):
     counts = []
     for _ in range(4):  # the first makes what is made once; what leaks grows in each of the others

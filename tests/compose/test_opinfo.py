@@ -27,6 +27,7 @@ LONG = [(shard, kernels, SAMPLES) for kernels in ("PyTorch's", "native") for sha
 @pytest.mark.parametrize(
     ("shard", "kernels", "samples"), [*SHORT, *(pytest.param(*run, marks=pytest.mark.slow) for run in LONG)]
 )
+@pytest.mark.few(2)
 def test_value_and_derivatives_are_those_of_the_operator(shard, kernels, samples, request):
     if kernels == "native":
         request.getfixturevalue("native")

@@ -278,6 +278,7 @@ AS_WRITTEN = {
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("context", FIRSTS)
+@pytest.mark.few(5)
 def test_the_gradient_is_the_stable_one(context):
     torch.testing.assert_close(FIRSTS[context](log_sigmoid()), FIRST, rtol=1e-6, atol=0)
 
@@ -358,6 +359,7 @@ SECONDS = {
 
 
 @pytest.mark.parametrize("context", SECONDS)
+@pytest.mark.few(8)
 def test_the_second_derivative_is_the_stable_one(context):
     torch.testing.assert_close(SECONDS[context](log_sigmoid()), SECOND, rtol=1e-6, atol=1e-40)
 
@@ -422,6 +424,7 @@ THIRDS = {
 
 
 @pytest.mark.parametrize("context", THIRDS)
+@pytest.mark.few(5)
 def test_the_third_derivative_is_right(context):
     """Where the formula as written has NaN, too."""
     torch.testing.assert_close(THIRDS[context](log_sigmoid()), exact(3), rtol=1e-5, atol=1e-40)

@@ -74,6 +74,7 @@ def test_names_are_the_authors_where_nothing_else_has_them(subject):
         ("return x * 3 if True else n", False, "3 * g"),
     ],
 )
+@pytest.mark.few(2)
 def test_a_number_stands_for_itself(subject, forward, argument, returned):
     derived = derive(subject(op(forward, takes="x, n")), [x, argument])
     last = derived.body[-1].removeprefix("return ").removesuffix(", None")

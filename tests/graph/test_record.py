@@ -134,6 +134,7 @@ def _in_a_thread(x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.few(36)
 def test_graphs_are_those_of_make_fx(name, dtype):
     formula = FORMULAS[name]
     given = [x.to(dtype) for x in (X, Y, W)[: formula.__code__.co_argcount]]
@@ -187,6 +188,7 @@ SHARDS = 8
 
 
 @pytest.mark.parametrize("shard", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, SHARDS))])
+@pytest.mark.slow
 def test_graphs_of_the_operator_database_are_those_of_make_fx(shard):
     recorded = total = 0
     for name, entry in list(entries().items())[shard::SHARDS]:

@@ -123,6 +123,7 @@ SUMS = [
 
 @pytest.mark.parametrize("formula", SUMS, ids=lambda f: inspect.getsource(f).strip()[:90])
 @pytest.mark.parametrize("size", [1, 4, ROWS])
+@pytest.mark.few(52)
 def test_sums_over_rows_are_found_and_are_those_of_chunks(formula, size):
     split, args = divided(formula)
     assert not isinstance(split, str), split

@@ -93,6 +93,7 @@ def values(argument, tensors, dtype, rng):
 
 
 @pytest.mark.parametrize("name", OPS)
+@pytest.mark.few(79)
 def test_results_are_what_is_said(name):
     op, rng = OPS[name], random.Random(name)
     said = 0

@@ -54,6 +54,7 @@ def assert_as_eager(op, formula, inputs, g=None, n=None):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(4)
 def test_sizes_that_fill_bytes_and_vectors_and_do_not(vectors, dtype, passes):
     op = pullback.function(chosen)
     for size in SIZES:
@@ -183,6 +184,7 @@ CLIPPED = {  # a sum of one number is dear all the same
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.few(6)
 def test_what_is_clipped_has_the_derivative_of_pytorch(native, name, dtype, passes):
     formula = CLIPPED[name]
     special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), -1.0, 6.0, -0.25, 0.75, 0.1, 0.25, 0.3]

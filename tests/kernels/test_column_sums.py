@@ -49,6 +49,7 @@ OVER_ROWS = {
     ],
     ids=str,
 )
+@pytest.mark.few(32)
 def test_sums_are_right(native, name, shape, dtype):
     x, y = normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)
     function = (FUNCTIONS | OVER_ROWS)[name]
@@ -120,6 +121,7 @@ def test_the_backward_of_a_norm_is_one_kernel(native, formula, count):
 @pytest.mark.parametrize(
     ("formula", "count"), [(rms_norm, 2), (layer_norm, 3)], ids=lambda f: getattr(f, "__name__", "")
 )
+@pytest.mark.few(2)
 def test_gradients_of_norms_are_as_good_as_those_of_the_formula(native, formula, count, dtype):
     tensors = [normal(*size, dtype=dtype) for size in ((20, 30, 37), (37,), (37,))[:count]]
     ours = value_and_gradients(pullback.function(formula), tensors)
@@ -239,6 +241,7 @@ def test_any_layout_is_read_right(native_for_hypothesis, data):  # noqa: F811
         lambda x: (x * x).cumsum(-1) * x,
     ],
 )
+@pytest.mark.few(3)
 def test_a_number_is_reduced_over_its_last_dimension(native, formula):
     """PyTorch lets dimension 0 or -1 stand for none."""
     op, found = pullback.function(formula), []

@@ -74,6 +74,7 @@ def test_it_is_compiled_in_the_background_once(on, tmp_path):
     assert not module.exists()
 
 
+@pytest.mark.slow
 def test_it_can_be_turned_off(on, tmp_path):
     environment = {"PULLBACK_CACHE_DIR": str(tmp_path), "PULLBACK_NODE": "off"}
     program = PROGRAM.format("op(x); op.compile(x); print(type(op(x).grad_fn).__name__)")

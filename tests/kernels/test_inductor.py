@@ -185,6 +185,7 @@ def test_small_and_large_tensors_have_kernels_of_their_own(made, threads):
     assert made == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
     monkeypatch.setattr(inductor, "MOST_KERNELS", 1)
     monkeypatch.setattr(backends, "_said", set())

@@ -99,6 +99,7 @@ def test_gradients_of_what_is_broadcast_in_every_way(compilers, dtype, formula):
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.few(2)
 def test_masks_that_are_kept_as_bits(compilers, monkeypatch, dtype):
     monkeypatch.setattr(bits, "FEWEST", 0)
     op = pullback.function(lambda x, y: torch.where(x.cumsum(0) > 0, x / y, y * 2))

@@ -453,6 +453,7 @@ def test_many_processes_and_threads_share_one_compilation(tmp_path):
     assert len(list((tmp_path / "headers").glob("*.gch"))) == 1
 
 
+@pytest.mark.slow
 def test_several_threads_compute_what_one_does(tmp_path):
     out = run(
         """
@@ -544,6 +545,7 @@ def test_the_cache_is_shown_and_emptied(bare):
     assert "removed 1 certificate\n" in runner.invoke(program, ["cache", "clear", "--certificates"]).output
 
 
+@pytest.mark.slow
 def test_orders_beyond_the_first_are_kernels_too(native):
     def chain(f, x):
         out = [f(x)]
@@ -639,6 +641,7 @@ def test_a_form_in_pieces_is_one_kernel(native):
         lambda x: torch.where(x == 0.1, 2 * x, x.abs()),
     ],
 )
+@pytest.mark.few(3)
 def test_a_number_is_rounded_to_the_16_bits_that_it_is_compared_with(native, dtype, formula):
     x = torch.linspace(-1, 1, 64, dtype=dtype)
     x = torch.cat([x, torch.tensor([0.3, -0.3, 0.7, 0.1], dtype=dtype)])

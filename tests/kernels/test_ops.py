@@ -227,6 +227,7 @@ def right_and_size(name, dtype, result):
 
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(193)
 def test_an_op_is_what_pytorch_computes(name, dtype):
     ours, theirs = both(dtype)[name]
     if theirs.dtype == torch.bool:
@@ -259,6 +260,7 @@ EXACT += ["add", "sub", "mul", "div", "maximum", "minimum", "threshold_backward"
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(65)
 def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
     ours, theirs = both(dtype, exact=True)[name]
     same = (ours == theirs) & (ours.signbit() == theirs.signbit())

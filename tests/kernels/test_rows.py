@@ -58,6 +58,7 @@ def error(computed, truth):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("formula", "count"), FORMULAS, ids=lambda f: getattr(f, "__name__", ""))
+@pytest.mark.few(3)
 def test_value_and_gradients_are_as_good_as_those_of_the_formula(native, formula, count, dtype):
     tensors = [t.to(dtype) for t in (torch.randn(3, 5, 37), torch.randn(37), torch.randn(37))[:count]]
     ours = value_and_gradients(pullback.function(formula), tensors)
@@ -69,6 +70,7 @@ def test_value_and_gradients_are_as_good_as_those_of_the_formula(native, formula
         assert error(mine, exact) <= 2 * error(native_one, exact) + slack * torch.finfo(dtype).eps
 
 
+@pytest.mark.slow
 def test_second_derivatives(native):
     op = pullback.function(rms_norm)
     x, w = torch.randn(8, 16, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
@@ -153,6 +155,7 @@ def test_shapes_of_their_own(native):
 
 @settings(max_examples=8)
 @given(data=st.data())
+@pytest.mark.slow
 def test_some_layouts_are_read_right(native_for_hypothesis, data):  # noqa: F811
     is_read_right(data)
 

@@ -167,6 +167,7 @@ def ran(folder, source):
 
 
 @pytest.mark.parametrize("dtype", list(STORED), ids=str)
+@pytest.mark.few(2)
 def test_no_kernel_leaves_its_arrays(native, tmp_path, dtype):
     code, said, complaints = sanitized(tmp_path, dtype)
     assert (code, said) == (0, "done\n"), complaints

@@ -37,6 +37,7 @@ def test_a_loss_with_log_sigmoids_keeps_its_inputs_alone(native):
 
 
 @pytest.mark.parametrize("function", [F.logsigmoid, F.softplus, F.mish, lambda x: torch.tanh(F.softplus(x))])
+@pytest.mark.few(2)
 def test_derivatives_are_those_of_pytorch(native, function):
     @pullback.function(stable=False, backend="native")
     def op(x):

@@ -65,6 +65,7 @@ def error(computed, truth):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.few(9)
 def test_as_good_as_pytorch(native, loss, dtype):
     x, k, w = inputs(dtype)
     op = pullback.function(stable=False, backend="native")(loss)

@@ -27,6 +27,7 @@ def case(mutant, select):
 
 
 @pytest.mark.parametrize(("mutant", "select"), [case(m, select) for select in ("expected", "all") for m in MUTANTS])
+@pytest.mark.few(39)
 def test_mutant_is_caught(mutant, select, tmp_path):
     findings = findings_on(build(mutant, tmp_path), mutant.expects if select == "expected" else ())
     seen = [(finding.rule, finding.severity, finding.verdict) for finding in findings]
@@ -34,5 +35,6 @@ def test_mutant_is_caught(mutant, select, tmp_path):
 
 
 @pytest.mark.parametrize("name", base_names())
+@pytest.mark.few(5)
 def test_base_is_sound(name):
     assert [finding for finding in findings_on(load_base(name)) if finding.severity == "error"] == []

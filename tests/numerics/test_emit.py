@@ -62,6 +62,7 @@ def test_the_bits_are_those_of_the_program(program, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0), (2, 3, 1)], ids=str)
+@pytest.mark.few(216)
 def test_every_shape(program, dtype, shape):
     made = emit(program, ["x", "y"], dtype, "form")(torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype))
     assert (made.shape, made.dtype) == (shape, dtype)

@@ -91,6 +91,7 @@ def test_formula_equals_mpmath(name, digits):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.few(15)
 def test_derivative_equals_mpmath(name, digits):
     root = parse(FORMULAS[name])
     slope = derivative(root, "x")

@@ -70,6 +70,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize(("name", "backend"), RECORDS)
+@pytest.mark.few(11)
 def test_the_record_is_right(backend, name, request):
     """To a factor of 2, since kernels differ between processors; all digits lost is as good as more than all."""
     if backend == "native":

@@ -53,6 +53,7 @@ def stabilise(folder, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_module_gets_its_certificates_and_uses_them(stabilise, folder):
     said = stabilise("stable_ops.py", "--wide", "never")
     assert "log_of_sigmoid" in said

@@ -93,6 +93,7 @@ POSITIVE = {"x": (1e-30, np.inf), "y": (1e-30, np.inf)}
     ("text", "by", "domain"),
     [("exp(x)/(exp(x)+exp(y))", (), {}), ("x/(x+y)", ("x",), POSITIVE), ("x/(x+y)", ("y",), POSITIVE)],
 )
+@pytest.mark.few(1)
 def test_two_variables(text, by, domain):
     found = Search(parse(text), domain).find(*by)
     errors_ = measured(found.target, found.program, domain)
@@ -137,6 +138,7 @@ def test_of_16_bits_every_number_is_right(dtype):
     assert errors_.clean
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_same_in_every_process():
     text = "1/(1 + exp(-x))"
     script = f"""

@@ -13,6 +13,7 @@ def log_of_sigmoid(x):
     return torch.log(torch.sigmoid(x))
 
 
+@pytest.mark.slow
 def test_a_form_is_judged_in_the_kernels_that_run_it():
     lowered = []
 
@@ -25,6 +26,7 @@ def test_a_form_is_judged_in_the_kernels_that_run_it():
     assert "also in compiled kernels" in found.made
 
 
+@pytest.mark.slow
 def test_a_form_that_is_bad_in_its_kernels_is_refused():
     with pytest.raises(FormulaError, match=r"no form of|as accurate as"):
         certify(log_of_sigmoid, lowering=lambda form: lambda x: torch.full_like(form(x), torch.nan))

@@ -41,6 +41,7 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 def test_a_file_and_its_tests_are_written_and_pass(run, tmp_path):
     assert run("formulas.py:cube", "--test", "-o", "cubes.py").stdout.splitlines()[-2:] == [
         "wrote cubes.py",
@@ -74,6 +75,7 @@ def test_what_is_not_there_is_one_line(run):
         run("formulas.py")
 
 
+@pytest.mark.slow
 def test_an_example_call_is_given(run):
     with pytest.raises(OptionError, match=r"example call \(--inputs"):
         run("formulas.py:Scaled")

@@ -49,6 +49,7 @@ def modules(name, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS), scope="module")
+@pytest.mark.few(17)
 def test_its_own_tests_pass(name, modules):
     tests = [value for key, value in vars(modules[1]).items() if key.startswith("test_")]
     assert len(tests) >= (1 if name in WITHOUT_A_GRADIENT | {"tutorial MaskedSum"} else 2)

@@ -99,14 +99,12 @@ class Case:
             mask: which of the differentiated inputs require grad; all by default.
             moved: tensors to use in place of the differentiated inputs; they do not require grad then.
         """
-        leaves: list[Any] = [copy_tensor(v) if isinstance(v, Tensor) else v for v in self.values]
-        inputs: list[Tensor] = []
-        for order, position in enumerate(self.wrt):
+        given = dict(zip(self.wrt, moved, strict=True)) if moved is not None else {}
+        leaves = [given[p] if p in given else _copied(value) for p, value in enumerate(self.values)]
+        inputs: list[Tensor] = list(given.values())
+        for order, position in enumerate(self.wrt if moved is None else ()):
             twin = next(p for p in self.wrt if self.values[p] is self.values[position])
-            if moved is not None:
-                leaves[position] = moved[order]
-                inputs.append(moved[order])
-            elif twin != position:
+            if twin != position:
                 leaves[position] = leaves[twin]
                 inputs.append(inputs[self.wrt.index(twin)])
             else:
@@ -147,6 +145,10 @@ def copy_tensor(t: Tensor) -> Tensor:
         return t.clone()
     storage = t.untyped_storage().clone()
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())
+
+
+def _copied(value: Any) -> Any:
+    return copy_tensor(value) if isinstance(value, Tensor) else value
 
 
 def pass_through(leaf: Tensor) -> Tensor:

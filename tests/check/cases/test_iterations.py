@@ -58,6 +58,7 @@ def test_what_has_not_converged_is_no_error():
     assert "error" not in {severity for _, severity, _ in few}
 
 
+@pytest.mark.slow
 def test_what_converges_to_something_wrong_is():
     x = uniform(3, low=4.0, high=9.0)
     assert ("PB101", "error", "wrong") in found(x, 3, 1.1)

@@ -56,6 +56,7 @@ def test_no_rule_accuses_a_right_ripple(shape, seed):
     assert errors(rippled(), normal(*shape, seed=seed), seed) == set()
 
 
+@pytest.mark.slow
 def test_each_rule_accuses_a_wrong_one():
     x = normal(3)
     assert "PB101" in errors(rippled(slip=1.5), x)
@@ -95,6 +96,7 @@ def told(target, x):
 
 
 @pytest.mark.parametrize("frequency", [1.0, 300.0, 1000.0, 2000.0, 2e5])
+@pytest.mark.few(2)
 def test_a_tangent_that_is_off_by_a_thousandth_is_found(frequency):
     x = normal(3)
     assert told(wave(frequency), x) == []

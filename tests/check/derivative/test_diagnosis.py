@@ -44,6 +44,7 @@ def test_two_that_changed_places(order):
     assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "PB106"
 
 
+@pytest.mark.slow
 def test_changed_places_only_if_it_would_be_right_there():
     audit = audit_of(product(lambda g, a, b: (g * a * b.exp(), g)), A, B)
     assert swapped_with(audit, audit.base_result, audit.base_result.comparisons[0]) is None

@@ -36,6 +36,7 @@ def test_a_right_gradient_is_called_so(name):
 
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))
 @settings(max_examples=15)
+@pytest.mark.slow
 def test_half_a_per_mille_in_one_element(size, element, factor):
     element %= size
 

@@ -153,6 +153,7 @@ def test_an_input_that_comes_out_unchanged():
 
 
 @pytest.mark.parametrize("hard", [torch.round, torch.sign, torch.floor, lambda x: (x > 0).double()])
+@pytest.mark.few(2)
 def test_a_forward_that_is_flat(hard):
     assert sign_of(function(hard, lambda g, x: g), normal(3, 4)) == "flat"
 
@@ -285,6 +286,7 @@ def test_the_gradient_of_a_sample_may_be_another_estimate(name, meant, tmp_path)
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value", [torch.sin, torch.exp, lambda x: 3 * x])
+@pytest.mark.few(2)
 def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):
     for gradient in (lambda g, x: g, lambda g, x: -g):
         found = audit_of(function(lambda x: value(x.to(dtype)).to(x.dtype), gradient), normal(3, 4)).intent
@@ -294,6 +296,7 @@ def test_half_precision_inside_is_not_taken_for_a_step_function(value, dtype):
     assert sign_of(function(lambda x: x.exp().bfloat16().double().sin(), lambda g, x: g), normal(3, 4)) == "rounded"
 
 
+@pytest.mark.slow
 def test_the_gradient_of_what_half_precision_hides_is_undecided():
     fn = function(lambda x: x.bfloat16().exp().to(x.dtype), lambda g, x: -g * x.exp())
     events = Silent()

@@ -313,6 +313,7 @@ def test_a_package_that_does_not_import_is_read(write):
     assert names(subjects) == ["Derived", "deep.more.Same", "Exits", "Needs", "Op", "ops.Same"]
 
 
+@pytest.mark.slow
 def test_one_module_of_a_package(write):
     package(write)
     assert names(discover("pack.ops")) == ["Op", "Same"]

@@ -17,6 +17,7 @@ def found(rule, target, *inputs):
 
 
 @pytest.mark.parametrize("base", ["softplus", "gain", "x_log_x", "bend", "x_sin", "decay", "softmax", "rms_norm"])
+@pytest.mark.few(2)
 def test_stable_ones_are_not_accused(base):
     module = load_base(base)
     findings = found("PB3", function_of(module), *module.inputs())
@@ -82,6 +83,7 @@ def test_301_without_a_formula_a_float64_run_says_it():
     ],
     ids=lambda target: target.__name__,
 )
+@pytest.mark.few(2)
 def test_pytorch_is_not_accused(target):
     count = 2 if target in (torch.logaddexp, torch.xlogy, torch.hypot) else 1
     inputs = [torch.rand(5, dtype=torch.float64, requires_grad=True) for _ in range(count)]
@@ -210,6 +212,7 @@ def two_slopes(kink, mask):
 
 
 @pytest.mark.parametrize("kink", [0.3, -7.123, 1.0, 11.9])
+@pytest.mark.few(2)
 def test_305_a_kink_is_found_wherever_it_lies(kink):
     (finding,) = found("PB305", two_slopes(kink, lambda x: (x <= kink) * 1.0 + (x >= kink) * 2.0))
     assert (finding.severity, finding.evidence.got) == ("warning", 3)
@@ -244,6 +247,7 @@ def test_305_a_mask_with_another_bound():
         lambda x: torch.sin(40 * x),
     ],
 )
+@pytest.mark.few(2)
 def test_305_pytorch_is_right_at_its_kinks_and_nothing_is_said_of_jumps_and_cusps(target):
     assert found("PB305", lambda x: target(x) + 0 * x) == []
 

@@ -81,6 +81,7 @@ def run(*arguments, folder, env=None):
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, env=env)
 
 
+@pytest.mark.slow
 def test_the_program_runs_as_it_is_and_the_report_follows(folder):
     expected = plain("train.py", "--lr", "3", "-m", folder=folder)
     got = run("train.py", "--lr", "3", "-m", folder=folder)
@@ -91,6 +92,7 @@ def test_the_program_runs_as_it_is_and_the_report_follows(folder):
     assert got.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_module_runs_as_with_python_m(folder):
     for name in ("train", "package"):
         expected = plain("-m", name, "x", folder=folder)
@@ -102,6 +104,7 @@ def test_a_module_runs_as_with_python_m(folder):
     ("name", "status", "said"),
     [("raises", 1, "ValueError: lost\n"), ("exits", 7, ""), ("says", 1, "no data\n")],
 )
+@pytest.mark.few(1)
 def test_the_report_comes_however_the_program_ends(name, status, said, folder):
     got = run("--fail-on", "never", f"{name}.py", folder=folder)
     assert got.returncode == status
@@ -139,6 +142,7 @@ def test_workers_of_a_loader_do_not_report(folder):
     assert got.stdout.count("error PB101") == 1
 
 
+@pytest.mark.slow
 def test_only_the_first_of_several_processes_reports(folder):
     got = run("train.py", folder=folder, env={"RANK": "1"})
     assert (got.returncode, got.stdout.count("PB101")) == (0, 0)
@@ -154,6 +158,7 @@ def test_only_the_first_of_several_processes_reports(folder):
         ((), "Missing argument 'PROGRAM'."),
     ],
 )
+@pytest.mark.few(2)
 def test_bad_input_is_one_line(arguments, said, folder):
     got = run(*arguments, folder=folder)
     assert (got.returncode, got.stdout) == (2, "")

@@ -258,7 +258,7 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process(number, status, folder):
     command = [sys.executable, "-m", "pullback", "check", HANGING]
     # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been

@@ -101,6 +101,7 @@ def main(folder, rank):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 @cells(FAMILY)
 def test_derivative(row, column):

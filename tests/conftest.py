@@ -35,15 +35,14 @@ hypothesis.settings.load_profile("repeatable")
 
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-"""The first of its multiples modulo 1 are spread evenly, and fall in with no period."""
-
+"""Its first multiples, modulo 1, are spread evenly, and have no period: every parameter of a product varies."""
 CPU_SECONDS = 20
 """Limit on a test that is not marked slow. The rule is 5 s; slow or busy processors get four times that."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark as slow all but a few cases of the tests that are marked so, whatever their order is a product of."""
+    """Leave n cases of each test that is marked `few(n)` in the short run: mark the others as slow."""
     cases = {}
     for item in items:
         if item.get_closest_marker("few") and not item.get_closest_marker("slow"):

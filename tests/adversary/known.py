@@ -38,7 +38,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: trial.making == "relaxed" and all("gradient" in w.label and _is_layout(w) for w in wrong),
     # PyTorch's tensor of zeros without memory times an infinity is 0 where any other is NaN
     lambda trial, wrong: "'zero'" in trial.context and all(w.what.startswith("nan at") for w in wrong),
-    # the jvp of an op with a rule is the transpose of its vjp, in which an extreme's mask is a factor: 0 times NaN
+    # a transposed gradient has an extreme's mask as a factor, here in other places than in PyTorch's: 0 times NaN
     lambda trial, wrong: trial.making in GUARDED and all(_is_nan_of_tangent(w) for w in wrong),
     # PyTorch's `min()` and `max()` of all numbers under vmap, differentiated from outside, choose one of those that tie
     lambda trial, wrong: (

@@ -238,7 +238,6 @@ def _seen(see, function, tensors):
 
 
 @pytest.mark.parametrize("shard", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
-@pytest.mark.slow
 def test_blank_tensors_see_what_fake_ones_see(shard):
     known = 0
     for name, entry in list(entries().items())[shard::8]:

@@ -188,7 +188,6 @@ SHARDS = 8
 
 
 @pytest.mark.parametrize("shard", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, SHARDS))])
-@pytest.mark.slow
 def test_graphs_of_the_operator_database_are_those_of_make_fx(shard):
     recorded = total = 0
     for name, entry in list(entries().items())[shard::SHARDS]:

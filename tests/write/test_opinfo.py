@@ -59,7 +59,6 @@ def write_entry(name, entry):
 
 
 @pytest.mark.parametrize(("share", "least"), SHARES)
-@pytest.mark.slow
 def test_what_is_written_of_an_operator_passes_the_audit(share, least, tmp_path):
     chosen = dict(list(entries().items())[share])
     made = {}

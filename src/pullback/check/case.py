@@ -99,10 +99,13 @@ class Case:
             mask: which of the differentiated inputs require grad; all by default.
             moved: tensors to use in place of the differentiated inputs; they do not require grad then.
         """
-        given = dict(zip(self.wrt, moved, strict=True)) if moved is not None else {}
+        given = {} if moved is None else dict(zip(self.wrt, moved, strict=True))
         leaves = [given[p] if p in given else _copied(value) for p, value in enumerate(self.values)]
-        inputs: list[Tensor] = list(given.values())
-        for order, position in enumerate(self.wrt if moved is None else ()):
+        if moved is not None:
+            args, kwargs = tree_unflatten(leaves, self.spec)
+            return args, kwargs, list(moved)
+        inputs: list[Tensor] = []
+        for order, position in enumerate(self.wrt):
             twin = next(p for p in self.wrt if self.values[p] is self.values[position])
             if twin != position:
                 leaves[position] = leaves[twin]

@@ -86,6 +86,7 @@ def uploaded(log):
         assert 1 <= place["physicalLocation"]["region"]["startLine"] <= len(OPS.splitlines())
 
 
+@pytest.mark.slow
 def test_the_hook_stops_a_mistake(package):
     (hook,) = LOCAL_HOOK["repos"][0]["hooks"]
     assert hook["pass_filenames"] is False

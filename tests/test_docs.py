@@ -140,6 +140,7 @@ def test_the_readme_sums_up_the_table_of_contexts():
     assert f"Of {contexts} ways" in readme
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_program_prints(tmp_path):
     """To renew it: write the first block of code to ops.py and run `pullback check ops.py`."""
     (shown,) = blocks(ROOT / "README.md", "text")

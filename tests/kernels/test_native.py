@@ -374,6 +374,7 @@ def test_a_kernel_that_another_process_compiles_is_waited_for(bare, monkeypatch)
     assert torch.allclose(pullback.function(gate)(torch.ones(5)), gate(torch.ones(5)))
 
 
+@pytest.mark.slow
 def test_a_damaged_kernel_is_made_again(tmp_path, shared_cache):
     (tmp_path / "headers").symlink_to(shared_cache / "headers")
     program = """

@@ -131,6 +131,28 @@ def test_a_transform_that_loses_the_backward_is_refused(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_one_of_a_computed_input_is_refused_or_right(function):
+    def second(t):
+        return grad(lambda u: grad(lambda v: (function.apply(v.sin()) ** 2).sum())(u).sum())(t)
+
+    with pytest.raises(Exception, match="would be lost"):
+        compiled(second)(X)
+    if function is Minus3:  # PyTorch's own `torch.func` refuses the other
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(second, backend="aot_eager")(X), second(X))  # after a graph break
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_a_compiled_one_is_not_differentiated_twice(function):
+    x = leaf()
+    torch._dynamo.reset()
+    y = torch.compile(lambda t: function.apply(t.sin()), backend="eager", fullgraph=True)(x)
+    with pytest.raises(pullback.DerivativeError, match="cannot be differentiated again"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], -3 * X.cos())
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
 def test_export_then_train_is_refused(function):
     class Model(torch.nn.Module):
         def forward(self, x):

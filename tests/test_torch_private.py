@@ -563,10 +563,25 @@ print(Counted.seen, torch.compile(lambda x: x.cos(), backend="eager")(torch.zero
     assert done.stdout == "1 False\n2 1.0\n", done.stderr
 
 
-def test_dynamo_is_kept_out_of_modes_by_a_wrapper_of_their_method():
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # of the base's `__enter__`
+def test_dynamo_leaves_the_method_of_a_mode_alone():
+    seen = []
+
+    class Asking(_torch.DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(torch.compiler.is_dynamo_compiling())
+            return func(*args, **(kwargs or {}))
+
+    def broken(x):
+        with Asking():
+            torch._dynamo.graph_break()
+            return x.sin()
+
     assert not _torch.DispatchMode._should_skip_dynamo()
     assert TorchDispatchMode._should_skip_dynamo()
-    assert callable(torch._disable_dynamo)
+    torch._dynamo.reset()
+    torch.compile(broken, backend="eager")(torch.zeros(2))
+    assert seen == [False]
 
 
 _SEEN = []

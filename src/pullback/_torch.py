@@ -50,23 +50,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class DispatchMode(TorchDispatchMode):
     """A base for modes whose `__torch_dispatch__` sees every ATen op: that of `torch.utils._python_dispatch`.
 
-    PyTorch has Dynamo leave that method alone, and imports Dynamo for it, which takes a second. Where nobody has
-    imported it there is nothing to keep out. Relies on `TorchDispatchMode._should_skip_dynamo`,
-    `torch._disable_dynamo` and `torch._dynamo.disable`.
+    PyTorch has Dynamo leave that method alone, and imports Dynamo for it, which takes a second. Relies on
+    `TorchDispatchMode._should_skip_dynamo`.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
-        if "__torch_dispatch__" not in vars(cls):
-            return
-        plain = cls.__torch_dispatch__
-        skipped = torch._disable_dynamo(plain)  # type: ignore[attr-defined]
-
-        def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            there = hasattr(sys.modules.get("torch._dynamo"), "disable")  # and not only half
-            return (skipped if there else plain)(self, func, types, args, kwargs)
-
-        cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+        if "__torch_dispatch__" in vars(cls):
+            left_alone_by_dynamo(vars(cls)["__torch_dispatch__"])
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -202,6 +202,7 @@ class _Formula:
         others = [name for name in FAMILIES if is_random or name != "random"]
         self.families = list(COMMON) if is_small else [*COMMON, *COMMON, *others]
         self.skips = 0 if is_small else 3
+        self.is_stable = False  # whether an op computes some of it by another formula
 
     @property
     def made(self) -> list[str]:
@@ -217,6 +218,7 @@ class _Formula:
             family = self.draw.of(self.families)
             line = self._filled(self.draw.of(FAMILIES[family]))
             if line is not None and (self._write(line) if family == "in place" else self._assign(line)):
+                self.is_stable |= family == "stable"
                 return
 
     def _assign(self, expression: str) -> bool:
@@ -353,10 +355,13 @@ GRAPHS = [
     "traced()",
     "traced_gradient()",
     "compiled_gradient()",
+    "compiled_gradient(2)",
     "branch()",
     "symbolic()",
 ]
-"""Contexts that make a graph of a program."""
+"""Contexts that make a graph of a program: there rules are lost."""
+NATIVE_FORMS = ["grad_of_grad()", "jvp_of_grad()", "vmap_of_grad()", "traced()", "exported()", "compiled()", "third()"]
+"""Contexts in which an op with stable forms is a jet of native ops, or is differentiated beyond them."""
 PLAIN = (
     ["backward()"] * 8
     + ["layouts()"] * 3
@@ -400,12 +405,13 @@ _ENDS = {"relu6": (3.0, 6.0), "hardsw": (3.0,), "hardsi": (3.0,), "shrink": (0.5
 
 
 def _context(
-    draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str, is_guarded: bool
+    draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str, others: list[str]
 ) -> str:
+    """Return a context; mostly a plain one or one of `others`, if there are any, in which alone such an op can fail."""
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
-    if is_guarded and kind < 9:  # a rule is lost in contexts, most of them graphs, and not by formulas
-        return draw.of(PLAIN + 3 * GRAPHS)
+    if others and kind < 9:
+        return draw.of(PLAIN + 3 * others)
     if kind < (2 if is_small else 5):
         return draw.of(PLAIN)
     if kind < 3:
@@ -458,15 +464,18 @@ def _trial(draw: Draw, backend: str) -> Trial:
         for _ in range(draw.of(FEW_LINES) if is_small else LINES):
             formula.add(draw.part(24))
         text = "\n".join([*formula.lines, _returned(draw, formula, is_loss=making == "chunked")])
+    if not draw.rarely(4):  # stable forms are for formulas that use all of their inputs
+        inputs = {name: made for name, made in inputs.items() if re.search(rf"\b{name}\b", text)}
+        given = {name: given[name] for name in inputs}
     packing = draw.of(["arguments"] * 6 + list(PACKINGS))
     if making in GUARDED:
         packing = "arguments"
         if _RANDOM.search(text):
             making = "derived"  # the rule of `MAKINGS` computes the formula again, with a draw of its own
-    program = Program(program.inputs, text, sizes, packing, program.seed)
-    contexts = [
-        _context(draw.part(64), sizes, given, is_small, text, making in GUARDED) for _ in range(1 + draw.number(3))
-    ]
+    lines = "\n".join(f"{name} = {made}" for name, made in inputs.items())
+    program = Program(lines, text, sizes, packing, program.seed)
+    others = GRAPHS if making in GUARDED else NATIVE_FORMS if formula.is_stable else []
+    contexts = [_context(draw.part(64), sizes, given, is_small, text, others) for _ in range(1 + draw.number(3))]
     contexts = [context for context in dict.fromkeys(contexts) if has_one_answer(context, program)]
     if making in GUARDED:  # what is not asked for has a cotangent of zeros there: times ∞ it is NaN
         contexts = [context for context in contexts if not context.startswith("single")]

@@ -161,8 +161,8 @@ FAULTS = [
     Fault(
         "a rule that an export drops",
         "bind/tripwire.py",
-        "    if not torch.compiler.is_exporting():\n",
-        "    if True:\n",
+        "exporting = torch.compiler.is_exporting()",
+        "exporting = False",
     ),
     Fault(
         "a class that torch.fx looks into",

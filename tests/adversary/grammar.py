@@ -91,6 +91,33 @@ FAMILIES: dict[str, list[str]] = {
         "F.hardtanh({r1}) * {r2}",
         "F.relu6({r1} + 3) * {r2}",
     ],
+    "stable": [  # formulas that an op computes by other ones, but for removable holes, near which float64 is no truth
+        "torch.log(torch.sigmoid({r1}))",
+        "torch.log(1 + torch.exp({r1}))",
+        "torch.log1p(torch.exp({r1}))",
+        "torch.log(1 - torch.sigmoid({r1}))",
+        "1 - torch.sigmoid({r1})",
+        "1 / (1 + torch.exp(-{r1}))",
+        "{r1} / (1 + torch.exp(-{r1}))",
+        "{r1}.exp() / (1 + {r1}.exp())",
+        "{r1} * torch.tanh(F.softplus({r1}))",
+        "torch.sigmoid({r1}) * torch.rsqrt(1 + torch.exp({r1}))",
+        "1 - torch.tanh({r1})",
+        "1 - torch.tanh({r1}) ** 2",
+        "({r1}.exp() - (-{r1}).exp()) / ({r1}.exp() + (-{r1}).exp())",
+        "{r1}.exp() - 1",
+        "1 - torch.exp(-{r1}.abs())",
+        "1 - {r1}.cos()",
+        "0.5 * {r1} * (1 + torch.erf({r1} / 2**0.5))",
+        "1 - torch.erf({r1})",
+        "torch.sqrt(1 + {r1} * {r1})",
+        "torch.sqrt(1 + {r1} * {r1}) - 1",
+        "torch.sqrt({r1} * {r1} + {r2} * {r2})",
+        "torch.log({r1} + torch.sqrt({r1} * {r1} + 1))",
+        "torch.log({r1}.exp() + {r2}.exp())",
+        "{r1}.exp() / ({r1}.exp() + {r2}.exp())",
+        "{r1} * {r1} - {r2} * {r2}",
+    ],
     "choices": [
         "torch.where({m1}, {f2}, {f3})",
         "torch.where({r1} > {r2}, {r1}, {r2})",
@@ -338,6 +365,17 @@ FAMILIES: dict[str, list[str]] = {
 }
 """Each line of a formula is drawn from one of these."""
 
-COMMON = ("arithmetic", "functions", "activations", "choices", "reductions", "extremes", "rows", "columns", "shapes")
+COMMON = (
+    "arithmetic",
+    "functions",
+    "activations",
+    "stable",
+    "choices",
+    "reductions",
+    "extremes",
+    "rows",
+    "columns",
+    "shapes",
+)
 """Families that are drawn more often: they are what kernels of our own take in."""
 NUMBERS = ("2", "0.5", "-1", "0", "1.7", "0.3", "-0.0", "3", "1e-3", "1")

@@ -66,12 +66,20 @@ def traced(side: Side) -> Observed:
     return {f"output {i}": out.detach() for i, out in enumerate(outs)} | _derivatives(outs, live, 2)
 
 
-def _gradient(side: Side) -> tuple[Any, dict[str, Tensor]]:
-    """Return the gradients as a function of the leaves, and these. Cotangents are no part of a graph."""
+def _gradient(side: Side, order: int = 1) -> tuple[Any, dict[str, Tensor]]:
+    """Return the gradients as a function of the leaves, and these. Cotangents are no part of a graph.
+
+    Those of the second order are of an op whose inputs are computed: what Dynamo makes of a rule differs there.
+    """
     function, leaves = _function_of_leaves(side)
+    at = tuple(range(len(leaves)))
     gs = [cotangent(out.detach(), seed=i) for i, out in enumerate(function(*leaves.values()))]
     torch.manual_seed(side.program.seed)
-    return torch.func.grad(loss_of(function, gs), tuple(range(len(leaves)))), leaves
+    if order == 1:
+        return torch.func.grad(loss_of(function, gs), at), leaves
+    first = torch.func.grad(loss_of(lambda *values: function(*[x * 1 for x in values]), gs), at)
+    gs = [cotangent(x, seed=i) for i, x in enumerate(leaves.values())]
+    return torch.func.grad(loss_of(lambda *values: list(first(*values)), gs), at), leaves
 
 
 def traced_gradient(side: Side) -> Observed:
@@ -83,16 +91,16 @@ def traced_gradient(side: Side) -> Observed:
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
 
 
-def compiled_gradient(side: Side) -> Observed:
+def compiled_gradient(side: Side, order: int = 1) -> Observed:
     """`torch.compile` of `torch.func.grad`."""
-    grad, leaves = _gradient(side)
+    grad, leaves = _gradient(side, order)
     torch._dynamo.reset()
     graph = grad if side.is_wide else torch.compile(grad, backend="aot_eager")
     found = graph(*leaves.values())
     if not side.is_ours:
         torch.manual_seed(side.program.seed)
         found = grad(*leaves.values())
-    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+    return {f"gradient of {name}, order {order}": g for name, g in zip(leaves, found, strict=True)}
 
 
 def branch(side: Side) -> Observed:

@@ -119,9 +119,7 @@ def test_chunks_of_a_sum_that_becomes_an_integer():
     agree(inputs, body, backend="eager", making="chunked")
 
 
-@pytest.mark.slow
-def test_what_a_kernel_writes_for_nobody_is_no_gradient(native, monkeypatch):
-    monkeypatch.setenv("PULLBACK_NODE", "wait")
+def test_what_a_kernel_writes_for_nobody_is_no_gradient(on):
     inputs = """
     a = torch.randn(9).requires_grad_()
     b = torch.randn(9).requires_grad_()

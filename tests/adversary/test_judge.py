@@ -246,7 +246,7 @@ def test_a_wide_input_lies_as_the_narrow_one_does():
 
 
 _CONTEXTS = ["backward()", "second()", "func_grad()", "traced()", "symbolic()", "exported()", "exported(True)"]
-_CONTEXTS += ["compiled()", "compiled_gradient()", "branch()"]
+_CONTEXTS += ["compiled()", "compiled_gradient()", "compiled_gradient(2)", "branch()"]
 
 
 @pytest.mark.parametrize("making", GUARDED)
@@ -295,3 +295,13 @@ def test_what_lerp_leaves_where_its_terms_cancel_is_chance(made):
     """0.3 · 5 − 1.5 is 0 with a rounding after the product, and not without."""
     made(lambda f, a: (a.double() * 0 + 1.5 - torch.tensor(0.3).double() * 5).bfloat16())
     judged("a = torch.full((5,), -3.5).bfloat16()", "return torch.lerp(torch.full_like(a, 1.5), a, 0.3)")
+
+
+def test_a_zero_of_pytorchs_sigmoid_may_stand_where_the_formula_has_nan(made):
+    slope = "a / (1 + torch.exp(-a))"
+    inputs = "a = torch.full((5,), -90.0).to(torch.bfloat16).requires_grad_()"  # exp(90) overflows: ∞ · 0
+    made(lambda f, a: a * torch.sigmoid(a))
+    judged(inputs, f"return {slope}")
+    made(lambda f, a: a * (torch.sigmoid(a) + 1e-30))
+    with pytest.raises(AssertionError, match="gradient of a"):
+        judged(inputs, f"return {slope}")

@@ -210,3 +210,41 @@ def test_a_jvp_outside_of_pytorch_has_no_derivative():
         tangent = forward_ad.unpack_dual(op(forward_ad.make_dual(x, torch.ones(2))) * x).tangent
         with pytest.raises(pullback.DerivativeError, match="has no derivative itself"):
             torch.autograd.grad(tangent.sum(), x)
+
+
+@pullback.function
+def straight_through(x):
+    return x.round()
+
+
+@straight_through.vjp
+def _(g, out, x):
+    return g
+
+
+class StraightThrough(pullback.AutogradFunction):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("op", [straight_through, StraightThrough.apply], ids=["rule", "class"])
+def test_a_cotangent_that_is_returned_as_it_is_has_a_derivative(op):
+    x, v = leaf(), ONES.clone().requires_grad_()
+    (g,) = torch.autograd.grad(op(x), x, v, create_graph=True)
+    assert torch.equal(torch.autograd.grad(g, v, X)[0], X)  # the tangent, by two backwards
+    eye = torch.eye(len(X), dtype=X.dtype)
+    assert torch.equal(torch.autograd.grad(op(x), x, eye, is_grads_batched=True, create_graph=True)[0], eye)
+    (g,) = torch.autograd.grad(op(x), x, ONES, create_graph=True)
+    assert not g.requires_grad
+
+
+def test_it_has_one_under_a_dual_level():
+    hessian = torch.autograd.functional.hessian(
+        lambda x: straight_through(x).sum(), X, vectorize=True, outer_jacobian_strategy="forward-mode"
+    )
+    assert torch.equal(hessian, torch.zeros(3, 3, dtype=X.dtype))

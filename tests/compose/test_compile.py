@@ -108,6 +108,18 @@ def create_graph(op):
     return torch.autograd.grad(g.sum(), x)[0]
 
 
+@context(
+    "compile",
+    "eager backend, create_graph",
+    order=2,
+    refused=dict.fromkeys(("ruled", "ruled by jvp"), "DerivativeError"),
+)
+def create_graph_of_the_eager_backend(op):
+    x = leaf()
+    (g,) = torch.autograd.grad(compiled(lambda x: op(x), backend="eager")(x).sum(), x, create_graph=True)
+    return torch.autograd.grad((g + x).sum(), x)[0] - 1
+
+
 @context("compile", "compiled autograd, aot_eager")
 def compiled_autograd(op):
     x = leaf()

@@ -574,6 +574,19 @@ def test_a_file_is_read_at_every_call(formula):
     assert "reads a file, with" in reads_of(formula).obstacle
 
 
+def test_hooks_for_saved_tensors_are_called():
+    def in_eight_bits(x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 8).round().to(torch.int8), lambda q: q / 8):
+            return x.sin() * x
+
+    op = pullback.function(in_eight_bits)
+    assert "sets hooks for saved tensors, with" in reads_of(in_eight_bits).obstacle
+    x = torch.tensor([0.3, 1.01, -1.62], requires_grad=True)
+    for create_graph in (False, True):
+        got, want = (torch.autograd.grad(f(x).sum(), x, create_graph=create_graph)[0] for f in (op, in_eight_bits))
+        assert torch.equal(got, want)
+
+
 def test_what_a_file_holds_now_counts(tmp_path):
     path = str(tmp_path / "scale")
     op = pullback.function(lambda x: x * float(np.loadtxt(path)))

@@ -20,7 +20,7 @@ from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
-from pullback.bind.tripwire import guarded_in_exports, tripwire
+from pullback.bind.tripwire import guarded_in_graphs, refuse_transforms, tripwire
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
@@ -42,9 +42,10 @@ def compilable(rule: Rule) -> Callable[..., Any]:
                 "arguments are tensors and plain values. To keep it, pass the tensors of the container one by one, or "
                 "call the op outside of the compiled function."
             )
+        refuse_transforms(name)
         if unproven:
             prove([_kind(a) for a in args])
-        return guarded_in_exports(apply(*args), args, name)
+        return guarded_in_graphs(apply(*args), args, name)
 
     return call
 

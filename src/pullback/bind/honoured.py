@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from pullback import _torch
 from pullback.bind.hides import Noting, Own, kept_by, note, sources_of
 from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
-from pullback.bind.tripwire import guarded, guarded_in_exports
+from pullback.bind.tripwire import guarded, guarded_in_graphs, refuse_transforms
 
 
 def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> Callable[..., Any]:
@@ -45,7 +45,8 @@ def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> C
         if kwargs:  # PyTorch looks for these names in the code of the forward, which is wrapped here
             args = signature.bind(*args, **kwargs).args
         if torch.compiler.is_compiling():
-            return guarded_in_exports(compilable.apply(*args), args, name)
+            refuse_transforms(name)
+            return guarded_in_graphs(compilable.apply(*args), args, name)
         if (proxy := next((a for a in args if isinstance(a, torch.fx.Proxy)), None)) is not None:
             return proxy.tracer.create_proxy("call_function", apply, args, {})  # what records by it sees one op
         plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in args if isinstance(a, Tensor))

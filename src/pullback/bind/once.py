@@ -36,8 +36,9 @@ def guarded_against_twice(
     live = [g.clone().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
     gradients, opaque = _pulled(pull, live, hides)
     sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]
+    given = {id(g): cotangent for g, cotangent in zip(live, cotangents, strict=True)}
     return [
-        _once(name, g, sources) if g is not None and is_opaque else g
+        _once(name, g, sources) if g is not None and is_opaque else given.get(id(g), g)
         for g, is_opaque in zip(gradients, opaque, strict=True)
     ]
 
@@ -59,10 +60,11 @@ def _batched(
 def _pulled(
     pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]], live: Sequence[Tensor | None], hides: bool
 ) -> tuple[list[Tensor | None], list[bool]]:
-    """Return the gradients, and which of them autograd has lost track of."""
+    """Return the gradients, and which of them autograd has lost track of: none that is a cotangent itself."""
     with Leaving() as watch:
         gradients = pull(live)
-    return gradients, [g is not None and (watch.left or hides or _unseen(g)) for g in gradients]
+    given = {id(g) for g in live}
+    return gradients, [g is not None and id(g) not in given and (watch.left or hides or _unseen(g)) for g in gradients]
 
 
 def _unseen(g: Tensor) -> bool:

@@ -20,9 +20,8 @@ from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leave
 from pullback.bind.rule import Record, Rule
 from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
 from pullback.bind.tree import Tree
-from pullback.bind.tripwire import guarded
+from pullback.bind.tripwire import guarded, refuse_transforms
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
@@ -50,11 +49,8 @@ def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
     Raises:
         DerivativeError: where torch.export meets a rule under a torch.func transform, which it cannot record.
     """
-    if torch.compiler.is_compiling() and _torch.in_functorch():
-        raise DerivativeError(
-            f"the derivative given for {rule.name} would be lost: torch.export records no rule under a torch.func "
-            "transform. To keep it, call torch.autograd.grad in the exported function."
-        )
+    if torch.compiler.is_compiling():
+        refuse_transforms(rule.name)
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
     return _packed(record, results[: len(record.differentiable)])
 

@@ -19,6 +19,7 @@ from pullback.errors import DerivativeError
 
 _library = torch.library.Library("pullback", "DEF")
 _library.define("tripwire(Tensor x, Tensor[] sources, str name) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("first_order(Tensor(a) x, str name) -> Tensor(a)", tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
@@ -44,17 +45,44 @@ def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
     return x
 
 
-def guarded_in_exports(result: Any, sources: Sequence[Any], name: str) -> Any:
-    """Return the result of a Function that Dynamo traces, behind the tripwire where Dynamo exports.
+def guarded_in_graphs(result: Any, sources: Sequence[Any], name: str) -> Any:
+    """Return the result of a Function that Dynamo traces, guarded where its rule would be lost.
 
     An exported graph keeps the forward of a Function and not its backward, and has it run without a gradient, so that a
-    tripwire within the forward is not met.
+    tripwire within the forward is not met: one is put behind it. Any other graph records the backward without a
+    gradient. If PyTorch runs that as it stands (`backend="eager"`), a second derivative would take the first for a
+    constant; AOTAutograd has an error of its own.
     """
-    if not torch.compiler.is_exporting():
-        return result
-    if isinstance(result, tuple):
-        return tuple([tripwire(t, sources, name) if has_derivative(t) else t for t in result])
-    return tripwire(result, sources, name) if has_derivative(result) else result
+
+    def one(t: Any) -> Any:
+        if not has_derivative(t):
+            return t
+        return tripwire(t, sources, name) if exporting else torch.ops.pullback.first_order.default(t, name)
+
+    exporting = torch.compiler.is_exporting()
+    return tuple([one(t) for t in result]) if isinstance(result, tuple) else one(result)
+
+
+def refuse_transforms(name: str) -> None:
+    """Refuse a rule under a transform of `torch.func` that Dynamo or an export records; to call while they do.
+
+    What they make of a Function there runs its forward once for all levels, without a gradient: the level that called
+    it has the rule, and those around it take the result for a constant. No tripwire within the forward sees that.
+
+    Raises:
+        DerivativeError: if such a transform is running.
+    """
+    if _differentiated_by_transforms():
+        raise DerivativeError(
+            f"the derivative given for {name} would be lost: torch.compile and torch.export record no rule under a "
+            "torch.func transform. To keep it, transform in eager mode, or call torch.autograd.grad in place of the "
+            "transform."
+        )
+
+
+@_torch.constant_while_compiling
+def _differentiated_by_transforms() -> bool:
+    return _torch.differentiations() > 0
 
 
 def _copy(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
@@ -80,10 +108,27 @@ def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Ten
         return tripwire(x, sources, name)
 
 
+def _first_order(x: Tensor, name: str) -> Tensor:
+    """Return a view of `x` whose gradient may not be recorded: it is all that a graph knows of a rule."""
+
+    def refuse_to_record(g: Tensor) -> None:
+        if torch.is_grad_enabled():
+            raise DerivativeError(
+                f"the derivative given for {name} would be lost: what torch.compile makes of a rule cannot be "
+                "differentiated again. To keep it, call the op in eager mode where its gradient is differentiated."
+            )
+
+    view = x.view_as(x)
+    if torch.is_grad_enabled() and view.requires_grad:
+        view.register_hook(refuse_to_record)
+    return view
+
+
 def _batched(info: Any, in_dims: Any, x: Tensor, sources: list[Tensor], name: str) -> tuple[Tensor, int | None]:
     return tripwire(x, sources, name), in_dims[0]
 
 
+_library.impl("first_order", _first_order, "CompositeImplicitAutograd")
 _library.impl("tripwire", _copy, "CompositeExplicitAutograd")
 _library.impl("tripwire", _refuse_to_differentiate, "Autograd")
 torch.library.register_fake("pullback::tripwire", lambda x, sources, name: torch.empty_like(x), lib=_library)

@@ -29,6 +29,8 @@ _DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
 """Built-in functions that read anything, or do what a graph does not."""
 _BY_NAME = (operator.attrgetter, operator.methodcaller)
 """What reads an attribute by its name."""
+_OF_SAVED = "torch.autograd.graph"
+"""Where hooks for saved tensors live: PyTorch's own backward calls them, and no graph does."""
 _OF_FILES = frozenset(
     {"load", "loadtxt", "genfromtxt", "fromfile", "from_file", "fromregex", "memmap", "open_memmap", "DataSource"}
 )
@@ -201,6 +203,8 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or f"it reads a file, with {shown}"
     elif getattr(value, "__globals__", {}).get("__name__", "").startswith(_OF_GRAPHS):
         reads.obstacle = reads.obstacle or f"a part of it is compiled, by {shown}"
+    elif getattr(value, "__module__", "") == _OF_SAVED:
+        reads.obstacle = reads.obstacle or f"it sets hooks for saved tensors, with {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
     elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it

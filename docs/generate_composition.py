@@ -35,7 +35,7 @@ HEAD = """\
 # Where a derivative is kept
 
 Each row is one way of differentiating an op. The derived ops, "formula of x³" and "Function of x³"
-return x³. All others return x and claim the derivatives of x³, so that a context that ignores the rule gives 1, where
+return x³. The others return x but declare the derivatives of x³: a context that ignores the rule gives 1, where
 3x² is right. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
@@ -55,6 +55,12 @@ The columns:
   `setup_context`, `backward`, `jvp` and `generate_vmap_rule`. Its errors under `torch.compile` are due to the `jvp`,
   which that does not support.
 - `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
+
+One way is wrong for every op and for plain PyTorch, and is in no row: a function that `torch.compile` made by
+AOTAutograd (`"aot_eager"`, `"inductor"`) and that is differentiated *twice, from outside*. PyTorch means to raise
+"does not currently support double backward". If the compiled backward reads nothing but values computed on the way,
+as that of `(x @ x) ** 3` does, it raises only where no other path leads to x. Where one does, as in
+`autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
 
 The code is in [tests/compose](../tests/compose/_ops.py).
 """

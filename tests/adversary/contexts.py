@@ -77,12 +77,20 @@ def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
     return torch.empty_like(out).copy_(numbers(*shape))  # in the layout of the output
 
 
+def _with_cotangents(outs: list[Tensor], layout: str = "dense") -> tuple[list[Tensor], list[Tensor]]:
+    """Return the outputs that require grad, and the cotangent of each, which depends on its place among all outputs.
+
+    An op with a rule gives more of them a derivative than the formula does.
+    """
+    live = {i: out for i, out in enumerate(outs) if out.requires_grad}
+    return list(live.values()), [cotangent(out, layout, i) for i, out in live.items()]
+
+
 def _gradients(outs: list[Tensor], leaves: dict[str, Tensor], layout: str = "dense", **kwargs: Any) -> Observed:
-    live = [(i, out) for i, out in enumerate(outs) if out.requires_grad]
+    live, gs = _with_cotangents(outs, layout)
     if not live or not leaves:
         return {}
-    gs = [cotangent(out, layout, i) for i, out in live]
-    found = torch.autograd.grad([o for _, o in live], list(leaves.values()), gs, allow_unused=True, **kwargs)
+    found = torch.autograd.grad(live, list(leaves.values()), gs, allow_unused=True, **kwargs)
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
 
 
@@ -227,8 +235,7 @@ def accumulated(side: Side) -> Observed:
     """`backward()` of two calls, which adds to `.grad`."""
     inputs = side.inputs()
     for _ in range(2):
-        outs = [out for out in side.call(inputs) if out.requires_grad]
-        torch.autograd.backward(outs, [cotangent(out, seed=i) for i, out in enumerate(outs)])
+        torch.autograd.backward(*_with_cotangents(side.call(inputs)))
     return {f"grad of {name}": x.grad for name, x in leaves_of(inputs).items()}
 
 
@@ -385,8 +392,8 @@ def vmap_of_grad(side: Side) -> Observed:
 def batched_grad(side: Side) -> Observed:
     """`is_grads_batched`."""
     inputs = side.inputs()
-    outs = [out for out in side.call(inputs) if out.requires_grad]
-    gs = [torch.stack([cotangent(out, seed=i), cotangent(out, seed=i + 9)]) for i, out in enumerate(outs)]
+    outs, gs = _with_cotangents(side.call(inputs))
+    gs = [torch.stack([g, -2 * g]) for g in gs]
     leaves = leaves_of(inputs)
     found = torch.autograd.grad(outs, list(leaves.values()), gs, is_grads_batched=True, allow_unused=True)
     return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
@@ -419,8 +426,7 @@ def checkpointed(side: Side, reentrant: bool = False) -> Observed:
 
     outs = list(checkpoint(inner, *inputs.values(), use_reentrant=reentrant))
     seen = _outputs(outs)
-    live = [out for out in outs if out.requires_grad]
-    torch.autograd.backward(live, [cotangent(out, seed=i) for i, out in enumerate(live)])
+    torch.autograd.backward(*_with_cotangents(outs))
     return seen | {f"gradient of {name}": x.grad for name, x in leaves_of(inputs).items()}
 
 

@@ -305,3 +305,9 @@ def test_a_zero_of_pytorchs_sigmoid_may_stand_where_the_formula_has_nan(made):
     made(lambda f, a: a * (torch.sigmoid(a) + 1e-30))
     with pytest.raises(AssertionError, match="gradient of a"):
         judged(inputs, f"return {slope}")
+
+
+@pytest.mark.parametrize("context", ["checkpointed()", "accumulated()", "batched_grad()"])
+def test_cotangents_are_those_of_the_outputs_that_pytorch_differentiates(context):
+    inputs = A + "\nb = torch.randn(n, m)"
+    agree(inputs, "return b.exp(), a.sin(), a.cos()", context, backend="eager", making="ruled", sizes=SIZES)

@@ -1,6 +1,5 @@
 """Two processes: data parallel, sharded parameters, distributed tensors. One pair measures every cell."""
 
-import functools
 import json
 import os
 import subprocess
@@ -68,7 +67,6 @@ def dtensor_create_graph(op):
     return h.full_tensor()
 
 
-@functools.cache
 def outcomes():
     """Measure every cell in two processes; the first writes what it found."""
     with tempfile.TemporaryDirectory() as folder:
@@ -101,11 +99,15 @@ def main(folder, rank):
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def measured():
+    return outcomes()
+
+
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 @cells(FAMILY)
-def test_derivative(row, column):
-    judge(row, column, outcomes()[row.name, column])
+def test_derivative(row, column, measured):
+    judge(row, column, measured[row.name, column])
 
 
 if __name__ == "__main__":

@@ -198,6 +198,7 @@ def test_a_graph_is_not_compiled_without_end(made, monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_what_inductor_cannot_compile_for_many_sizes_runs_in_pytorchs_kernels(monkeypatch):
     def fails(*_):
         raise ValueError("no lowering")

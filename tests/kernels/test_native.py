@@ -436,6 +436,7 @@ def run(program, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_many_processes_and_threads_share_one_compilation(tmp_path):
     program = """
         import threading, torch, pullback

@@ -55,6 +55,7 @@ def _run() -> int:
     except PullbackError as error:
         return _refuse(str(error))
     except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader has gone, as `| head` does; Python would complain again when it flushes at exit.

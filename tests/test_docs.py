@@ -137,7 +137,7 @@ def test_the_readme_sums_up_the_table_of_contexts():
     for row in totals:
         assert row in readme
     contexts = sum(int(row.split(" | ")[1]) for row in totals)
-    assert f"Of {contexts} ways" in readme
+    assert f"in {contexts} ways" in readme
 
 
 @pytest.mark.slow

@@ -143,6 +143,16 @@ def test_one_of_a_computed_input_is_refused_or_right(function):
 
 
 @pytest.mark.parametrize("function", [Minus3, OldMinus3])
+def test_export_under_vmap_is_refused(function):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return vmap(function.apply)(x)
+
+    with pytest.raises(pullback.DerivativeError, match="would be lost"):
+        torch.export.export(Model(), (X,), strict=False)
+
+
+@pytest.mark.parametrize("function", [Minus3, OldMinus3])
 def test_a_compiled_one_is_not_differentiated_twice(function):
     x = leaf()
     torch._dynamo.reset()

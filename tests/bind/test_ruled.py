@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.func import grad
+from torch.func import grad, vmap
 
 import pullback
 from tests.compose.test_compile import compiled
@@ -76,10 +76,11 @@ def test_what_the_rule_never_reads_is_not_saved():
     assert saved_by(reads, leaf(), X) == [(2,)]
 
 
-def test_export_under_a_transform_is_refused():
+@pytest.mark.parametrize("transform", [lambda f: grad(lambda t: f(t).sum()), vmap], ids=["grad", "vmap"])
+def test_export_under_a_transform_is_refused(transform):
     class Module(torch.nn.Module):
         def forward(self, x):
-            return grad(lambda t: flipped(t, X)[0].sum())(x)
+            return transform(lambda t: flipped(t * 1, t)[0])(x)
 
     with pytest.raises(Exception, match=r"would be lost: torch\.compile and torch\.export record no rule"):
         torch.export.export(Module(), (X,), strict=False)

@@ -67,12 +67,13 @@ def refuse_transforms(name: str) -> None:
     """Refuse a rule under a transform of `torch.func` that Dynamo or an export records; to call while they do.
 
     What they make of a Function there runs its forward once for all levels, without a gradient: the level that called
-    it has the rule, and those around it take the result for a constant. No tripwire within the forward sees that.
+    it has the rule, and those around it take the result for a constant. No tripwire within the forward sees that. What
+    batches (`vmap`) the tripwire refuses by itself, but for an export without Dynamo, which does not reach it.
 
     Raises:
         DerivativeError: if such a transform is running.
     """
-    if _differentiated_by_transforms():
+    if _differentiated_by_transforms() or (not torch.compiler.is_dynamo_compiling() and _torch.in_functorch()):
         raise DerivativeError(
             f"the derivative given for {name} would be lost: torch.compile and torch.export record no rule under a "
             "torch.func transform. To keep it, transform in eager mode, or call torch.autograd.grad in place of the "

@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
+from pullback.errors import FormulaError
 from tests.adversary.program import Program, widened
 
 Observed = dict[str, Any]
@@ -168,7 +169,7 @@ def _called(side: Side, inputs: dict[str, Any], order: int = 1) -> Observed:
     try:
         outs = side.call(inputs)
         return _outputs(outs) | _derivatives(outs, leaves_of(inputs), order)
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+    except (RuntimeError, IndexError, ValueError, TypeError, FormulaError) as error:
         return {"error": error}
 
 

@@ -30,7 +30,6 @@ from torch._C._functorch import get_interpreter_stack as _get_interpreter_stack
 from torch._C._functorch import get_unwrapped as _get_unwrapped
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_functorch_wrapped
 from torch._C._functorch import is_gradtrackingtensor as _is_gradtrackingtensor
-from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batchedtensor
 from torch._C._functorch import maybe_get_level as _maybe_get_level
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
@@ -297,12 +296,8 @@ def is_plain_kind(tensor: torch.Tensor) -> bool:
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
-def is_grads_batch(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for a batch of cotangents of `is_grads_batched`: it never says that it requires grad.
-
-    Relies on `torch._C._functorch.is_legacy_batchedtensor`.
-    """
-    return bool(_is_legacy_batchedtensor(tensor))
+is_grads_batch: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+"""Whether a tensor stands for a batch of cotangents of `is_grads_batched`: it never says that it requires grad."""
 
 
 def has_no_memory(error: RuntimeError) -> bool:
@@ -707,12 +702,8 @@ def traced_value(node: fx.Node) -> torch.Tensor:
     return value
 
 
-def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of zeros that has no memory, as autograd makes where it knows a derivative to be zero.
-
-    Relies on `Tensor._is_zerotensor`.
-    """
-    return tensor._is_zerotensor()
+is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+"""Whether a tensor is one of zeros that has no memory, as autograd makes where it knows a derivative to be zero."""
 
 
 def is_mutable(op: Any) -> bool:
@@ -804,12 +795,8 @@ def storage_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors lie in one storage.
-
-    Relies on `torch._C._is_alias_of`.
-    """
-    return one is other or bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
+share_memory: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+"""Whether two tensors lie in one storage."""
 
 
 def is_tripwire(target: Any) -> bool:

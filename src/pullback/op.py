@@ -23,6 +23,7 @@ from pullback.bind.signature import require_same_arguments, require_signature, t
 from pullback.bind.stable import Stable
 from pullback.card import card
 from pullback.errors import DerivativeError, OptionError
+from pullback.graph.identity import ATOMS
 from pullback.kernels.backend import Backend, checked, compiled, is_compiled
 from pullback.method import BoundOp, plain_method
 
@@ -409,7 +410,14 @@ def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
 
 def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
     """Return an argument that `torch.fx.symbolic_trace` records by: the op is then a node of its graph."""
+    if not kwargs and all(
+        map(_PLAIN.__contains__, map(type, args))
+    ):  # without opening containers: it runs at each call
+        return None
     return next((a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, fx.Proxy)), None)
+
+
+_PLAIN = ATOMS | {Tensor, torch.nn.Parameter}
 
 
 def _require_grad(leaves: Sequence[Any]) -> bool:

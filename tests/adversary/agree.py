@@ -16,12 +16,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import pullback
 from pullback.errors import DerivativeError, FormulaError
 from tests.adversary import contexts, graphs
-from tests.adversary.contexts import Observed, Side
+from tests.adversary.contexts import IS_INFINITE, Observed, Side
 from tests.adversary.judge import Wrong, sampled_run, wrong_metadata, wrong_values
 from tests.adversary.program import Program, default_dtype
 
 _BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _NAMES = {k: x for k, x in (vars(contexts) | vars(graphs)).items() if not k.startswith("_")}
+_WITH_FORMS = ("derived", "fast", "min", "chunked", "forward alone")
+"""Makings that use stable forms, whose derivatives at infinite inputs are limits (docs/make.md, "Accuracy")."""
 CLASSES = ("class", "old class")
 GUARDED = ("ruled", "ruled, of a module", *CLASSES)
 """Makings whose derivative is given: some contexts are refused."""
@@ -275,7 +277,7 @@ def _wrongs(trial: Trial, context: str, ours: Side, native: Side, wide: Side) ->
     if trial.making in GUARDED:  # their rules give all outputs a derivative
         right = {label: x for label, x in right.items() if "requires grad" not in label}
     strict = context == "backward()" and trial.making not in (*GUARDED, "chunked")
-    found = list(_differences(got, right, wide, context, strides=strict))
+    found = list(_differences(got, right, wide, context, strides=strict, limits=trial.making in _WITH_FORMS))
     if found and trial.making in CLASSES and _IN_EAGER_MODE.match(context):
         usual = observe(_usual(trial), context)
         return [wrong for wrong in found if isinstance(usual, Exception) or not _is_same(got, usual, wrong.label)]
@@ -336,8 +338,19 @@ def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
     return isinstance(error, FormulaError) and "FormulaError" in trial.program.formula
 
 
-def _differences(got: Observed, right: Observed, wide: Side, context: str, strides: bool = False) -> Iterator[Wrong]:
-    """Yield what is wrong with what an op gives; `strides` says whether gradients are to lie as PyTorch's do."""
+def _differences(
+    got: Observed, right: Observed, wide: Side, context: str, strides: bool = False, limits: bool = False
+) -> Iterator[Wrong]:
+    """Yield what is wrong with what an op gives.
+
+    Args:
+        got: what is observed of the op.
+        right: the same of PyTorch.
+        wide: PyTorch in float64.
+        context: the context.
+        strides: whether gradients are to lie as PyTorch's do.
+        limits: whether a derivative at an infinite input may be a limit, where the formula as written has NaN.
+    """
     true = observe(wide, context)
     if isinstance(true, Exception):
         return
@@ -371,9 +384,24 @@ def _differences(got: Observed, right: Observed, wide: Side, context: str, strid
         if mine.shape != theirs.shape or mine.is_complex() != theirs.is_complex() or not mine.numel():
             continue
         if isinstance(truth, Tensor) and truth.shape == theirs.shape and truth.is_complex() == theirs.is_complex():
-            found = wrong_values(label, mine, theirs, truth, functools.partial(samples, label=label))
+            sampled = functools.partial(samples, label=label)
+            infinite = _of_infinite(label, wide, right) if limits else None
+            found = wrong_values(label, mine, theirs, truth, sampled, infinite)
             if found is not None:
                 yield found
+
+
+_BY_AN_INPUT = re.compile(r"gradient of (\w+)[^(]*(.*)")
+
+
+def _of_infinite(label: str, wide: Side, seen: Observed) -> Tensor | None:
+    """Return, for a derivative by an input, where that is infinite."""
+    by = _BY_AN_INPUT.search(label)
+    if by is None:
+        return None
+    name, call = by.groups()
+    where = seen.get(f"{name}{IS_INFINITE}{' ' * bool(call)}{call}")
+    return wide.inputs()[name].detach().isinf() if where is None else where
 
 
 def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:

@@ -23,6 +23,9 @@ WIDER = {
     torch.complex64: torch.complex128,
 }
 
+IS_INFINITE = " is infinite"
+"""After the name of an input: where it is, in a context that changes its inputs."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -166,9 +169,11 @@ def layouts(side: Side) -> Observed:
 
 def _called(side: Side, inputs: dict[str, Any], order: int = 1) -> Observed:
     """Return what a call and its derivatives give, or the error that PyTorch or the op raises for such inputs."""
+    leaves = leaves_of(inputs)
+    infinite = {f"{name}{IS_INFINITE}": x.detach().isinf() for name, x in leaves.items()}
     try:
         outs = side.call(inputs)
-        return _outputs(outs) | _derivatives(outs, leaves_of(inputs), order)
+        return infinite | _outputs(outs) | _derivatives(outs, leaves, order)
     except (RuntimeError, IndexError, ValueError, TypeError, FormulaError) as error:
         return {"error": error}
 

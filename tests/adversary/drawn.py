@@ -32,7 +32,7 @@ _MOST_TENSORS = 1 << 10
 _ROWS_IN_CHUNKS = 300
 """At most: with more, the error of adding up chunk by chunk is larger than that of PyTorch's sums."""
 _MOST_AT_POINTS = 1 << 12
-"""Numbers that are differentiated more than once where some are 0: of a product PyTorch takes the square of them."""
+"""Numbers that are differentiated more than once where some are 0: for a product PyTorch takes the square of them."""
 _LARGEST = 1e4
 _TRIES = 3
 
@@ -410,6 +410,9 @@ def _context(
     """Return a context; mostly a plain one or one of `others`, if there are any, in which alone such an op can fail."""
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
+    is_large = math.prod(sizes.values()) > _MOST_AT_POINTS
+    if is_large and "prod(" in formula:
+        return "backward()"
     if others and kind < 9:
         return draw.of(PLAIN + 3 * others)
     if kind < (2 if is_small else 5):
@@ -418,8 +421,7 @@ def _context(
         return "backward()"
     if kind > 9:
         order = draw.of(("", "", ", order=2", ", order=3"))
-        order = order if math.prod(sizes.values()) <= _MOST_AT_POINTS else ""
-        return f"points({', '.join(map(str, _edges(draw, formula)))}{order})"
+        return f"points({', '.join(map(str, _edges(draw, formula)))}{'' if is_large else order})"
     if kind < 6:
         context = draw.of(("backward({!r})", "second({!r})", "twice({!r})"))
         return context.format(draw.of(COTANGENTS))

@@ -215,7 +215,12 @@ class Wrong:
 
 
 def wrong_values(
-    label: str, ours: Tensor, native: Tensor, true: Tensor, sampled: Callable[[int], Iterable[Tensor]]
+    label: str,
+    ours: Tensor,
+    native: Tensor,
+    true: Tensor,
+    sampled: Callable[[int], Iterable[Tensor]],
+    of_infinite: Tensor | None = None,
 ) -> Wrong | None:
     """Compare a result with the true one.
 
@@ -225,6 +230,7 @@ def wrong_values(
         native: that of PyTorch in the same dtype.
         true: that of PyTorch in float64.
         sampled: so many results of runs with random rounding.
+        of_infinite: of a derivative by an input, where that is infinite: there a stable form may have a limit.
     """
     if ours.dtype.is_floating_point or ours.dtype.is_complex:
         info = torch.finfo(ours.dtype)
@@ -240,6 +246,8 @@ def wrong_values(
     kinds = _same_kind(ours, true) | _same_kind(ours, native) | _same_kind(ours, reach) | _is_over(native, ours, true)
     if _OF_INFINITIES.search(label):
         kinds |= ~ours.isfinite() & true.isnan()
+    if of_infinite is not None and of_infinite.shape == true.shape:
+        kinds |= of_infinite & native.isnan() & true.isnan()
     if _HIGHER.search(label):
         kinds |= true.isnan() | ~ours.isfinite() & ~true.isfinite()
     unmeasured = ~native.isfinite() if overflows else torch.zeros_like(true, dtype=torch.bool)

@@ -134,3 +134,20 @@ def test_terms_of_a_third_derivative_that_cancel_in_16_bits(native):
     """
     inputs = "a = (torch.rand((127, 1, 18)) + 0.5).to(torch.bfloat16).requires_grad_()"
     agree(inputs, body, "points(-1.0, 0.0, 1.0, order=3)", making="written", seed=49)
+
+
+def test_two_outputs_of_a_rule_that_are_one_tensor(native):
+    inputs = "a = torch.randn(4).requires_grad_()\nb = torch.randn(4).requires_grad_()"
+    body = """
+    e = a * b
+    f = e.positive()
+    return f * e, f, e, e[:2], e.view(2, 2)
+    """
+    for context in ("dual()", "jvp()", "backward()", "second()", "func_grad()", "vmap_backward()", "compiled()"):
+        agree(inputs, body, context, making="ruled")
+
+
+def test_a_slope_at_infinity_where_the_formula_has_nan(native):
+    inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()"
+    agree(inputs, "return torch.sigmoid(a) * torch.rsqrt(1 + torch.exp(a))", "points(-1.0, 1.0)")
+    agree(inputs, "return torch.log(1 - torch.sigmoid(a)).trunc()", "third()")

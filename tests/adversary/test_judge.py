@@ -56,6 +56,38 @@ def test_what_is_wrong_is_told(made, change):
         judged(A, "return a.sigmoid()")
 
 
+def test_a_limit_at_an_infinite_input_is_right_and_elsewhere_a_dropped_nan_is_told(made):
+    inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()"
+    formula = "return torch.sigmoid(a) * torch.rsqrt(1 + torch.exp(a))"
+
+    def with_slope(slope_of):
+        class Changed(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, a, out):
+                ctx.save_for_backward(a)
+                return out.clone()
+
+            @staticmethod
+            def backward(ctx, g):
+                (a,) = ctx.saved_tensors
+                return g * slope_of(a), None
+
+        return lambda f, a: Changed.apply(a, f(a.detach()))
+
+    def slope(a):
+        s = torch.sigmoid(a)
+        return s * torch.rsqrt(1 + torch.exp(a)) * (1 - 1.5 * s)
+
+    made(with_slope(lambda a: torch.where(a.isinf(), 0.0, slope(a))))
+    judged(inputs, formula)
+    judged("a = torch.randn(3).requires_grad_()", formula, "points(-1.0, 1.0)")
+    made(with_slope(lambda a: slope(a).nan_to_num(0.0)))
+    with pytest.raises(AssertionError, match=r"gradient of a: -?0 at"):
+        judged(inputs, formula)
+    with pytest.raises(AssertionError, match=r"gradient of a .not finite.: -?0 at"):
+        judged("a = torch.randn(64).requires_grad_()", formula, "points(-1.0, 1.0)")
+
+
 def test_a_wrong_gradient_alone_is_told(made):
     made(lambda f, a: f(a).detach() + 1.001 * (f(a) - f(a).detach()))
     with pytest.raises(AssertionError, match="gradient of a"):

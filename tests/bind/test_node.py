@@ -15,6 +15,9 @@ CASES = [
     (parts, ("x",)),
     (lambda x, y, z: (x * y).exp() / (1 + z * z) - y, ("x", "y", "z")),
     (lambda x: torch.where(x > 0, x, torch.expm1(x)), ("x",)),
+    (torch.sin, ("x",)),  # one op, which is PyTorch's
+    (lambda x, y: y / x, ("x", "y")),
+    (torch.nn.functional.softplus, ("x",)),
 ]
 
 

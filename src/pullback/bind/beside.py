@@ -47,8 +47,9 @@ def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
 
     An argument that is an object, a module, say, may lead to tensors.
     """
-    if any(type(leaf) not in ATOMS for leaf in record.args.template if leaf is not TENSOR):
-        return False
+    for leaf in record.args.template:
+        if leaf is not TENSOR and type(leaf) not in ATOMS:
+            return False
     reads = rule.reads
     if reads is None or not (reads.obstacle or reads.unchanged()):
         reads = rule.reads = reads_of(rule.formula)

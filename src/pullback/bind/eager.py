@@ -66,7 +66,11 @@ def gradients_of(
         cotangents: of the outputs; `None` for one that the loss does not use.
     """
     by_input: list[Tensor | None] = [None] * kernels.n_inputs
-    given = {i: g for i in kernels.joint.connected if (g := cotangents[i]) is not None}
+    given: dict[int, Tensor] = {}
+    for i in kernels.joint.connected:
+        g = cotangents[i]
+        if g is not None:
+            given[i] = g
     if not given:
         return by_input
     if len(given) < len(kernels.joint.connected):
@@ -98,10 +102,10 @@ def is_watched(tensors: Sequence[Tensor]) -> bool:
     """Whether only ATen ops will do: for compiled autograd, a mode, a batch of cotangents, a subclass."""
     if torch.compiler.is_dynamo_compiling() or not _torch.is_plain_eager():
         return True
-    return any(type(t) not in _PLAIN or _torch.is_grads_batch(t) for t in tensors)
+    return not _PLAIN.issuperset(map(type, tensors)) or any(map(_torch.is_grads_batch, tensors))
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 _apply = _torch.plain_apply(_Kernels)

@@ -1,4 +1,5 @@
-"""Calls that run in C++, from the look at the arguments to the autograd node: of one kernel forward and one backward.
+"""Calls that run in C++, from the look at the arguments to the autograd node: of one kernel backward, and one forward
+or one op of PyTorch's.
 
 The module is compiled on the user's machine (`pullback.kernels.extension`). Until it is there, where it cannot be, and
 for all other calls, the Function in `pullback.bind.eager` does the same.
@@ -25,7 +26,7 @@ from pullback.graph.identity import value_of
 from pullback.graph.reads import Reads, missing
 from pullback.kernels.extension import Extension
 from pullback.kernels.notice import noticed
-from pullback.kernels.single import Single
+from pullback.kernels.single import LoneOp, Single
 
 EXTENSION = Extension(Path(str(resources.files("pullback.bind") / "cpp" / "module.cpp")), "_node")
 
@@ -41,8 +42,8 @@ def is_served(kernels: Kernels | None) -> bool:
         return False
     if kernels.result.template.count(TENSOR) != len(kernels.result.template):
         return False
-    first = kernels.singles[0].kernel
-    alike = all((s.kernel.shape, s.kernel.stride) == (first.shape, first.stride) for s in kernels.singles)
+    one, last = kernels.singles[0], kernels.singles[1].kernel
+    alike = isinstance(one, LoneOp) or (one.kernel.shape, one.kernel.stride) == (last.shape, last.stride)
     return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in kernels.singles)
 
 
@@ -92,7 +93,7 @@ def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
 def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
     assert kernels.singles is not None
     forward, backward = kernels.singles
-    arguments = _arguments(key, forward)
+    arguments = _arguments(key, backward)
     if arguments is None:
         return
     outputs = [torch.float32] * kernels.n_outputs
@@ -101,12 +102,18 @@ def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
     operands = [*kernels.operands, *(kernels.n_inputs + i for i in kernels.joint.connected)]
     table.add(
         name,
-        forward.kernel.shape,
-        forward.kernel.stride,
+        backward.kernel.shape,
+        backward.kernel.stride,
         arguments,
         tuple((dtype, i not in kernels.dead) for i, dtype in enumerate(outputs)),
         kernels.result.is_lone,
-        (forward.kernel.address, forward.reads, forward.writes, forward.dtypes, (_NONE,) * len(forward.writes)),
+        (
+            forward.name if isinstance(forward, LoneOp) else forward.kernel.address,
+            forward.reads,
+            forward.writes,
+            forward.dtypes,
+            (_NONE,) * len(forward.writes),
+        ),
         (
             backward.kernel.address,
             tuple(operands[i] for i in backward.reads),
@@ -114,7 +121,7 @@ def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
             backward.dtypes,
             _written_over(backward, [operands[i] - kernels.n_inputs for i in backward.reads]),
         ),
-        _gradients(kernels, [_kind(forward, dtype) for dtype, _ in (a for a in arguments if len(a) == 2)]),
+        _gradients(kernels, [_kind(backward, dtype) for dtype, _ in (a for a in arguments if len(a) == 2)]),
     )
 
 
@@ -135,11 +142,11 @@ def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...
     return tuple(taken.get(k, _NONE) for k in range(len(backward.writes)))
 
 
-def _kind(forward: Single, dtype: torch.dtype) -> Kind:
+def _kind(backward: Single, dtype: torch.dtype) -> Kind:
     """Return the `kept.kind_of` of an input that owns its whole storage."""
-    shape = forward.kernel.shape
+    shape = backward.kernel.shape
     size = math.prod(shape) * dtype.itemsize
-    return torch.Size(shape), dtype, torch.device("cpu"), tuple(forward.kernel.stride), size, False
+    return torch.Size(shape), dtype, torch.device("cpu"), tuple(backward.kernel.stride), size, False
 
 
 def _gradients(
@@ -153,7 +160,7 @@ def _gradients(
     return gradients
 
 
-def _arguments(key: Hashable, forward: Single) -> tuple[tuple[Any, ...], ...] | None:
+def _arguments(key: Hashable, backward: Single) -> tuple[tuple[Any, ...], ...] | None:
     """Return what a key (`key_of`) says of each argument: its dtype and whether it requires grad, or its value.
 
     `None` if they are in containers, or some tensor is not like all others.
@@ -163,7 +170,7 @@ def _arguments(key: Hashable, forward: Single) -> tuple[tuple[Any, ...], ...] | 
     for first in parts:
         if isinstance(first, torch.Size):
             stride, dtype, device, needs = (next(parts) for _ in range(4))
-            if (tuple(first), tuple(stride)) != (forward.kernel.shape, forward.kernel.stride) or device.type != "cpu":
+            if (tuple(first), tuple(stride)) != (backward.kernel.shape, backward.kernel.stride) or device.type != "cpu":
                 return None
             found.append((dtype, bool(needs)))
         elif isinstance(first, type):

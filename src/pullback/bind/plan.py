@@ -23,7 +23,7 @@ from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
 from pullback.kernels.native import is_kernel
 from pullback.kernels.reuse import is_fresh, reusing
-from pullback.kernels.single import Single, single
+from pullback.kernels.single import LoneOp, Single, lone_op, single
 
 if TYPE_CHECKING:
     from pullback.bind.chunks import Chunks
@@ -55,7 +55,7 @@ class Kernels:
         again: how the gradient is computed where autograd records it too, for the outputs that have a cotangent, as an
             op of its own; none for PyTorch's kernels, where native ops do.
         parts: the same for calls of which some outputs have no cotangent.
-        singles: the kernels that forward and backward are, where they are one each.
+        singles: the kernels that forward and backward are, where they are one each; the forward may be one op.
     """
 
     joint: Joint
@@ -73,7 +73,7 @@ class Kernels:
     spending: Callable[..., Any] | None = None
     again: Callable[[tuple[int, ...]], Run] | None = None
     parts: Parts | None = None
-    singles: tuple[Single, Single] | None = None
+    singles: tuple[Single | LoneOp, Single] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def _kernels(
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
     (forward_graph, forward), (backward_graph, backward) = lower([joint.forward, joint.backward], exact, backend)
     cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
-    one, other = single(forward_graph), single(backward_graph)
+    one, other = single(forward_graph) or lone_op(forward_graph), single(backward_graph)
     ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
     return Kernels(
         joint,
@@ -274,10 +274,11 @@ def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tenso
     """Return a cotangent in the layout for which the backward was made; in its own if any will do."""
     if g.layout is not torch.strided:  # of a sparse embedding, say
         g = g.to_dense()
-    if not torch.compiler.is_dynamo_compiling() and (g.is_neg() or (g.is_complex() and g.is_conj())):  # it cannot ask
-        g = g.resolve_conj().resolve_neg()
-    if not torch.compiler.is_dynamo_compiling() and _torch.is_zero_tensor(g):  # it has no memory
-        g = torch.zeros(g.shape, dtype=g.dtype, device=g.device)
+    if not torch.compiler.is_dynamo_compiling():  # it cannot ask
+        if g.is_neg() or (g.is_complex() and g.is_conj()):
+            g = g.resolve_conj().resolve_neg()
+        if _torch.is_zero_tensor(g):  # it has no memory
+            g = torch.zeros(g.shape, dtype=g.dtype, device=g.device)
     if is_any or g.stride() == stride or not g.numel():
         return g
     return g.new_empty_strided(g.shape, stride).copy_(g)  # of its own kind: a batch, under is_grads_batched

@@ -13,7 +13,7 @@ from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.tree import TENSOR, Tree, described
 from pullback.bind.watch import Draws, Leaving
-from pullback.dtypes import has_derivative
+from pullback.dtypes import has_derivative, is_continuous
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
 
@@ -77,7 +77,13 @@ class Rule:
 
     def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Run the formula: the tensors of its result, and the residuals."""
-        result = self._called("formula", self.formula, record.args.filled(tensors))
+        args = record.args.filled(tensors)
+        try:
+            result = self.formula(*args)
+        except RuntimeError as error:
+            if _torch.has_no_memory(error):
+                raise self._without_values("formula") from error
+            raise
         saved: Any = ()
         if self.residuals:
             if not isinstance(result, tuple) or len(result) != 2:
@@ -88,7 +94,7 @@ class Rule:
         if not outputs:
             forgotten = " A forgotten `return`?" if result is None else ""
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
-        outputs = [_of_its_own(out, tensors) for out in outputs]
+        outputs = _apart(outputs, tensors)
         record.differentiable = tuple([has_derivative(t) for t in outputs])
         record.autocast = _torch.any_autocast()
         return outputs, kept
@@ -135,12 +141,21 @@ class Rule:
         if record.residuals is not None:
             given.append(record.residuals.filled(kept))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
-        result = self._called("vjp", self.vjp, [*given, *args], options)
-        self._refuse_none("vjp", result, "gradient", f"({', '.join(['None'] * len(args))}{',' * (len(args) == 1)})")
-        if record.args.flat and len(args) > 1 and not isinstance(result, tuple | Tensor):
-            kind = type(result).__name__
-            raise DerivativeError(f"the vjp of {self.name} returned a {kind}: return a tuple of gradients.")
-        if not isinstance(result, tuple) or (len(args) == 1 and len(result) != 1 and not record.args.flat):
+        try:
+            result = self.vjp(*given, *args, **options)
+        except RuntimeError as error:
+            if _torch.has_no_memory(error):
+                raise self._without_values("vjp") from error
+            raise
+        if result is None:
+            nothing = f"({', '.join(['None'] * len(args))}{',' * (len(args) == 1)})"
+            raise self._returned_none("vjp", "gradient", nothing)
+        if not isinstance(result, tuple):
+            if record.args.flat and len(args) > 1 and not isinstance(result, Tensor):
+                kind = type(result).__name__
+                raise DerivativeError(f"the vjp of {self.name} returned a {kind}: return a tuple of gradients.")
+            result = (result,)
+        elif len(args) == 1 and len(result) != 1 and not record.args.flat:
             result = (result,)
         if len(result) != len(args):
             raise wrong_number(self.name, self.parameters, result, args)
@@ -151,16 +166,17 @@ class Rule:
         marks = tree.template if tree.flat else tree.filled([TENSOR] * len(record.kinds))
         kinds = iter(record.kinds)
         found: list[Tensor | None] = []
-        for i, (gradient, mark) in enumerate(zip(result, marks, strict=True)):
+        for i, mark in enumerate(marks):
+            gradient = result[i]
+            if mark is TENSOR and (gradient is None or isinstance(gradient, Tensor)):  # the usual case, at little cost
+                kind = next(kinds)
+                if gradient is not None and ((gradient.shape, gradient.dtype) != kind or not is_continuous(kind[1])):
+                    gradient = checked(self.name, self._argument_name(i), kind, gradient, record.autocast)
+                found.append(gradient)
+                continue
             if gradient is None and tree.flat:
-                if mark is TENSOR:
-                    next(kinds)
-                    found.append(None)
                 continue
             name = self._argument_name(i)
-            if mark is TENSOR and isinstance(gradient, Tensor):
-                found.append(checked(self.name, name, next(kinds), gradient, record.autocast))
-                continue
             leaves, spec = _torch.tree_leaves(mark)
             gradients, given = _torch.tree_leaves(gradient)
             if gradient is None:
@@ -195,9 +211,14 @@ class Rule:
         given: list[Any] = [record.args.of_tensors(tangents), record.out.filled(outputs)]
         if record.residuals is not None:
             given.append(record.residuals.filled(kept))
-        args = [*given, *record.args.filled(tensors)]
-        pushed_out = self._called("jvp", self.jvp, args)
-        self._refuse_none("jvp", pushed_out, "tangent", "zeros")
+        try:
+            pushed_out = self.jvp(*given, *record.args.filled(tensors))
+        except RuntimeError as error:
+            if _torch.has_no_memory(error):
+                raise self._without_values("jvp") from error
+            raise
+        if pushed_out is None:
+            raise self._returned_none("jvp", "tangent", "zeros")
         result, spec = _torch.tree_leaves(pushed_out)
         if spec != record.out.spec:
             raise DerivativeError(
@@ -216,25 +237,17 @@ class Rule:
                 )
         return pushed
 
-    def _refuse_none(self, what: str, result: Any, named: str, instead: str) -> None:
-        if result is None:
-            raise DerivativeError(
-                f"the {what} of {self.name} returned None: a forgotten `return`? Where there is no {named}, return "
-                f"{instead}."
-            )
+    def _returned_none(self, what: str, named: str, instead: str) -> DerivativeError:
+        return DerivativeError(
+            f"the {what} of {self.name} returned None: a forgotten `return`? Where there is no {named}, return "
+            f"{instead}."
+        )
 
-    def _called(
-        self, what: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any] | None = None
-    ) -> Any:
-        try:
-            return function(*args, **(options or {}))
-        except RuntimeError as error:
-            if not _torch.has_no_memory(error):
-                raise
-            raise DerivativeError(
-                f"the {what} of {self.name} computes outside of PyTorch (NumPy, a kernel), where the tensors of a "
-                "transform have no values. Call the op outside of the transform, or write it in torch ops."
-            ) from error
+    def _without_values(self, what: str) -> DerivativeError:
+        return DerivativeError(
+            f"the {what} of {self.name} computes outside of PyTorch (NumPy, a kernel), where the tensors of a "
+            "transform have no values. Call the op outside of the transform, or write it in torch ops."
+        )
 
     def _needs(self, record: Record, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Return for each argument whether any of its tensors needs a gradient."""
@@ -245,12 +258,19 @@ class Rule:
         return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
 
 
-def _of_its_own(out: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return an output, copied if it is an input or a view of one.
+def _apart(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return outputs of which each has memory of its own, copied where it has not.
 
-    A write to the result must not reach an input, whose derivative is not the rule's.
+    A write to one must not reach a tensor whose derivative is not the rule's.
     """
-    return out.clone() if any(_torch.share_memory(out, t) for t in tensors) else out
+    apart: list[Tensor] = []
+    for out in outputs:
+        for t in (*inputs, *apart):
+            if _torch.share_memory(out, t):
+                out = out.clone()
+                break
+        apart.append(out)
+    return apart
 
 
 _PLAIN = frozenset({int, bool, str, type(None)})

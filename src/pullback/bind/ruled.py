@@ -74,10 +74,10 @@ class _Eager(torch.autograd.Function):
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)
             record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
-        saved: list[Tensor | None] = [*tensors, *outputs, *kept]
         if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs
-            _drop_idle(rule, record, saved)
-        ctx.save_for_backward(*saved)
+            ctx.save_for_backward(*_kept(rule, record, tensors, outputs))
+        else:
+            ctx.save_for_backward(*tensors, *outputs, *kept)
         if not all(record.differentiable):
             dead = [out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes]
             ctx.mark_non_differentiable(*dead)
@@ -144,21 +144,34 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     if not all(record.differentiable):
         live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
     recording = torch.is_grad_enabled()
-    if (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling():
+    differentiated = (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling()
+    if differentiated:
         kept = _followed(rule, record, tensors, kept)
 
-    def pull(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        if rule.vjp is None:
-            return pull_by_transposition(rule, record, gs, tensors, outputs, kept, needs)
-        found = rule.pull(record, gs, tensors, outputs, kept, needs)
-        return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
+    pull = pull_by_transposition if rule.vjp is None else _pull
+    if not differentiated or _torch.is_recorded():
+        return pull(rule, record, live, tensors, outputs, kept, needs)
 
-    if torch.compiler.is_compiling() or _torch.is_recorded() or not (recording or _torch.in_dual_level()):
-        return pull(live)
+    def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        return pull(rule, record, gs, tensors, outputs, kept, needs)
+
     sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
     if recording and _torch.autograd_alone_records():
-        return guarded_against_twice(rule.name, pull, live, sources)
-    return hidden_if_it_leaves(rule.name, lambda: pull(live), [*sources, *live])
+        return guarded_against_twice(rule.name, pulled, live, sources)
+    return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live])
+
+
+def _pull(
+    rule: Rule,
+    record: Record,
+    cotangents: Sequence[Tensor | None],
+    tensors: Sequence[Tensor | None],
+    outputs: Sequence[Tensor | None],
+    kept: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    found = rule.pull(record, cotangents, tensors, outputs, kept, needs)
+    return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
 
 def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> list[Tensor]:
@@ -169,23 +182,31 @@ def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     n_inputs, n_outputs = ctx.counts
-    saved = list(ctx.saved_tensors)
+    saved = ctx.saved_tensors
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 
-def _drop_idle(rule: Rule, record: Record, saved: list[Tensor | None]) -> None:
-    """Take out of what is saved the inputs and the outputs that the rule never reads.
+def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the inputs and the outputs, without those that the rule never reads.
 
     The transpose of a jvp asks for their shapes, so that something of no size stands for them there.
     """
-    owners = record.args.owners()
-    idle = [i for i, owner in enumerate(owners) if owner + 2 in rule.idle]  # after g and out
-    if 1 in rule.idle:
-        idle += range(len(owners), len(saved))
-    for i in idle:
-        t = saved[i]
-        assert t is not None
-        saved[i] = t.new_zeros(()).fill_(_unlike_any(t)).expand(t.shape) if rule.vjp is None else None
+    idle = rule.idle
+    kept: list[Tensor | None] = list(tensors)
+    for i, owner in enumerate(record.args.owners()):
+        if owner + 2 in idle:  # after g and out
+            kept[i] = _stand_in(tensors[i]) if rule.vjp is None else None
+    if 1 not in idle:
+        kept += outputs
+    elif rule.vjp is None:
+        kept += map(_stand_in, outputs)
+    else:
+        kept += [None] * len(outputs)
+    return kept
+
+
+def _stand_in(t: Tensor) -> Tensor:
+    return t.new_zeros(()).fill_(_unlike_any(t)).expand(t.shape)
 
 
 def _unlike_any(t: Tensor) -> float:

@@ -32,6 +32,7 @@ from pullback.kernels.backend import Backend
 from pullback.kernels.inductor import ForSizes
 from pullback.kernels.native import is_kernel
 from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
+from pullback.kernels.single import Single
 
 _SEVERAL = 8
 """Sizes of one kind that are traced each by itself: a trace with symbols takes as long as some of these, and less than
@@ -201,8 +202,10 @@ def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
         layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),
     )
     if kernels.singles is not None:
-        one, other = (replace(s, kernel=made[id(s.kernel)]) for s in kernels.singles)
-        here = replace(here, singles=(one, other))
+        one, other = kernels.singles
+        if isinstance(one, Single):
+            one = replace(one, kernel=made[id(one.kernel)])
+        here = replace(here, singles=(one, replace(other, kernel=made[id(other.kernel)])))
     return replace(plan, kernels=here)
 
 

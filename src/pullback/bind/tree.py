@@ -72,9 +72,10 @@ class Tree:
 
     def of_tensors(self, derivatives: Sequence[Any]) -> Any:
         """Return the structure with what belongs to its tensors; for all else `None`: a number has no derivative."""
+        if self is _LONE:
+            return derivatives[0]
         waiting = iter(derivatives)
-        leaves = [next(waiting) if leaf is TENSOR else None for leaf in self.template]
-        return leaves[0] if self is _LONE else self._of(leaves)
+        return self._of([next(waiting) if leaf is TENSOR else None for leaf in self.template])
 
     def _of(self, leaves: list[Any]) -> Any:
         return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)

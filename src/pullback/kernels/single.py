@@ -1,4 +1,4 @@
-"""Graphs that are one kernel and nothing else, on tensors that all lie in memory alike."""
+"""Graphs that are one kernel or one op and nothing else, on tensors that all lie in memory alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from pullback import _torch
+from pullback.graph.extents import kind_of
 from pullback.kernels.native import Kernel, is_kernel
+from pullback.kernels.regions import is_ours, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,39 @@ def single(module: fx.GraphModule) -> Single | None:
     placeholders = module.graph.find_nodes(op="placeholder")
     reads = tuple(placeholders.index(node) for node in call.args)
     return Single(kernel, reads, tuple(list(results).index(node) for node in written))
+
+
+@dataclass(frozen=True, slots=True)
+class LoneOp:
+    """The pointwise op of PyTorch's that a graph is, of tensors that all lie in memory alike.
+
+    Attributes:
+        name: of the op, with its overload.
+        reads: for each tensor that it reads, which placeholder of the graph that is.
+        dtypes: of the one that it gives.
+        writes: which result of the graph that is: there is no other.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    dtypes: tuple[torch.dtype]
+    writes: tuple[int] = (0,)
+
+
+def lone_op(module: fx.GraphModule) -> LoneOp | None:
+    """Return the pointwise op that a graph is; `None` if it has others, or numbers for arguments."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    results: Any = module.graph.output_node().args[0]
+    if len(nodes) != 1 or list(results) != nodes or not is_ours(nodes[0]):
+        return None
+    (node,) = nodes
+    if node.kwargs or any(a not in placeholders for a in node.args):
+        return None
+    sizes, strides, dtype = kind_of(value_of(node))
+    if any(kind_of(value_of(a))[:2] != (sizes, strides) for a in node.args):
+        return None
+    return LoneOp(_torch.op_name(node.target), tuple(placeholders.index(a) for a in node.args), (dtype,))
 
 
 def _part(call: fx.Node, i: int) -> fx.Node | None:

@@ -240,8 +240,7 @@ class _Bench:
         """Return what computes a quantity, and how that compares with what is written; `None` if it would be worse."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
-        # the derivative of x·y by y may be a number where y is NaN
-        free = set(self._names) - set(variables(narrow.term)) if by else ()
+        free = {name for name in set(self._names) - set(variables(narrow.term)) if by and not self._shows(name, of)}
         target = self._term
         for name in by:
             target = derivative(target, name)
@@ -266,6 +265,14 @@ class _Bench:
             if not verdict.worse and keeps_special(special, wanted, self._format):
                 return form, verdict, draft
         return None
+
+    def _shows(self, name: str, of: Quantity) -> bool:
+        """Whether a quantity is NaN, as written, wherever a variable is.
+
+        The derivative of x·y by y is not; that of trunc(log x), which is 0 elsewhere, is.
+        """
+        at = self._special[self._names.index(name)].isnan()
+        return bool(self._written_special[of][at].isnan().all())
 
     @staticmethod
     def _both(narrow: Draft) -> Iterator[Draft]:

@@ -48,15 +48,21 @@ std::vector<at::ScalarType> dtypes_of(PyObject* tuple) {
   return found;
 }
 
-// (address, positions of what it reads, of what it writes, dtypes of these, cotangents that they may be written over)
+// (address or name of an op, positions of what it reads, of what it writes, dtypes of these, cotangents that they may be written over)
 Kernel kernel_of(PyObject* tuple) {
   Kernel kernel;
-  kernel.run = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, 0));
+  PyObject* what = PyTuple_GET_ITEM(tuple, 0);
+  if (PyUnicode_Check(what)) {
+    const std::string name = PyUnicode_AsUTF8(what), overload = name.find('.') == name.npos ? "" : name.substr(name.find('.') + 1);
+    kernel.op = c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, name.find('.')).c_str(), overload.c_str());
+  } else {
+    kernel.run = PyLong_AsVoidPtr(what);
+  }
   kernel.reads = longs(PyTuple_GET_ITEM(tuple, 1));
   kernel.writes = longs(PyTuple_GET_ITEM(tuple, 2));
   kernel.dtypes = dtypes_of(PyTuple_GET_ITEM(tuple, 3));
   kernel.over = longs(PyTuple_GET_ITEM(tuple, 4));
-  TORCH_CHECK(kernel.run && kernel.reads.size() + kernel.writes.size() <= kMostPointers, "a kernel of few tensors");
+  TORCH_CHECK((kernel.run || kernel.op) && kernel.reads.size() + kernel.writes.size() <= kMostPointers, "a kernel of few tensors");
   return kernel;
 }
 

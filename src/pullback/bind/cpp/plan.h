@@ -1,4 +1,4 @@
-// One kind of call: its two kernels, and what arguments and cotangents have to be like for them.
+// One kind of call: its two kernels, of which the first may be an op, and what arguments and cotangents have to be like for them.
 #pragma once
 
 #include "plain.h"
@@ -9,11 +9,14 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/SafePyObject.h>
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,10 +26,11 @@ using torch::autograd::variable_list;
 
 constexpr size_t kMostPointers = 16;
 
-// A compiled function `run`, and which tensors go in and come out where. What it reads is an input, or, from n_inputs
+// A compiled function `run`, or an op of PyTorch's, and which tensors go in and come out where. What it reads is an input, or, from n_inputs
 // on, a cotangent; what it writes is an output or the gradient of an input.
 struct Kernel {
   void* run = nullptr;
+  std::optional<c10::OperatorHandle> op;
   std::vector<int64_t> reads, writes;
   std::vector<at::ScalarType> dtypes;  // of what it writes
   std::vector<int64_t> over;           // for each of these the cotangent that it may be written over, or -1
@@ -98,6 +102,7 @@ struct Plan {
   }
 
   variable_list values(const variable_list& xs) const {
+    if (forward.op) return {called(*forward.op, xs)};
     void* pointers[kMostPointers];
     size_t k = 0;
     for (const auto i : forward.reads) pointers[k++] = const_cast<void*>(xs[i].const_data_ptr());
@@ -164,6 +169,22 @@ struct Plan {
   }
 
  private:
+  // An op of some of the inputs, below autograd; what it takes beside tensors has its default.
+  at::Tensor called(const c10::OperatorHandle& op, const variable_list& xs) const {
+    at::AutoDispatchBelowADInplaceOrView below;
+    torch::jit::Stack stack;
+    const auto& arguments = op.schema().arguments();
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (k < forward.reads.size()) {
+        stack.emplace_back(xs[forward.reads[k]]);
+      } else {
+        stack.push_back(arguments[k].default_value().value());
+      }
+    }
+    op.callBoxed(stack);
+    return stack.at(0).toTensor();
+  }
+
   bool lies(const at::Tensor& t, at::ScalarType dtype) const {
     return t.key_set() == plain_keys() && t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides &&
         holds(t, extent);

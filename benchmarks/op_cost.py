@@ -22,7 +22,7 @@ import pullback
 from pullback._torch import is_plain_eager
 from pullback.bind import node
 
-ROUNDS, CALLS = 15, 1000
+ROUNDS, CALLS = 60, 500
 BOUND_CALL, BOUND_CHOICE = 10.0, 1.0
 UNBOUNDED = "log(1+exp(x)), by rules"
 

@@ -65,14 +65,13 @@ def gradients_of(
         kinds: what these were like in the forward.
         cotangents: of the outputs; `None` for one that the loss does not use.
     """
-    by_input: list[Tensor | None] = [None] * kernels.n_inputs
     given: dict[int, Tensor] = {}
     for i in kernels.joint.connected:
         g = cotangents[i]
         if g is not None:
             given[i] = g
     if not given:
-        return by_input
+        return [None] * kernels.n_inputs
     if len(given) < len(kernels.joint.connected):
         assert kernels.parts is not None
         kernels = kernels.parts.of(tuple(given))
@@ -86,6 +85,9 @@ def gradients_of(
         gs = [in_layout(given[i], stride, own and not watched) for i, stride, own in kernels.layouts]
         backward = kernels.in_ops if watched else _spending(kernels, kept) or kernels.backward
         gradients = backward(*[kept[i] for i in kernels.operands], *gs)
+    if len(kernels.joint.wanted) == kernels.n_inputs:
+        return list(gradients)
+    by_input: list[Tensor | None] = [None] * kernels.n_inputs
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):
         by_input[i] = gradient
     return by_input

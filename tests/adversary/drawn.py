@@ -242,7 +242,7 @@ class _Formula:
 
     def _is_large(self, expression: str) -> bool:
         """Whether a value, or one on the way, has too many numbers, as far as shapes tell: it is not computed then."""
-        shapes = {name: x.to("meta") if isinstance(x, Tensor) else x for name, x in self.space.items()}
+        shapes = {name: x.detach().to("meta") if isinstance(x, Tensor) else x for name, x in self.space.items()}
         with _Largest() as largest:
             try:
                 eval(expression, shapes)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.adversary.agree import GUARDED, MAKINGS, Trial, agree, wrongs
+from tests.adversary.drawn import _Formula
 from tests.adversary.judge import sampled_run
 from tests.adversary.program import Program, widened
 
@@ -343,3 +344,12 @@ def test_a_zero_of_pytorchs_sigmoid_may_stand_where_the_formula_has_nan(made):
 def test_cotangents_are_those_of_the_outputs_that_pytorch_differentiates(context):
     inputs = A + "\nb = torch.randn(n, m)"
     agree(inputs, "return b.exp(), a.sin(), a.cos()", context, backend="eager", making="ruled", sizes=SIZES)
+
+
+def test_a_view_whose_base_is_written_to_is_drawn_on():
+    a = torch.randn(4, 4, requires_grad=True)
+    formula = _Formula({"a": a, "b": torch.ones(4)}, is_random=False, is_small=True)
+    for statement in ("e = a * b", "f = e.chunk(2, -1)[0]"):
+        exec(statement, formula.space)
+    assert formula._write("e.add_(2)")
+    assert not formula._is_large("a.exp()")

@@ -43,6 +43,9 @@ return x³. The others return x but declare the derivatives of x³: a context th
 - **error**: any other error, from inside PyTorch.
 - **SILENTLY WRONG**: no error, and another value or derivative.
 
+`torch.compile` is asked for whole graphs (`fullgraph=True`). Without that a graph breaks at an op with a rule under a
+transform of `torch.func`, the op runs in eager mode, and its derivative is kept.
+
 The columns:
 
 - "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.

@@ -102,8 +102,8 @@ def _refuse_to_differentiate(x: Tensor, sources: list[Tensor], name: str) -> Ten
             f"the derivative given for {name} would be lost: what is compiled, exported or traced here records the "
             "op's forward, and differentiates that. To keep it, run this part in eager mode, or take the gradient "
             "inside of what is traced, by torch.autograd.grad; or give the op its derivative by a formula "
-            "(`derivative_of=`), which compiling and exporting keep. To export for inference alone, do it under "
-            "torch.no_grad()."
+            "(`derivative_of=`), which compiling and exporting keep. For inference alone, call what was "
+            "exported under torch.no_grad()."
         )
     with _torch.below_autograd():
         return tripwire(x, sources, name)

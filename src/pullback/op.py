@@ -21,6 +21,7 @@ from pullback.bind.rule import Rule
 from pullback.bind.ruled import run
 from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
 from pullback.bind.stable import Stable
+from pullback.bind.tree import apart
 from pullback.card import card
 from pullback.errors import DerivativeError, OptionError
 from pullback.graph.identity import ATOMS
@@ -118,12 +119,20 @@ class Op:
         if plan.kernels is not None:
             return eager.run(plan.kernels, tensors)
         if plan.value is not None:
-            return plan.value(tensors)
+            return self._apart(plan.value(tensors), args, kwargs)
         if plan.chunks is not None:
             return chunked.run(plan.chunks, tensors)
         if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
             return self._inline(args, kwargs)
-        return self._value(args, kwargs)
+        return self._apart(self._value(args, kwargs), args, kwargs)
+
+    def _apart(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return a value that is not differentiated; that of a relaxed op has memory of its own, as all others have."""
+        if self._soft is None:
+            return value
+        leaves, spec = _torch.tree_leaves(value)
+        own = iter(apart(_tensors(leaves), _tensors(_torch.tree_leaves((args, kwargs))[0])))
+        return _torch.tree_unflatten([next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the formula in native ops, which every transform differentiates."""
@@ -425,7 +434,7 @@ def _require_grad(leaves: Sequence[Any]) -> bool:
     return any(a.requires_grad if isinstance(a, Tensor) else isinstance(a, list | tuple | dict) for a in leaves)
 
 
-def _tensors(args: tuple[Any, ...]) -> Sequence[Tensor]:
+def _tensors(args: Sequence[Any]) -> Sequence[Tensor]:
     return [a for a in args if isinstance(a, Tensor)]
 
 

@@ -196,3 +196,13 @@ def test_what_a_tensor_is_like_may_be_read():
 
     assert torch.equal(like(w())(x()), torch.full((3,), -3.0))
     assert torch.equal(torch.func.grad(lambda w: like(w)(x(False)).sum())(w(False)), torch.zeros(3))
+
+
+def test_an_input_that_is_differentiated_must_not_be_written_to():
+    op = pullback.function(lambda x: x.mul_(2))
+    op.vjp(lambda g, out, x: 2 * g)
+    x = torch.ones(2, requires_grad=True)
+    for given in (x, x * 1):
+        with pytest.raises(DerivativeError, match="writes in place to an input of shape"):
+            op(given)
+    assert op(torch.ones(2)).tolist() == [2, 2]

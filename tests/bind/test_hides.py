@@ -1,5 +1,6 @@
 """What a context keeps of the forward, under transforms: its derivative is refused, in plain eager mode too."""
 
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -175,8 +176,10 @@ class Slotted:
         lambda slope: partial(torch.mul, slope),
         lambda slope: lambda: slope,
         lambda slope: Kept(slope).__repr__,
+        lambda slope: deque([slope]),
+        lambda slope: slope.mul,
     ],
-    ids=["dataclass", "slots", "nested", "partial", "closure", "method"],
+    ids=["dataclass", "slots", "nested", "partial", "closure", "method", "deque", "method of a tensor"],
 )
 @pytest.mark.parametrize("is_output", [False, True])
 def test_objects_are_looked_into(keep, is_output):

@@ -137,3 +137,15 @@ def test_strided_nested_tensors_are_refused():
     x = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], requires_grad=True)
     with pytest.raises(pullback.FormulaError, match=r"make it with layout=torch\.jagged"):
         op(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "auto"])
+@pytest.mark.parametrize("hard", [lambda x: x, lambda x: x.view(-1), lambda x: x[:1]], ids=["input", "view", "part"])
+def test_the_result_has_memory_of_its_own(hard, backend):
+    op = pullback.function(derivative_of=lambda x: -hard(x), backend=backend)(hard)
+    for _ in range(2):
+        for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+            with mode():
+                for x in (torch.ones(2), torch.ones(2, requires_grad=True) * 1):
+                    op(x).mul_(3)
+                    assert x.tolist() == [1, 1]

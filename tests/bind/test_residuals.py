@@ -1,5 +1,7 @@
 """Residuals of ruled ops: saved for the first derivative, computed again where a second is asked for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -79,3 +81,86 @@ def test_tangents_of_a_gradient_see_residuals_also_without_create_graph():
         x = torch.autograd.forward_ad.make_dual(X.clone().requires_grad_(), torch.ones_like(X))
         (first,) = torch.autograd.grad(by_vjp(x).sum(), x)
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(first).tangent, EXPECTED)
+
+
+@dataclasses.dataclass
+class _Kept:
+    slope: torch.Tensor
+
+
+def _without_grad(x):
+    with torch.no_grad():
+        slope = 2 * x
+    return x * x, slope
+
+
+HIDING = {
+    "object": (lambda x: (x * x, _Kept(2 * x)), lambda g, out, s, x: g * s.slope),
+    "NumPy": (lambda x: (x * x, 2 * x.detach().numpy()), lambda g, out, s, x: g * torch.from_numpy(s)),
+    "bits": (lambda x: (x * x, (2 * x).view(torch.int64)), lambda g, out, s, x: g * s.view(torch.float64)),
+    "no_grad": (_without_grad, lambda g, out, s, x: g * s),
+    "detached": (lambda x: (x * x, 2 * x.detach()), lambda g, out, s, x: g * s),
+    "half detached": (lambda x: (x * x, x + x.detach()), lambda g, out, s, x: g * s),
+    "data": (lambda x: (x * x, torch.stack([x, x.data])), lambda g, out, s, x: g * s.sum(0)),
+    "one of two": (lambda x: (x * x, (x * 1, x.detach() * 1)), lambda g, out, s, x: g * (s[0] + s[1])),
+}
+
+
+def _twice(f, x):
+    (g,) = torch.autograd.grad(f(x), x, create_graph=True)
+    return torch.autograd.grad(g.sum(), x)
+
+
+def _backward_of_a_transform(f, x):
+    return torch.autograd.grad(torch.func.vmap(torch.func.grad(f))(x[None]).sum(), x)
+
+
+def _dual(f, x):
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        return torch.autograd.grad(f(dual), dual, create_graph=True)
+
+
+SECOND = {
+    "twice": _twice,
+    "grad of grad": lambda f, x: torch.func.grad(lambda t: torch.func.grad(f)(t).sum())(x.detach()),
+    "hessian": lambda f, x: torch.func.hessian(f)(x.detach()),
+    "jacfwd of jacfwd": lambda f, x: torch.func.jacfwd(torch.func.jacfwd(f))(x.detach()),
+    "backward of a transform": _backward_of_a_transform,
+    "dual": _dual,
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("how", HIDING)
+def test_what_a_residual_hides_is_no_constant(how, second):
+    formula, rule = HIDING[how]
+    op = pullback.function(residuals=True)(formula)
+    op.vjp(linear=True)(rule)
+    x = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    (g,) = torch.autograd.grad(op(x).sum(), x)
+    assert torch.equal(g, 2 * x.detach())
+    match = "has no derivative itself|under vmap|doesn't have storage|outside of PyTorch"  # vmap takes no NumPy
+    with pytest.raises((pullback.DerivativeError, RuntimeError), match=match):
+        SECOND[second](lambda t: op(t).sin().sum(), x)
+
+
+@pytest.mark.parametrize("second", ["twice", "grad of grad", "hessian", "jacfwd of jacfwd", "backward of a transform"])
+def test_residuals_beside_what_is_no_tensor(second):
+    op = pullback.function(residuals=True)(lambda x: (x * x, (2 * x, x.dtype, x.shape, x.argmax(), 3)))
+    op.vjp(lambda g, out, s, x: g * s[0])
+    x = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    result = SECOND[second](lambda t: op(t).sin().sum(), x)
+    found = (result[0] if isinstance(result, tuple) else result).flatten()
+    square = x.detach() ** 2
+    torch.testing.assert_close(found, 2 * square.cos() - 4 * square * square.sin())
+
+
+def test_a_gradient_that_is_kept_is_copied():
+    op = pullback.function(residuals=True)(lambda x: (0.5 * (x**2).sum(), x.detach()))
+    op.vjp(lambda g, out, s, x: s.view_as(x))
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        op(x).backward()
+    assert x.tolist() == [1, 1, 1]
+    assert x.grad.tolist() == [2, 2, 2]

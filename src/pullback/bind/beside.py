@@ -29,17 +29,37 @@ def value_of(
     """Run the formula of a rule, as its `evaluate` does. It is followed if that is asked, or its code says too little.
 
     Raises:
-        DerivativeError: if the value depends on a tensor that is differentiated and is no argument.
+        DerivativeError: if the value depends on a tensor that is differentiated and is no argument, or such an argument
+            is written to.
     """
-    if not followed and (not record.recording or _reads_arguments_alone(rule, record)):
+    if not followed and not record.recording:
         return rule.evaluate(record, tensors)
-    mode = _Following(rule, tensors, record.recording)
+    if not followed and _reads_arguments_alone(rule, record):
+        return _evaluate(rule, record, tensors)
+    mode = _Following(rule, record, tensors)
     with torch.no_grad() if torch.is_grad_enabled() else nullcontext(), mode:
-        outputs, kept = rule.evaluate(record, tensors)
+        outputs, kept = _evaluate(rule, record, tensors)
     for out in outputs:
         if (origin := mode.origin_of(out)) is not None:
             raise _refusal(rule, origin)
     return outputs, kept
+
+
+def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Run the formula, which must not write to what its rule differentiates: that of the write would be left out."""
+    before = [_torch.version_of(t) if _is_differentiated(record, t) else None for t in tensors]
+    outputs, kept = rule.evaluate(record, tensors)
+    for t, version in zip(tensors, before, strict=True):
+        if version is not None and _torch.version_of(t) != version:
+            raise DerivativeError(
+                f"{rule.name} writes in place to an input of shape {tuple(t.shape)} that is differentiated: its rule "
+                "gives the derivative of what it returns alone. Compute on a copy, `x.clone()`."
+            )
+    return outputs, kept
+
+
+def _is_differentiated(record: Record, t: Tensor) -> bool:
+    return (record.recording and _torch.requires_grad_below(t)) or _torch.is_differentiated_outside(t)
 
 
 def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
@@ -62,9 +82,9 @@ class _Following(TorchFunctionMode):
     A Function runs its forward below the transforms that differentiate it, where their tensors lose what they carry.
     """
 
-    def __init__(self, rule: Rule, arguments: Sequence[Tensor], recording: bool) -> None:
+    def __init__(self, rule: Rule, record: Record, arguments: Sequence[Tensor]) -> None:
         super().__init__()
-        self._rule, self._recording = rule, recording
+        self._rule, self._record = rule, record
         self._known: dict[int, tuple[Tensor, Tensor | None]] = {id(t): (t, None) for t in arguments}
 
     def origin_of(self, t: Tensor) -> Tensor | None:
@@ -87,7 +107,7 @@ class _Following(TorchFunctionMode):
         return result
 
     def _is_differentiated(self, t: Tensor) -> bool:
-        if (self._recording and _torch.requires_grad_below(t)) or _torch.is_differentiated_outside(t):
+        if _is_differentiated(self._record, t):
             return True
         if not _torch.in_dual_level():
             return False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from pullback.dtypes import has_derivative
 
@@ -136,20 +137,20 @@ _DEEPEST = 6
 def _within(value: Any) -> Iterable[Any] | None:
     """Return the values inside a structure, an object or a closure; `None` for others, and for modules.
 
-    The parameters of a module are known to autograd.
+    The parameters of a module are known to autograd; its buffers are not looked at.
     """
     match value:
-        case Tensor() | np.ndarray() | torch.nn.Module() | type() | ModuleType():
+        case Tensor() | np.ndarray() | UntypedStorage() | torch.nn.Module() | type() | ModuleType():
             return None
         case Mapping():
             return list(value.values())
-        case list() | tuple() | set() | frozenset():
+        case list() | tuple() | set() | frozenset() | deque():
             return value
         case partial():
             return [value.func, *value.args, *value.keywords.values()]
         case FunctionType():
             return [*inspect.getclosurevars(value).nonlocals.values(), *(value.__defaults__ or ())]
-        case MethodType():
+        case MethodType() | BuiltinMethodType():
             return [value.__self__]
     held = list(vars(value).values()) if hasattr(value, "__dict__") else []
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -159,4 +160,4 @@ def _within(value: Any) -> Iterable[Any] | None:
 def _is_real(value: Any) -> bool:
     if isinstance(value, Tensor):
         return has_derivative(value)
-    return isinstance(value, np.ndarray) and value.dtype.kind in "fc"
+    return isinstance(value, UntypedStorage) or (isinstance(value, np.ndarray) and value.dtype.kind in "fc")

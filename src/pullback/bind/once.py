@@ -82,12 +82,12 @@ def _can_require_grad(g: Tensor) -> bool:
 
 
 def hidden_if_it_leaves(
-    name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None]
+    name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None], hides: bool = False
 ) -> list[Tensor | None]:
-    """Return the results of a rule, with a derivative that is an error if values left PyTorch on the way."""
+    """Return the results of a rule, with a derivative that is an error if values left PyTorch on the way, or before."""
     with Leaving() as watch:
         results = compute()
-    return hidden(name, results, inputs) if watch.left else results
+    return hidden(name, results, inputs) if watch.left or hides else results
 
 
 def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Any]:
@@ -135,6 +135,10 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise DerivativeError(_message(ctx.name))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         raise DerivativeError(_message(ctx.name))
 
 

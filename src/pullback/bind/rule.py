@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
-from pullback.bind.tree import TENSOR, Tree, described
-from pullback.bind.watch import Draws, Leaving
+from pullback.bind.tree import TENSOR, Tree, apart, described
+from pullback.bind.watch import Cutting, Draws, Leaving
 from pullback.dtypes import has_derivative, is_continuous
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
+
+Hides = Literal["nothing", "tensors", "all"]
+"""What of the residuals a second derivative cannot see: nothing, what is in tensors, or also what is not."""
 
 
 @dataclass(slots=True)
@@ -94,31 +97,37 @@ class Rule:
         if not outputs:
             forgotten = " A forgotten `return`?" if result is None else ""
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
-        outputs = _apart(outputs, tensors)
+        outputs = apart(outputs, tensors)
         record.differentiable = tuple([has_derivative(t) for t in outputs])
         record.autocast = _torch.any_autocast()
         return outputs, kept
 
-    def again(self, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], bool]:
+    def again(self, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], Hides]:
         """Compute the residuals again, where autograd sees how they depend on the inputs.
 
-        Returns them, and whether some cannot be had so, because the formula draws random numbers or leaves PyTorch.
-        Then they are what was kept, which is a constant to autograd.
+        Returns them, and what cannot be had so: tensors, because the formula draws random numbers, leaves PyTorch or
+        cuts them off, or more, in objects or in the bits of integers. Then they are what was kept, which is a constant
+        to autograd.
         """
         assert record.residuals is not None or not kept
         if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
-            return kept, False
+            return kept, "nothing"
+        strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
+        is_eager = _torch.is_plain_eager()
+        live = [t for t in tensors if has_derivative(t) and (t.requires_grad or not is_eager)]
         try:
-            with Draws() as draws, Leaving() as leaving, torch.enable_grad():
+            with Draws() as draws, Leaving() as leaving, Cutting(live) as cutting, torch.enable_grad():
                 residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
         except Exception as error:  # whatever a formula raises that is run again
             tell_mistake(error, self.name)
-            return kept, True
-        lost = _torch.is_plain_eager() and (
+            return kept, "all" if strange else "tensors"
+        lost = is_eager and (
             any(not t.requires_grad for t in residuals if has_derivative(t)) or not _same(residuals, kept)
         )
-        strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
-        return (kept, True) if draws.seen or leaving.left or lost or strange else (residuals, False)
+        cut = [t for t in residuals if cutting.is_cut(t)]
+        if strange or not all(map(has_derivative, cut)):
+            return kept, "all"
+        return (kept, "tensors") if draws.seen or leaving.left or lost or cut else (residuals, "nothing")
 
     def pull(
         self,
@@ -258,24 +267,10 @@ class Rule:
         return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
 
 
-def _apart(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return outputs of which each has memory of its own, copied where it has not.
-
-    A write to one must not reach a tensor whose derivative is not the rule's.
-    """
-    apart: list[Tensor] = []
-    for out in outputs:
-        for t in (*inputs, *apart):
-            if _torch.share_memory(out, t):
-                out = out.clone()
-                break
-        apart.append(out)
-    return apart
-
-
 _PLAIN = frozenset({int, bool, str, type(None)})
 """Residuals that cannot depend on the value of an input, but by what the formula may not do."""
-_ATOMS = _PLAIN | {float}
+_ATOMS = _PLAIN | {float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, slice}
+"""What is no tensor and may be a residual: of these, numbers are constants to a second derivative."""
 
 
 def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:

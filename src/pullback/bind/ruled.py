@@ -126,11 +126,12 @@ class _Transformable(torch.autograd.Function):
         push = push_by_transposition if ctx.rule.jvp is None else Rule.push
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
-            kept = _followed(ctx.rule, record, tensors, kept)
+            kept, hides = _followed(ctx.rule, record, tensors, kept)
             pushed = hidden_if_it_leaves(
                 ctx.rule.name,
                 lambda: push(ctx.rule, record, tangents, tensors, outputs, kept),
                 [*tensors, *outputs, *kept, *tangents],
+                hides,
             )
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
@@ -145,20 +146,22 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
     recording = torch.is_grad_enabled()
     differentiated = (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling()
+    hides = False
     if differentiated:
-        kept = _followed(rule, record, tensors, kept)
+        kept, hides = _followed(rule, record, tensors, kept)
 
     pull = pull_by_transposition if rule.vjp is None else _pull
     if not differentiated or _torch.is_recorded():
-        return pull(rule, record, live, tensors, outputs, kept, needs)
+        gradients = pull(rule, record, live, tensors, outputs, kept, needs)
+        return [_owned(g, (*tensors, *outputs, *kept)) for g in gradients]
 
     def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
         return pull(rule, record, gs, tensors, outputs, kept, needs)
 
     sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
     if recording and _torch.autograd_alone_records():
-        return guarded_against_twice(rule.name, pulled, live, sources)
-    return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live])
+        return guarded_against_twice(rule.name, pulled, live, sources, hides)
+    return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live], hides)
 
 
 def _pull(
@@ -174,10 +177,22 @@ def _pull(
     return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
 
-def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> list[Tensor]:
-    """Return the residuals as functions of the inputs; where that cannot be had, their derivative is an error."""
+def _owned(g: Tensor | None, others: Sequence[Tensor | None]) -> Tensor | None:
+    """Return a gradient, copied if it shares memory with what is kept: PyTorch makes it `.grad`, and adds to that."""
+    if g is not None:
+        for t in others:
+            if t is not None and _torch.share_memory(g, t):
+                return g.clone()
+    return g
+
+
+def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], bool]:
+    """Return the residuals as functions of the inputs; where that cannot be had, their derivative is an error.
+
+    Where more is hidden than tensors, that of the rule's result has to be one: whether that is so is returned too.
+    """
     residuals, hides = rule.again(record, tensors, kept)
-    return hidden(rule.name, residuals, tensors) if hides else residuals
+    return (residuals if hides == "nothing" else hidden(rule.name, residuals, tensors)), hides == "all"
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -101,6 +101,21 @@ _FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
 """The structure of a tuple of n leaves."""
 
 
+def apart(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return outputs of which each has memory of its own, copied where it has not.
+
+    A write to one must not reach a tensor that has another derivative.
+    """
+    made: list[Tensor] = []
+    for out in outputs:
+        for t in (*inputs, *made):
+            if _torch.share_memory(out, t):
+                out = out.clone()
+                break
+        made.append(out)
+    return made
+
+
 class _Word(str):
     """A string that shows as it is."""
 

@@ -67,8 +67,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "PB404",
         "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
         because=(
-            f"; it uses {plural(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither input "
-            "nor output, and so a constant to double backward"
+            f"; it uses {plural(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither "
+            "input nor output, and so a constant to double backward"
         ),
     )
 

@@ -428,7 +428,9 @@ def _context(
     if kind == 6 and sizes and not _OUTER.search(formula):
         return f"sizes({', '.join(map(str, _other_sizes(draw, sizes)))})"
     if kind == 7:
-        return f"written({draw.of(leaves)!r}, {draw.of(('add', 'smaller', 'recast', 'strided'))!r})"
+        name, how = draw.of(leaves), draw.of(("add", "smaller", "recast", "strided"))
+        # a column times numbers in a row, as many as half of an input: PyTorch's backward would take all memory
+        return f"written({name!r}, {('add' if is_large and how == 'smaller' else how)!r})"
     if kind == 8:
         return f"subset({draw.of(leaves)!r})"
     if "s" in inputs:

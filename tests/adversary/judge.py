@@ -36,6 +36,8 @@ _STEPS = re.compile(
 """Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
 _PRODUCTS = re.compile("^(mul|div|pow|reciprocal|square|addcmul|addcdiv)")
 """Ops whose real and imaginary parts are sums, of which the terms may cancel: each is off by the size of the number."""
+_TWO_TERMS = re.compile("^(add|sub|rsub)[.]")
+"""Sums of two terms, of which the smaller may be lost: 1 + e⁻⁹⁰ looks exact in float64, and its logarithm is 0."""
 _ARITHMETIC = re.compile("^(add|sub|rsub|mul|div|sum)")
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu|shrink")
 """Ops to which 0 and -0 are equal: which of them is returned is chance."""
@@ -92,6 +94,8 @@ class Rounding(TorchDispatchMode):
                 result = others
         if _PRODUCTS.search(func.__name__):
             result = others = tree_map_only(Tensor, self._in_the_plane, others)
+        if _TWO_TERMS.search(func.__name__):
+            result = others = tree_map_only(Tensor, functools.partial(self._with_what_is_lost, terms=args), others)
         if _SATURATING.search(func.__name__):
             off = functools.partial(self._off_by_an_ulp, given=tree_leaves(args))
             result, others = tree_map_only(Tensor, off, (result, others))
@@ -135,6 +139,14 @@ class Rounding(TorchDispatchMode):
         exact = (parts.to(self.dtype).double() == parts).all(-1)
         reach = torch.where(exact, 0, x.abs() * torch.finfo(self.dtype).eps)
         return torch.complex(*(part + self._share(part) * reach for part in (x.real, x.imag)))
+
+    def _with_what_is_lost(self, x: Tensor, terms: tuple[Any, ...]) -> Tensor:
+        """Return sums off by an ulp of float64 where a term is too small to show in them."""
+        if x.dtype != torch.float64 or _has_no_memory(x):
+            return x
+        a, b = (torch.as_tensor(term, dtype=torch.float64) for term in terms[:2])
+        lost = torch.minimum(a.abs(), b.abs()) / x.abs()
+        return torch.where((lost > 0) & (lost < torch.finfo(x.dtype).eps), self._near(x, x.dtype), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
         """Return a term of a sum with the error of 32 bits, or of those it has."""

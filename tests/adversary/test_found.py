@@ -151,3 +151,9 @@ def test_a_slope_at_infinity_where_the_formula_has_nan(native):
     inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0]).requires_grad_()"
     agree(inputs, "return torch.sigmoid(a) * torch.rsqrt(1 + torch.exp(a))", "points(-1.0, 1.0)")
     agree(inputs, "return torch.log(1 - torch.sigmoid(a)).trunc()", "third()")
+
+
+def test_what_a_sum_loses_in_float64_too(native):
+    for dtype in ("bfloat16", "float32"):
+        inputs = f"a = (torch.randn(65) * 30).to(torch.{dtype}).requires_grad_()"
+        agree(inputs, "return torch.log(1 + torch.exp(a)), torch.log(1 - torch.sigmoid(a))", "points(-1.0, 1.0)")

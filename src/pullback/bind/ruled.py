@@ -153,6 +153,8 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     pull = pull_by_transposition if rule.vjp is None else _pull
     if not differentiated or _torch.is_recorded():
         gradients = pull(rule, record, live, tensors, outputs, kept, needs)
+        if torch.compiler.is_compiling():  # a graph says itself what its results share
+            return gradients
         return [_owned(g, (*tensors, *outputs, *kept)) for g in gradients]
 
     def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -70,8 +70,8 @@ def test_ordinary_values():
     x = normal(3, 5)
     found = list(values.other_values(case(x)))
     assert (by_label(found, "all zeros").tensors[0] == 0).all()
-    assert (by_label(found, "negative").tensors[0] < 0).all()
-    assert (by_label(found, "positive").tensors[0] > 0).all()
+    assert (by_label(found, "negative numbers").tensors[0] < 0).all()
+    assert (by_label(found, "positive numbers").tensors[0] > 0).all()
     assert by_label(found, "all equal").tensors[0].unique().numel() == 1
     zeros = by_label(found, "exact zeros").tensors[0]
     assert 0 < (zeros == 0).sum() < 15

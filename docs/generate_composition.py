@@ -59,11 +59,12 @@ The columns:
   which that does not support.
 - `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
 
-One way is wrong for every op and for plain PyTorch, and is in no row: a function that `torch.compile` made by
+Two ways are wrong for every op and for plain PyTorch, and are in no row. One is a function that `torch.compile` made by
 AOTAutograd (`"aot_eager"`, `"inductor"`) and that is differentiated *twice, from outside*. PyTorch means to raise
 "does not currently support double backward". If the compiled backward reads nothing but values computed on the way,
 as that of `(x @ x) ** 3` does, it raises only where no other path leads to x. Where one does, as in
 `autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
+The other is `torch.cond` of branches that draw random numbers: its backward draws again, and differentiates another draw.
 
 The code is in [tests/compose](../tests/compose/_ops.py).
 """

@@ -492,10 +492,10 @@ _RANDOM = re.compile("rand|dropout|bernoulli|rrelu")
 def has_one_answer(context: str, program: Program) -> bool:
     """Whether PyTorch's answer is the only one.
 
-    Threads share a generator, Inductor draws what it likes, and `rrelu` saves its noise before it is there: what hooks
+    Threads share a generator, Inductor draws what it likes, `torch.cond` draws again in its backward, and `rrelu` saves its noise before it is there: what hooks
     pack is memory that nobody wrote.
     """
     if context.startswith(("packed", "checkpointed")) and "rrelu" in program.formula:
         return False
-    may_draw_otherwise = context.startswith("threads") or "inductor" in context
+    may_draw_otherwise = context.startswith(("threads", "branch")) or "inductor" in context
     return not (may_draw_otherwise and _RANDOM.search(program.formula))

@@ -64,7 +64,8 @@ AOTAutograd (`"aot_eager"`, `"inductor"`) and that is differentiated *twice, fro
 "does not currently support double backward". If the compiled backward reads nothing but values computed on the way,
 as that of `(x @ x) ** 3` does, it raises only where no other path leads to x. Where one does, as in
 `autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
-The other is `torch.cond` of branches that draw random numbers: its backward draws again, and differentiates another draw.
+The other is `torch.cond` of branches that draw random numbers: its backward draws again, and differentiates another
+draw.
 
 The code is in [tests/compose](../tests/compose/_ops.py).
 """

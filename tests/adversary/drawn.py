@@ -492,8 +492,8 @@ _RANDOM = re.compile("rand|dropout|bernoulli|rrelu")
 def has_one_answer(context: str, program: Program) -> bool:
     """Whether PyTorch's answer is the only one.
 
-    Threads share a generator, Inductor draws what it likes, `torch.cond` draws again in its backward, and `rrelu` saves its noise before it is there: what hooks
-    pack is memory that nobody wrote.
+    Threads share a generator, Inductor draws what it likes, `torch.cond` draws again in its backward, and `rrelu` saves
+    its noise before it is there: what hooks pack is memory that nobody wrote.
     """
     if context.startswith(("packed", "checkpointed")) and "rrelu" in program.formula:
         return False

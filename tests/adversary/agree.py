@@ -317,8 +317,8 @@ def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
     """Whether an error is one that docs/make.md and docs/composition.md announce, or PyTorch's of the same class."""
     if trial.making in GUARDED and "the derivative given for " in str(error) and "would be lost" in str(error):
         return True  # perhaps in the words of Dynamo
-    if context == "into()" and "has been modified by an inplace operation" in str(error):
-        return True  # an output may be kept for the derivative of another
+    if context == "into()" and re.search("has been modified by an inplace operation|_Kernels is a view", str(error)):
+        return True  # an output may be kept, or what it is a view of
     if trial.making == "old class" and "must override the setup_context" in str(error):
         return True  # PyTorch's refusal under torch.func
     if trial.making in CLASSES:

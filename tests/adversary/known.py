@@ -15,6 +15,10 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
     lambda trial, wrong: (
         not _is_contiguous(trial.program) and all("gradient" in w.label and _is_layout(w) for w in wrong)
     ),
+    # and PyTorch's exported programs lay out results in another way than the modules that they are made of
+    lambda trial, wrong: (
+        "exported" in trial.context and not _is_contiguous(trial.program) and all(map(_is_layout, wrong))
+    ),
     # PyTorch's kernels and its fake tensors also disagree on the layout for these functions
     lambda trial, wrong: bool(_ODDLY_LAID.search(trial.program.formula)) and all(map(_is_layout, wrong)),
     # and for slopes like these and extremes, of a cotangent that is transposed inside of a formula

@@ -130,6 +130,8 @@ class Op:
         """Return a value that is not differentiated; that of a relaxed op has memory of its own, as all others have."""
         if self._soft is None:
             return value
+        if isinstance(value, Tensor) and not kwargs and _PLAIN.issuperset(map(type, args)):
+            return apart([value], _tensors(args))[0]
         leaves, spec = _torch.tree_leaves(value)
         own = iter(apart(_tensors(leaves), _tensors(_torch.tree_leaves((args, kwargs))[0])))
         return _torch.tree_unflatten([next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)

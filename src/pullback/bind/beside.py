@@ -47,10 +47,10 @@ def value_of(
 
 def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Run the formula, which must not write to what its rule differentiates: that of the write would be left out."""
-    before = [_torch.version_of(t) if _is_differentiated(record, t) else None for t in tensors]
+    before = [(t, _torch.version_of(t)) for t in tensors if t.requires_grad and record.recording]
     outputs, kept = rule.evaluate(record, tensors)
-    for t, version in zip(tensors, before, strict=True):
-        if version is not None and _torch.version_of(t) != version:
+    for t, version in before:
+        if _torch.version_of(t) != version:
             raise DerivativeError(
                 f"{rule.name} writes in place to an input of shape {tuple(t.shape)} that is differentiated: its rule "
                 "gives the derivative of what it returns alone. Compute on a copy, `x.clone()`."

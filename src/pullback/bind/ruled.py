@@ -155,7 +155,8 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         gradients = pull(rule, record, live, tensors, outputs, kept, needs)
         if torch.compiler.is_compiling():  # a graph says itself what its results share
             return gradients
-        return [_owned(g, (*tensors, *outputs, *kept)) for g in gradients]
+        there = [t for t in (*tensors, *outputs, *kept) if t is not None]
+        return [_owned(g, there) for g in gradients] if there else gradients
 
     def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
         return pull(rule, record, gs, tensors, outputs, kept, needs)
@@ -179,11 +180,11 @@ def _pull(
     return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
 
-def _owned(g: Tensor | None, others: Sequence[Tensor | None]) -> Tensor | None:
+def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     """Return a gradient, copied if it shares memory with what is kept: PyTorch makes it `.grad`, and adds to that."""
     if g is not None:
         for t in others:
-            if t is not None and _torch.share_memory(g, t):
+            if _torch.share_memory(g, t):
                 return g.clone()
     return g
 

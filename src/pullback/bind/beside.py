@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from pullback import _torch
 from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import TENSOR
+from pullback.bind.watch import tensors_in
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 from pullback.graph.identity import ATOMS
@@ -102,7 +103,7 @@ class _Following(TorchFunctionMode):
                 raise
             raise _refusal(self._rule, origin) from error
         written = [args[0]] if args and getattr(func, "__name__", "") == "__setitem__" else []
-        for t in _tensors((result, *written, (kwargs or {}).get("out"))):
+        for t in tensors_in((result, *written, (kwargs or {}).get("out"))):
             self._known[id(t)] = t, origin if has_derivative(t) else None
         return result
 
@@ -115,16 +116,12 @@ class _Following(TorchFunctionMode):
             return _torch.has_tangent_below(t)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    return (t for t in _torch.tree_leaves(value)[0] if isinstance(t, Tensor))
-
-
 def _read_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """Yield the tensors whose values a function reads; others it asks for their kind alone."""
     name = getattr(func, "__name__", "")
     if func in _CUTS or name.endswith("_like") or name.startswith("new_"):
         return iter(())
-    return _tensors(args[:1] if name.endswith("_as") or name == "to" else (args, kwargs))
+    return tensors_in(args[:1] if name.endswith("_as") or name == "to" else (args, kwargs))
 
 
 _CUTS = frozenset({Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__})  # type: ignore[attr-defined, union-attr]

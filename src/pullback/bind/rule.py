@@ -18,7 +18,7 @@ from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
 
 Hides = Literal["nothing", "tensors", "all"]
-"""What of the residuals a second derivative cannot see: nothing, what is in tensors, or also what is not."""
+"""Residuals that a second derivative cannot see: none, those in tensors, or all."""
 
 
 @dataclass(slots=True)
@@ -168,7 +168,8 @@ class Rule:
             result = (result,)
         if len(result) != len(args):
             raise wrong_number(self.name, self.parameters, result, args)
-        return self._gradients(record, result)
+        found = self._gradients(record, result)
+        return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
     def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
         tree = record.args
@@ -270,7 +271,7 @@ class Rule:
 _PLAIN = frozenset({int, bool, str, type(None)})
 """Residuals that cannot depend on the value of an input, but by what the formula may not do."""
 _ATOMS = _PLAIN | {float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, slice}
-"""What is no tensor and may be a residual: of these, numbers are constants to a second derivative."""
+"""Residuals other than tensors; numbers among them are constants to a second derivative."""
 
 
 def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:

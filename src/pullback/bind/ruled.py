@@ -150,7 +150,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     if differentiated:
         kept, hides = _followed(rule, record, tensors, kept)
 
-    pull = pull_by_transposition if rule.vjp is None else _pull
+    pull = pull_by_transposition if rule.vjp is None else Rule.pull
     if not differentiated or _torch.is_recorded():
         gradients = pull(rule, record, live, tensors, outputs, kept, needs)
         if torch.compiler.is_compiling():  # a graph says itself what its results share
@@ -165,19 +165,6 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     if recording and _torch.autograd_alone_records():
         return guarded_against_twice(rule.name, pulled, live, sources, hides)
     return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live], hides)
-
-
-def _pull(
-    rule: Rule,
-    record: Record,
-    cotangents: Sequence[Tensor | None],
-    tensors: Sequence[Tensor | None],
-    outputs: Sequence[Tensor | None],
-    kept: Sequence[Tensor],
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    found = rule.pull(record, cotangents, tensors, outputs, kept, needs)
-    return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
 
 def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:

@@ -49,10 +49,10 @@ class Cutting(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = list(_tensors((args, kwargs)))
+        given = list(tensors_in((args, kwargs)))
         name = getattr(func, "__name__", "")
         written = [args[0]] if name == "__setitem__" else []
-        made = list(_tensors((result, written, (kwargs or {}).get("out"))))
+        made = list(tensors_in((result, written, (kwargs or {}).get("out"))))
         if any(id(t) in self._cut for t in given):
             self._cut.update((id(t), t) for t in made)
         elif any(id(t) in self._live or t.requires_grad for t in given):
@@ -69,7 +69,8 @@ _CUTS = frozenset({"detach", "detach_", "new_tensor", *_COPIES_VALUES})
 _GETTERS = frozenset({Tensor.data.__get__})  # type: ignore[attr-defined]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a structure."""
     return (t for t in _torch.tree_leaves(value)[0] if isinstance(t, Tensor))
 
 

@@ -737,7 +737,7 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
     seen = []
 
     def f(x):
-        seen.append(_torch.requires_grad_below(x))
+        seen.append(_torch.unwrapped(x).requires_grad)
         return x.sum()
 
     for requires_grad in (False, True):
@@ -745,6 +745,33 @@ def test_wrappers_of_transforms_hide_what_autograd_records():
         torch.func.vmap(torch.func.grad(f))(x)
         f(x)
     assert seen == [False, False, True, True]
+
+
+def test_what_is_differentiated_is_known_within_every_transform():
+    seen = []
+
+    def f(x, constant=None):
+        seen.append(_torch.is_differentiated(x))
+        return (x if constant is None else constant).sum()
+
+    x, func = torch.ones(2), torch.func
+    func.grad(f)(x)
+    func.jvp(f, (x,), (x,))
+    func.vmap(func.grad(f))(x[None])
+    func.grad(lambda x: func.vmap(f)(x[None]).sum())(x)
+    func.grad(lambda y: func.grad(lambda z: f(y, z))(x).sum() + y.sum())(x)
+    func.jvp(lambda y: func.jvp(lambda z: f(y, z), (x,), (x,))[1], (x,), (x,))
+    func.vmap(f)(x[None].clone().requires_grad_())
+    with forward_ad.dual_level():
+        f(forward_ad.make_dual(x, x))
+    assert seen == [True] * 8
+    seen.clear()
+    func.grad(lambda z: f(x, z))(x)
+    func.jvp(lambda z: f(x, z), (x,), (x,))
+    func.vmap(f)(x[None])
+    with forward_ad.dual_level():
+        f(x)
+    assert seen == [False] * 4
 
 
 def test_a_function_reads_tensors_of_transforms_that_do_not_run_there():

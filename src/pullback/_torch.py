@@ -33,6 +33,7 @@ from torch._C._functorch import is_gradtrackingtensor as _is_gradtrackingtensor
 from torch._C._functorch import maybe_get_level as _maybe_get_level
 from torch._C._functorch import peek_interpreter_stack as _peek_interpreter_stack
 from torch._decomp import decomposition_table
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack as _one_level_down
 from torch._library import custom_ops as _custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
@@ -248,14 +249,33 @@ def differentiations() -> int:
     return duals + sum(kind in (_TransformType.Grad, _TransformType.Jvp) for kind in kinds)
 
 
-def requires_grad_below(tensor: torch.Tensor) -> bool:
-    """Whether autograd itself records a tensor, below the transforms of `torch.func` that are running.
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor below the transforms of `torch.func` that are running.
 
     Relies on `torch._C._functorch.is_functorch_wrapped_tensor` and `get_unwrapped`.
     """
     while _is_functorch_wrapped(tensor):
         tensor = _get_unwrapped(tensor)
-    return tensor.requires_grad
+    return tensor
+
+
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether autograd, a dual level or a transform of `torch.func` differentiates by a tensor, where that is read.
+
+    Each level is asked where it is the innermost. Relies on `torch._C._functorch.maybe_get_level`, `get_unwrapped`,
+    `peek_interpreter_stack` and `TransformType`, and on `torch._functorch.pyfunctorch`'s
+    `temporarily_pop_interpreter_stack`.
+    """
+    if tensor.requires_grad:
+        return True
+    level = _peek_interpreter_stack()
+    has_duals = in_dual_level() and (level is None or level.key() == _TransformType.Jvp)
+    if has_duals and forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    if level is None:
+        return False
+    with _one_level_down():
+        return is_differentiated(_get_unwrapped(tensor) if _maybe_get_level(tensor) == level.level() else tensor)
 
 
 def is_differentiated_outside(tensor: torch.Tensor) -> bool:
@@ -278,11 +298,9 @@ def is_differentiated_outside(tensor: torch.Tensor) -> bool:
 def has_tangent_below(tensor: torch.Tensor) -> bool:
     """Whether a tensor has a tangent of a dual level, below the transforms of `torch.func` that are running.
 
-    Relies on `torch._C._functorch.is_functorch_wrapped_tensor` and `get_unwrapped`.
+    Relies on `torch.autograd.forward_ad.unpack_dual`.
     """
-    while _is_functorch_wrapped(tensor):
-        tensor = _get_unwrapped(tensor)
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    return forward_ad.unpack_dual(unwrapped(tensor)).tangent is not None
 
 
 def is_plain_kind(tensor: torch.Tensor) -> bool:

@@ -89,6 +89,16 @@ def test_a_limit_at_an_infinite_input_is_right_and_elsewhere_a_dropped_nan_is_to
         judged("a = torch.randn(64).requires_grad_()", formula, "points(-1.0, 1.0)")
 
 
+def test_what_is_divided_by_a_sum_that_cancels_to_0_has_no_digits(made):
+    formula = "return torch.log(a + torch.sqrt(a * a + 1))"
+    made(lambda f, a: f(a.double()).to(a.dtype))
+    judged("a = torch.full((n,), -70.0).bfloat16().requires_grad_()", formula)
+    made(lambda f, a: -f(a.double()).to(a.dtype))
+    judged("a = torch.full((n,), -70.0).bfloat16().requires_grad_()", formula)
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = torch.full((n,), -0.7).bfloat16().requires_grad_()", formula)
+
+
 def test_a_wrong_gradient_alone_is_told(made):
     made(lambda f, a: f(a).detach() + 1.001 * (f(a) - f(a).detach()))
     with pytest.raises(AssertionError, match="gradient of a"):

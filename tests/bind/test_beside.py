@@ -206,3 +206,35 @@ def test_an_input_that_is_differentiated_must_not_be_written_to():
         with pytest.raises(DerivativeError, match="writes in place to an input of shape"):
             op(given)
     assert op(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_nor_under_transforms_where_what_is_not_differentiated_may_be():
+    def counting(x, n):
+        n += 1
+        return 2 * x
+
+    def writing(x, n):
+        return x.mul_(2)
+
+    def under(op, transform):
+        n = torch.zeros(())
+        transform(lambda x: op(x * 1, n).sum(), torch.ones(2))
+        return n.item()
+
+    func = torch.func
+    transforms = [
+        lambda f, x: func.grad(f)(x),
+        lambda f, x: func.jvp(f, (x,), (x,)),
+        lambda f, x: func.hessian(f)(x),
+        lambda f, x: func.grad(lambda x: func.vmap(f)(x[None]).sum())(x),
+        lambda f, x: func.jvp(lambda y: func.jvp(lambda z: f(y) * z.sum(), (x,), (x,))[1], (x,), (x,)),
+    ]
+    for formula in (counting, writing):
+        op = pullback.function(formula)
+        op.vjp(lambda g, out, x, n: (2 * g, None))
+        for transform in transforms:
+            if formula is counting:
+                assert under(op, transform) >= 1
+            else:
+                with pytest.raises(DerivativeError, match="writes in place to an input of shape"):
+                    under(op, transform)

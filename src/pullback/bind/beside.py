@@ -50,17 +50,26 @@ def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[li
     """Run the formula, which must not write to what its rule differentiates: that of the write would be left out."""
     before = [(t, _torch.version_of(t)) for t in tensors if t.requires_grad and record.recording]
     outputs, kept = rule.evaluate(record, tensors)
+    require_unwritten(rule, before)
+    return outputs, kept
+
+
+def require_unwritten(rule: Rule, before: list[tuple[Tensor, int]]) -> None:
+    """Refuse a formula that has written to an input: each is given with its version before.
+
+    Raises:
+        DerivativeError: if one has been written to.
+    """
     for t, version in before:
         if _torch.version_of(t) != version:
             raise DerivativeError(
                 f"{rule.name} writes in place to an input of shape {tuple(t.shape)} that is differentiated: its rule "
                 "gives the derivative of what it returns alone. Compute on a copy, `x.clone()`."
             )
-    return outputs, kept
 
 
 def _is_differentiated(record: Record, t: Tensor) -> bool:
-    return (record.recording and _torch.requires_grad_below(t)) or _torch.is_differentiated_outside(t)
+    return (record.recording and _torch.unwrapped(t).requires_grad) or _torch.is_differentiated_outside(t)
 
 
 def _reads_arguments_alone(rule: Rule, record: Record) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pullback import _torch
-from pullback.bind.beside import value_of
+from pullback.bind.beside import require_unwritten, value_of
 from pullback.bind.linear import objection
 from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
 from pullback.bind.rule import Record, Rule
@@ -51,7 +51,10 @@ def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
     """
     if torch.compiler.is_compiling():
         refuse_transforms(rule.name)
+    below = [_torch.unwrapped(t) for t in tensors if has_derivative(t) and _torch.is_differentiated(t)]
+    before = [(t, _torch.version_of(t)) for t in below]
     results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
+    require_unwritten(rule, before)
     return _packed(record, results[: len(record.differentiable)])
 
 

@@ -201,7 +201,7 @@ def _order(args: Sequence[Tensor]) -> int:
     makes every call slower: two are carried.
     """
     known, is_recorded = _torch.differentiations(), _torch.is_recorded()
-    if not is_recorded and not any(_torch.requires_grad_below(x) for x in args):
+    if not is_recorded and not any(_torch.unwrapped(x).requires_grad for x in args):
         return max(1, known) if known <= MOST else 0
     if known > MOST - 2:
         return 0

@@ -23,7 +23,7 @@ from tests.adversary.program import Program, default_dtype
 _BY_PRECISION = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _NAMES = {k: x for k, x in (vars(contexts) | vars(graphs)).items() if not k.startswith("_")}
 _WITH_FORMS = ("derived", "fast", "min", "chunked", "forward alone")
-"""Makings that use stable forms, whose derivatives at infinite inputs are limits (docs/make.md, "Accuracy")."""
+"""Makings that use stable forms, which have limits at infinite inputs (docs/make.md, "Accuracy")."""
 CLASSES = ("class", "old class")
 GUARDED = ("ruled", "ruled, of a module", *CLASSES)
 """Makings whose derivative is given: some contexts are refused."""
@@ -385,23 +385,34 @@ def _differences(
             continue
         if isinstance(truth, Tensor) and truth.shape == theirs.shape and truth.is_complex() == theirs.is_complex():
             sampled = functools.partial(samples, label=label)
-            infinite = _of_infinite(label, wide, right) if limits else None
+            infinite = _of_infinite(label, wide, right, truth.shape) if limits else None
             found = wrong_values(label, mine, theirs, truth, sampled, infinite)
             if found is not None:
                 yield found
 
 
-_BY_AN_INPUT = re.compile(r"gradient of (\w+)[^(]*(.*)")
+_OF_A_CALL = re.compile(r"(?:gradient of (\w+)|output \d+)[^(]*(.*)")
 
 
-def _of_infinite(label: str, wide: Side, seen: Observed) -> Tensor | None:
-    """Return, for a derivative by an input, where that is infinite."""
-    by = _BY_AN_INPUT.search(label)
-    if by is None:
+def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> Tensor | None:
+    """Return where the input of a derivative by one is infinite, or any input that a value of this shape may be of."""
+    of = _OF_A_CALL.search(label)
+    if of is None:
         return None
-    name, call = by.groups()
-    where = seen.get(f"{name}{IS_INFINITE}{' ' * bool(call)}{call}")
-    return wide.inputs()[name].detach().isinf() if where is None else where
+    by, call = of.groups()
+    found = None
+    for name, x in wide.inputs().items():
+        if not isinstance(x, Tensor) or by not in (None, name):
+            continue
+        where = seen.get(f"{name}{IS_INFINITE}{' ' * bool(call)}{call}")
+        where = x.detach().isinf() if where is None else where
+        if by is None:
+            try:
+                where = where.expand(shape)
+            except RuntimeError:  # the value is of other sizes
+                continue
+        found = where if found is None else found | where
+    return found
 
 
 def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:

@@ -49,8 +49,8 @@ _FLUSHED = 128 * torch.finfo(torch.float32).smallest_normal
 """PyTorch's sigmoid is 0 below −88.7: where a formula as written is NaN there, a stable form may be 0, times some x."""
 _HIGHER = re.compile("order [23]")
 """Derivatives at special values: PyTorch's are NaN wherever a 0 and an infinity meet in its order of products."""
-_SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus")
-"""Functions whose float64 results may look exact or equal, as those of tanh at 20 and 21, and are not."""
+_SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus|cos")
+"""Functions whose float64 results may look exact or equal, as tanh(20) and tanh(21) or cos(1e-9) and 1, and are not."""
 
 
 class Rounding(TorchDispatchMode):
@@ -242,7 +242,8 @@ def wrong_values(
         native: that of PyTorch in the same dtype.
         true: that of PyTorch in float64.
         sampled: so many results of runs with random rounding.
-        of_infinite: of a derivative by an input, where that is infinite: there a stable form may have a limit.
+        of_infinite: where the inputs of a value, or the input of a derivative, are infinite: there a stable form may
+            have a limit.
     """
     if ours.dtype.is_floating_point or ours.dtype.is_complex:
         info = torch.finfo(ours.dtype)

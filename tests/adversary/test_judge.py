@@ -89,6 +89,24 @@ def test_a_limit_at_an_infinite_input_is_right_and_elsewhere_a_dropped_nan_is_to
         judged("a = torch.randn(64).requires_grad_()", formula, "points(-1.0, 1.0)")
 
 
+def test_a_limit_in_place_of_nan_is_right_in_a_value_too_and_elsewhere_a_dropped_nan_is_told(made):
+    inputs = "a = torch.tensor([torch.inf, torch.nan, 1.0])"
+    formula = "return a.exp() / (1 + a.exp())"
+    made(lambda f, a: torch.where(a.isinf(), 1.0, f(a)))
+    judged(inputs, formula)
+    made(lambda f, a: f(a).nan_to_num(1.0))
+    with pytest.raises(AssertionError, match="output 0: 1 at"):
+        judged(inputs, formula)
+
+
+def test_what_float64_loses_in_a_cosine_is_not_held_against_a_better_value(made):
+    made(lambda f, a: 2 * torch.sin(a / 2) ** 2)
+    judged("a = torch.full((n,), 1e-9)", "return 1 - torch.cos(a)")
+    made(lambda f, a: f(a) + 1e-6)
+    with pytest.raises(AssertionError, match="output 0"):
+        judged("a = torch.full((n,), 1e-9)", "return 1 - torch.cos(a)")
+
+
 def test_what_is_divided_by_a_sum_that_cancels_to_0_has_no_digits(made):
     formula = "return torch.log(a + torch.sqrt(a * a + 1))"
     made(lambda f, a: f(a.double()).to(a.dtype))

@@ -68,7 +68,7 @@ def in_depth(target, *args, seed=0, budget=120):
 def test_what_goes_wrong_where_two_things_meet_is_found(name):
     target = doubled_where(MEETING[name])
     plain = Audit(subject_of(target), Options(), case_of(target, normal(3, 5)), [], Silent())
-    assert not any(result.wrong for result in plain.results())
+    assert not any(result.wrong for result in (plain.base_result, *plain.variants))
     found = in_depth(target, normal(3, 5))
     (wrong,) = found.wrong
     assert MEETING[name](found.case.tensors[0])

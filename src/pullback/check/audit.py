@@ -155,34 +155,49 @@ def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, 
     kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
     if others and not state.running((teller,)):
-        sink(_undecided(state, others[0], why))
+        sink(replace(_undecided(state, others[0], why), severity="warning"))  # or nothing would be said
     return kept
 
 
 def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
-    """Run the rules; return the ids of those that the budget left no time for."""
+    """Run the rules; return the ids of those that the budget left no time for.
+
+    What takes one or a few runs comes first, then the variants of the example, then what takes long. On the example
+    the contract rules run whatever the budget is.
+    """
+    running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
-    for rule in chosen:
-        if rule.runtime is None:
-            continue
-        if rule.family != "PB1" and not state.has_time():
+    for rule in (rule for rule in running if not rule.late):
+        if rule.family == "PB1" or state.has_time():
+            _run_rule(state, rule, sink)
+        else:
             left_out.append(rule.id)
-            continue
-        state.events.step(rule.id, state.base.describe(), script(state.subject, state.base))
-        try:
-            for finding in _smallest(state, rule, list(rule.runtime(state))):
-                sink(finding)
-        except Raised as error:
-            if state.backward_works:  # else the rules about failing backwards have said it
-                sink(_undecided(state, rule, str(error)))
-        except Exception as error:  # a fault of ours must not end the audit, nor pass for a clean one
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
-            sink(_undecided(state, rule, f"Pullback failed ({place}): {type(error).__name__}: {error}"))
-        for finding in _incidents(state.subject):
-            # A size computed from numbers of every magnitude may be any: that is no fault on what people pass.
-            sink(replace(finding, severity="warning", verdict="unstable") if rule.family == "PB3" else finding)
+    state.varied = True
+    for rule in (rule for rule in running if rule.varies or rule.late):
+        if rule.varies or state.has_time():
+            _run_rule(state, rule, sink)
+        else:
+            left_out.append(rule.id)
     return left_out
+
+
+def _run_rule(state: Audit, rule: Rule, sink: _Sink) -> None:
+    state.events.step(rule.id, state.base.describe(), script(state.subject, state.base))
+    assert rule.runtime is not None
+    try:
+        for finding in _smallest(state, rule, list(rule.runtime(state))):
+            sink(finding)
+    except Raised as error:
+        if state.backward_works:  # else the rules about failing backwards have said it
+            sink(_undecided(state, rule, str(error)))
+    except Exception as error:  # a fault of ours must not end the audit, nor pass for a clean one
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
+        why = f"Pullback failed ({place}): {type(error).__name__}: {error}"
+        sink(_undecided(state, rule, why, "a bug of Pullback: please report it with this line and the function"))
+    for finding in _incidents(state.subject):
+        # A size computed from numbers of every magnitude may be any: that is no fault on what people pass.
+        sink(replace(finding, severity="warning", verdict="unstable") if rule.family == "PB3" else finding)
 
 
 def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
@@ -203,8 +218,8 @@ def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
     return run(smallest) if smallest is not state.base else found
 
 
-def _undecided(state: Audit, rule: Rule, why: str) -> Finding:
-    return state.finding(rule.id, "warning", "inconclusive", f"could not be decided: {why}", case=state.base)
+def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
+    return state.finding(rule.id, "info", "inconclusive", f"could not be decided: {why}", case=state.base, hint=hint)
 
 
 def _over_budget(state: Audit, left_out: Sequence[str]) -> Finding:

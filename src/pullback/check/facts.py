@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -27,10 +29,10 @@ from pullback.check.remembered import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 
-_SLOW = 2e-3
-"""Seconds for a forward, from which on fewer elements are compared singly (82 forwards each)."""
-_FEW_ELEMENTS = 8
-_FEWEST_ELEMENTS = 3
+_ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
+"""How many elements to compare singly, at 82 forwards each, where a forward takes less than so many seconds."""
+_DIRECTIONS = 3
+"""Of the example, for each input; one where only one element is compared."""
 _FILLED = "new memory filled with NaN"
 _TWICE = "the same call twice"
 """What is done before any rule, as told to the runner."""
@@ -143,7 +145,7 @@ class Facts:
     def elements(self) -> int:
         """How many elements of an input to compare singly: few if a forward takes milliseconds."""
         seconds = min(self._processor_time() for _ in range(3))
-        return MAX_ELEMENTS if seconds < _SLOW else _FEW_ELEMENTS if seconds < 10 * _SLOW else _FEWEST_ELEMENTS
+        return next(elements for limit, elements in _ELEMENTS if seconds < limit)
 
     def _processor_time(self) -> float:
         """Seconds of work for one forward. Not of the clock, which counts what other processes do as well."""
@@ -183,8 +185,8 @@ class Facts:
 
     @functools.cached_property
     def base_result(self) -> FirstOrder | None:
-        """The comparison on the working example, three directions for each input."""
-        return self.compare(self.base, directions=3)
+        """The comparison on the working example."""
+        return self.compare(self.base, directions=min(_DIRECTIONS, self.elements))
 
     @functools.cached_property
     def growths(self) -> list[Growth]:
@@ -211,11 +213,13 @@ class Facts:
         """
         if self.subject.relaxation is not None:
             return None
-        found = intent.declared(self.subject) or intent.identity(self.base_run)
-        if found is None and (self.draws or self.backward_draws):
-            found = intent.declared_random(self.subject)
-        if found is None and self.base_result is not None:
-            found = intent.flat(self.base_result, self.subject.name)
-            if self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
-                found = intent.ROUNDED
-        return found
+        declared, shown = intent.declared(self.subject), intent.identity(self.base_run)
+        if shown is None and declared is None and (self.draws or self.backward_draws):
+            declared = intent.declared_random(self.subject)
+        if shown is None and self.base_result is not None:
+            shown = intent.flat(self.base_result, self.subject.name)
+            if declared is None and self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
+                shown = intent.ROUNDED
+        if declared is not None and shown is not None:
+            return replace(declared, sign="declared")
+        return declared or shown

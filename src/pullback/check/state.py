@@ -23,13 +23,21 @@ from pullback.check.trial import SEED, Raised
 from pullback.check.variants import variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
-_CONTRACT_SHARE = 0.6
-"""Of the budget, for the variants of the contract rules; the rest is for composition."""
+_BEFORE_LATE = 0.6
+"""Of the budget, for the example and its variants; the rest is for the rules that take long."""
+_VARIANTS_SHARE = 0.2
+"""Of the budget, for the variants in any case: slow functions may have spent more on the example."""
 _SHRINK_SECONDS = 0.5
 
 
 class Audit(Facts):
-    """What the rules see of one subject: its facts, how it fares on variants and on other examples."""
+    """What the rules see of one subject: its facts, how it fares on variants and on other examples.
+
+    Attributes:
+        varied: it is the turn of the variants.
+    """
+
+    varied = False
 
     def on(self, base: Case) -> Audit:
         """Return an audit of the same subject with another example."""
@@ -66,24 +74,27 @@ class Audit(Facts):
         return found
 
     def results(self) -> list[FirstOrder]:
-        """Return the comparison on every variant, within the contract's share of the budget, and in depth on others.
+        """Return the comparisons whose turn it is: on the example, or on its variants."""
+        if self.varied:
+            return self.variants
+        return [] if self.base_result is None else [self.base_result]
+
+    @functools.cached_property
+    def variants(self) -> list[FirstOrder]:
+        """The comparison on every variant, within its share of the budget, and in depth on others.
 
         An input whose gradient is wrong on one ordinary case is not compared on those that follow.
         """
-        return self._results
-
-    @functools.cached_property
-    def _results(self) -> list[FirstOrder]:
         return list(self._compare_all())
 
     def _compare_all(self) -> Iterator[FirstOrder]:
         settled: set[int] = set()
         doubtful: set[int] = set()  # wrong on a case that may be no valid input: settles only others of that sort
         if self.base_result is not None:
-            settled.update(c.order for c in self.base_result.wrong)
-            yield self.base_result
+            settled.update(c.order for c in self.base_result.wrong if not c.is_small)
+        share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
         for case, numeric in variants_of(self):
-            if not self.has_time(_CONTRACT_SHARE):
+            if not self.has_time(share):
                 return
             if case.describe() in self.skip:
                 continue
@@ -91,7 +102,7 @@ class Audit(Facts):
             result = self.compare(case, numeric=numeric, settled=settled | doubtful if case.doubtful else settled)
             if result is not None:
                 if not case.extreme:
-                    (doubtful if case.doubtful else settled).update(c.order for c in result.wrong)
+                    (doubtful if case.doubtful else settled).update(c.order for c in result.wrong if not c.is_small)
                 yield result
         if self.options.deep:
             drawn = smallest_drawn(self, settled | doubtful)
@@ -100,8 +111,11 @@ class Audit(Facts):
     @functools.cached_property
     def any_intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if that shows on any ordinary case."""
-        found = (intent.bound(result, self.subject.name) for result in self.results() if not result.case.extreme)
-        return self.intent or next((reason for reason in found if reason is not None), None)
+        if self.intent is not None or self.base_result is None:
+            return self.intent
+        ordinary = (result for result in (self.base_result, *self.variants) if not result.case.extreme)
+        found = (intent.bound(result, self.subject.name) for result in ordinary)
+        return next((reason for reason in found if reason is not None), None)
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is meant, if there is a sign of it."""

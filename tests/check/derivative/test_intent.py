@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import pullback
 from pullback.check.audit import audit
 from pullback.check.derivative import intent
 from pullback.check.find.discover import subject_of
@@ -59,7 +60,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_declare(name, tmp_path):
-    assert declared(tmp_path, name).sign == "declared"
+    assert declared(tmp_path, name).sign == "worded"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_names_that_do_not(name, tmp_path):
     ],
 )
 def test_docstrings_that_declare(docstring, tmp_path):
-    assert declared(tmp_path, docstring=docstring).sign == "declared"
+    assert declared(tmp_path, docstring=docstring).sign == "worded"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_docstrings_that_do_not(docstring, tmp_path):
 
 
 def test_a_comment_declares_only_in_so_many_words(tmp_path):
-    assert declared(tmp_path, comment="  # straight-through").sign == "declared"
+    assert declared(tmp_path, comment="  # straight-through").sign == "worded"
     assert declared(tmp_path, comment="  # scaled gradient") is None
 
 
@@ -302,3 +303,26 @@ def test_the_gradient_of_what_half_precision_hides_is_undecided():
     events = Silent()
     audit(subject_of(fn), Options(select=("PB101",), budget=60), [((normal(3, 4),), {})], events)
     assert {(f.rule, f.severity, f.verdict) for f in events.findings} == {("PB101", "info", "inconclusive")}
+
+
+def test_words_alone_are_a_warning_and_what_the_structure_shows_is_not():
+    def severity(value, gradient, name):
+        made = function(value, gradient)
+        made.__name__ = made.__qualname__ = name
+        events = pullback.check(made, normal(3), select="PB101", budget=60).findings
+        return [(f.severity, f.verdict) for f in events]
+
+    assert severity(torch.exp, lambda g, x: g, "ExpSTE") == [("warning", "intended")]
+    assert severity(torch.round, lambda g, x: g, "RoundSTE") == [("info", "intended")]
+    assert severity(torch.clone, lambda g, x: -g, "ReverseGrad") == [("info", "intended")]
+
+
+def test_a_small_difference_is_a_warning_with_its_size():
+    def found(slope):
+        return pullback.check(function(torch.sin, lambda g, x: g * slope(x)), normal(5), select="PB101").findings
+
+    (small,) = found(lambda x: x.cos() * (1 + 1e-5))
+    assert (small.severity, small.verdict) == ("warning", "wrong")
+    assert "a small difference, 1e-05 of it" in small.message
+    (large,) = found(lambda x: x.cos() * torch.where(x > 0, 1 + 1e-5, 1.001))
+    assert large.severity == "error"

@@ -5,6 +5,8 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+import pullback
+
 from ..making import audit_of, function, normal, uniform
 
 
@@ -189,3 +191,23 @@ class Spike(Function):
 
 def test_a_surrogate_may_read_its_saved_output():
     assert second(Spike, normal(3, 4)).status != "wrong"
+
+
+def test_under_no_grad_it_is_that_and_not_what_was_saved():
+    class Unrecorded(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.save_for_backward(y * 1)
+            return y * x
+
+        @staticmethod
+        @torch.no_grad()
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            return g * (y * y.log() + y)
+
+    report = pullback.check(Unrecorded, normal(3), select="PB401,PB402,PB404", budget=60)
+    (found,) = report.findings
+    assert found.rule == "PB401"
+    assert "once_differentiable" in found.hint

@@ -21,6 +21,12 @@ from pullback.check.trial import Raised, as_real
 
 Status = Literal["ok", "wrong", "inconclusive"]
 
+_SMALL = 1e-4
+"""A disagreement below this part of the derivative is a small one."""
+_BESIDE = 1e-7
+"""So is one below this part of the largest element of the gradient."""
+_NOTHING = 1e-12
+"""What is no gradient where all outputs are 0, which say nothing of what was rounded on the way to them."""
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
@@ -56,6 +62,7 @@ class Comparison:
         moves: some element does move the output.
         kink: the point is a kink for this input.
         low, high: the interval of right values.
+        largest: the largest magnitude in the gradient.
     """
 
     order: int
@@ -71,6 +78,18 @@ class Comparison:
     kink: bool = False
     low: float = 0.0
     high: float = 0.0
+    largest: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the gradient is from the nearest right value."""
+        return max(self.low - self.got, self.got - self.high, 0.0)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a disagreement is of the size that unconverged iterations leave, or of rounding beside the rest."""
+        relative = _SMALL * max(abs(self.got), abs(self.low), abs(self.high))
+        return self.gap <= max(relative, _BESIDE * self.largest)  # not if it is NaN
 
 
 def compare_input(
@@ -86,7 +105,21 @@ def compare_input(
 
     The directions are `within` a part of the space; by default, that of symmetric matrices at one of these.
     """
-    within = within or symmetric_part
+    compared = _compare(sampler, order, gradient, generator, directions, elements, within or symmetric_part)
+    if gradient is None or not gradient.numel():
+        return compared
+    return replace(compared, largest=float(gradient.detach().abs().max()))
+
+
+def _compare(
+    sampler: Sampler,
+    order: int,
+    gradient: Tensor | None,
+    generator: torch.Generator,
+    directions: int,
+    elements: int,
+    within: Restriction,
+) -> Comparison:
     x = sampler.case.tensors[order]
     if not x.numel():
         return Comparison(order, "ok")
@@ -178,6 +211,8 @@ def _judge(
         precision = max(_AGREEMENT[gradient.dtype], 32 * min(single, working_epsilon(as_real(gradient))))
     distance = max(low - got, got - high, 0.0)
     negligible = _NEGLIGIBLE * float((sampler.weights.abs() * estimate.magnitude)[estimate.valid].sum())
+    if not estimate.magnitude.any():
+        negligible = _NOTHING * float(sampler.weights.abs().sum())
     if distance > SIGNIFICANT * bar + precision * (size + relevant) + lost:
         return "wrong" if distance > negligible else "inconclusive"
     telling = 0.1 * max(size, relevant) or negligible  # where both are 0, what would count as a difference

@@ -51,7 +51,8 @@ class Intent:
     """Why a backward that differs from the derivative is taken to be meant.
 
     Attributes:
-        sign: "declared", "identity", "flat", "rounded" or "bound".
+        sign: "declared", "worded", "identity", "flat", "rounded" or "bound". What is only worded, in a name or a
+            docstring, excuses nothing: somebody who reads the words sees a slip in a smooth function no better.
         reason: in words, for the finding.
     """
 
@@ -65,15 +66,15 @@ def declared(subject: Subject) -> Intent | None:
         return Intent("declared", "its rule is declared not to be linear in the cotangent")
     source: FunctionSource | None = subject.source
     if match := _IN_NAME.search(words_of_name(subject)):
-        return Intent("declared", f"its name says {match.group(0)!r}")
+        return Intent("worded", f"its name says {match.group(0)!r}")
     for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring(subject)):
         if match := _EXPLICIT.search(sentence) or _IN_SENTENCE.search(sentence):
-            return Intent("declared", f"its docstring says {match.group(0)!r}")
+            return Intent("worded", f"its docstring says {match.group(0)!r}")
     if source is not None and (match := _EXPLICIT.search(remarks(source))):
-        return Intent("declared", f"a comment in it says {match.group(0)!r}")
+        return Intent("worded", f"a comment in it says {match.group(0)!r}")
     for caller, text in callers(source):
         if match := _EXPLICIT.search(text):
-            return Intent("declared", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
+            return Intent("worded", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
     return None
 
 

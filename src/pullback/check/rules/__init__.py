@@ -24,10 +24,10 @@ def rule_named(key: str) -> Rule | None:
 
 
 def selected(options: Options) -> list[Rule]:
-    """Return the rules that `options` ask for, by id, but those on composition last: they take the longest by far."""
+    """Return the rules that `options` ask for, by id, but those last that take long."""
     return [
         rule
-        for rule in sorted(all_rules(), key=lambda rule: (rule.family == "PB4", rule.id))
+        for rule in sorted(all_rules(), key=lambda rule: (rule.late, rule.id))
         if (not options.select or rule.id.startswith(options.select))
         and not rule.id.startswith(options.ignore or ("-",))
     ]

@@ -53,6 +53,8 @@ class Rule:
         stands_for: id of the rule that measures the same on a function that runs; then the source, which proves
             less, is not asked.
         blames: the method of a Function that is to be looked at, whose line a finding gets; empty for all of it.
+        varies: it looks at variants of the example too. It is run on the example, and again on these.
+        late: it takes a hundred runs, or a compiler: it comes after all others, and after the variants.
     """
 
     id: str
@@ -65,6 +67,8 @@ class Rule:
     shrinks: bool = True
     stands_for: str = ""
     blames: str = ""
+    varies: bool = False
+    late: bool = False
 
     @property
     def family(self) -> str:
@@ -80,6 +84,8 @@ def rule(
     shrinks: bool = True,
     stands_for: str = "",
     blames: str = "",
+    varies: bool = False,
+    late: bool = False,
 ) -> Rule:
     """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
     text = inspect.cleandoc(page or "")
@@ -87,4 +93,6 @@ def rule(
     if match is None:
         raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
     summary = match["summary"].rstrip(".")
-    return Rule(match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for, blames)
+    return Rule(
+        match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for, blames, varies, late
+    )

@@ -27,6 +27,13 @@ def is_once_differentiable(audit: Audit) -> bool:
     return audit.second is not None and "once_differentiable" in str(audit.second.error or "")
 
 
+def runs_without_grad(audit: Audit) -> bool:
+    """Whether the backward is decorated so that autograd does not record it."""
+    source = audit.subject.source
+    backward = source.methods.get("backward") if source else None
+    return backward is not None and bool({"no_grad", "inference_mode"} & decorator_names(backward))
+
+
 def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Finding:
     """Build the finding of a second derivative that is wrong without an error."""
     second = audit.second

@@ -19,11 +19,14 @@ ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or
 is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive definite", or
 reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote, that is all that is
 said: no rule that compares values is run. A backward that is not a derivative on purpose is `intended` (severity
-info) if it shows: the name or docstring says straight-through, surrogate, approximate, reversal or scaling; the
-forward is flat almost everywhere; it returns an input unchanged; or it is a clamp and differs only where it
-saturates. Values beyond the ordinary range, and gradients that are not finite at a special point, count as
-`unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast. A gradient that
-is `None` is PB107; where that one is not run, this one tells of it, as a warning too where the example was guessed.
+info) if its structure shows it: the forward is flat almost everywhere; it returns an input unchanged; or it is a clamp
+and differs only where it saturates. Where only words say so (straight-through, surrogate, approximate, reversal or
+scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip as
+well. A difference below 1e-4 of the derivative, or below 1e-7 of the largest element of the gradient, is a warning
+with its size: iterations that stop early leave such, and so does a small constant in a denominator. Values beyond the
+ordinary range, and gradients that are not finite at a special point, count as `unstable`, a warning; so does, as
+`wrong`, a shape that the forward happens to take or to broadcast. A gradient that is `None` is PB107; where that one is
+not run, this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
 
 ## Bad
@@ -58,7 +61,7 @@ class SinSquared(torch.autograd.Function):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
@@ -81,30 +84,53 @@ _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.unwritten is not None:
-        yield unwritten_finding(audit, audit.unwritten)
+        if not audit.varied:
+            yield unwritten_finding(audit, audit.unwritten)
         return
-    reported: set[int] = set()
-    results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
-    for result in results:
-        for comparison in result.wrong:
-            if comparison.order in reported:
-                continue
-            found = _disagreement(audit, result, comparison)
-            meant = found is not None and audit.intent_of(result, comparison) is not None
-            if not meant:
-                reported.add(comparison.order)
-            if found is not None:
-                yield found
-            if meant and audit.intent is not None:
-                return
-    undecided = all(c.status == "inconclusive" for result in results for c in result.comparisons if c.compared)
     base = audit.base_result
-    if base is None and audit.base_run.roots:
-        yield _inconclusive(audit, "the output is not finite on the example")
-    elif undecided and base is not None and base.comparisons:
+    wrong = [] if base is None else [(base, c) for c in base.wrong]
+    first, small = ([x for x in wrong if x[1].is_small is s] for s in (False, True))
+    reported: set[int] = set()
+    if not audit.varied:
+        yield from _disagreements(audit, first, reported)
+        return
+    if first and audit.intent is not None:
+        return
+    reported.update(c.order for result, c in first if audit.intent_of(result, c) is None)
+    results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
+    wrong = [(result, c) for result in results for c in result.wrong]
+    yield from _disagreements(audit, sorted(small + wrong, key=lambda x: x[1].is_small), reported)
+    yield from _of_all(audit, base)
+
+
+def _disagreements(
+    audit: Audit, wrong: Sequence[tuple[FirstOrder, Comparison]], reported: set[int]
+) -> Iterator[Finding]:
+    """Yield a finding for each input that is none of those reported, and note which are now."""
+    for result, comparison in wrong:
+        if comparison.order in reported:
+            continue
+        found = _disagreement(audit, result, comparison)
+        meant = found is not None and audit.intent_of(result, comparison) is not None
+        if not meant:
+            reported.add(comparison.order)
+        if found is not None:
+            yield found
+        if meant and audit.intent is not None:
+            return
+
+
+def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
+    """Yield what example and variants show together."""
+    if base is None:
+        if audit.base_run.roots:
+            yield _inconclusive(audit, "the output is not finite on the example")
+        return
+    compared = [c for result in (base, *audit.variants) for c in result.comparisons if c.compared]
+    if all(c.status == "inconclusive" for c in compared) and base.comparisons:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
-    if base is not None and audit.intent is None and not audit.base.is_made_to_fit:
+    if audit.intent is None and not audit.base.is_made_to_fit:
         yield from _off_symmetric(audit, base)
 
 
@@ -131,7 +157,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if intent is not None:
         return audit.finding(
             "PB101",
-            "info",
+            "warning" if intent.sign == "worded" and not comparison.flat else "info",
             "intended",
             f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
             evidence=audit.evidence(result, comparison),
@@ -151,12 +177,13 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
             evidence=audit.evidence(result, comparison),
             hint="give an example with as many iterations as it needs",
         )
+    first = result, comparison
     result, comparison = _smallest(audit, result, comparison)
     constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     return audit.finding(
         "PB101",
-        "warning" if unstable or case.doubtful or constant else "error",
+        "warning" if unstable or case.doubtful or constant or comparison.is_small else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,
@@ -164,8 +191,34 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         tail=gradient_and_quotient(audit, result, comparison),
         hint="its backward draws random numbers: say so if that is meant"
         if audit.backward_draws
-        else _hint(result, comparison),
+        else _size_hint(*first, result, comparison) or _hint(result, comparison),
     )
+
+
+def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:
+    """Return the hint for a gradient that is off by the size of a dimension, on an example and on the smallest one."""
+    ratio = _ratio(c)
+    small_ratio = small_c.got / small_c.expected if small_c.expected else math.nan  # a small example has zeros
+    if ratio is None or not abs(ratio - small_ratio) > 1e-6:
+        return ""  # it does not depend on the size
+    for position, x, y in zip(result.case.wrt, result.case.tensors, small.case.tensors, strict=True):
+        name = result.case.names[position]
+        sizes = [
+            (f"the size of dimension {d} of {name}", *nm) for d, nm in enumerate(zip(x.shape, y.shape, strict=False))
+        ]
+        for what, n, m in [*sizes, (f"the number of elements of {name}", x.numel(), y.numel())]:
+            if abs(ratio - n) < 1e-6 * n and abs(small_ratio - m) < 1e-6 * m:
+                return f"it is {what} times what it should be: is the 1/N of a mean missing?"
+            if abs(ratio * n - 1) < 1e-6 and abs(small_ratio * m - 1) < 1e-6:
+                return f"it is what it should be, divided by {what}: is a 1/N too many?"
+    return ""
+
+
+def _ratio(c: Comparison) -> float | None:
+    """Return by what factor everything that was compared is off, judged by the worst of it."""
+    if math.isfinite(c.got) and abs(c.expected) > 1e-9 and abs(c.got) > 1e-9 and c.failing == c.compared:
+        return c.got / c.expected
+    return None
 
 
 def _converges(audit: Audit, case: Case, order: int) -> bool:
@@ -179,17 +232,22 @@ def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple
     """Shrink the case, and show it with a cotangent of ones if that still fails."""
     if result.case.layout_only or audit.draws:
         return result, comparison
-    smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison.order))
+    smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison))
     for unit in (True, False):
         final = audit.compare(smallest, directions=2, unit=unit)
-        if final is not None and (kept := [c for c in final.wrong if c.order == comparison.order]):
+        if final is not None and (kept := [c for c in final.wrong if _is_as_bad(c, comparison)]):
             return final, kept[0]
     return result, comparison
 
 
-def _fails(audit: Audit, case: Case, order: int) -> bool:
+def _fails(audit: Audit, case: Case, like: Comparison) -> bool:
     result = audit.compare(case)
-    return result is not None and any(c.order == order for c in result.wrong)
+    return result is not None and any(_is_as_bad(c, like) for c in result.wrong)
+
+
+def _is_as_bad(c: Comparison, like: Comparison) -> bool:
+    """Whether it is the same input that is wrong, and not by less."""
+    return c.order == like.order and c.is_small <= like.is_small
 
 
 def _message(result: FirstOrder, c: Comparison) -> str:
@@ -200,15 +258,20 @@ def _message(result: FirstOrder, c: Comparison) -> str:
         right = f"is anything between {show(c.low)} and {show(c.high)}"
     what = f"the gradient of {name}{at} is {show(c.got)}, the derivative of the forward {right}"
     where = "" if not result.case.is_variant else f" (with {result.case.label})"
-    return what + where
+    size = abs(c.gap / max(abs(c.low), abs(c.high), abs(c.got))) if c.is_small else 0.0
+    return what + where + (f": a small difference, {size:.1g} of it" if c.is_small else "")
 
 
 def _hint(result: FirstOrder, c: Comparison) -> str:
-    if math.isfinite(c.got) and abs(c.expected) > 1e-9 and abs(c.got) > 1e-9 and c.failing == c.compared:
-        ratio = c.got / c.expected
-        for factor in (-1.0, 2.0, 0.5, -2.0, -0.5):
-            if abs(ratio - factor) < 1e-6:
-                return f"it is {factor:g} times what it should be: look for a lost sign or factor"
+    ratio = _ratio(c)
+    for factor in (-1.0, 2.0, 0.5, -2.0, -0.5):
+        if ratio is not None and abs(ratio - factor) < 1e-6:
+            return f"it is {factor:g} times what it should be: look for a lost sign or factor"
+    if c.is_small:
+        return (
+            "if forward or backward iterates, approximates or adds a small constant, see whether a tighter one takes "
+            "this away; if not, look for a term that is left out"
+        )
     if result.case.layout_only:
         return "it is right for contiguous tensors: the backward reads memory in the wrong order"
     if result.case.doubtful:
@@ -221,6 +284,8 @@ def _hint(result: FirstOrder, c: Comparison) -> str:
 def _declare(sign: str) -> str:
     if sign == "declared":
         return "nothing to do; `# pullback: allow[wrong-vjp] reason` on the class hides this line"
+    if sign == "worded":
+        return "words may be about something else: if it is meant, declare it: `# pullback: allow[wrong-vjp] reason`"
     return "if so, say it: 'straight-through' or 'surrogate' in the docstring, or `# pullback: allow[wrong-vjp] reason`"
 
 
@@ -229,4 +294,4 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
     return audit.finding("PB101", "info", "inconclusive", why, evidence=evidence, hint=hint)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, varies=True)

@@ -68,6 +68,8 @@ _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|differ
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.varied and not audit.backward_works:
+        return
     told: set[Severity] = set()
     for result in audit.results():
         error = result.error
@@ -93,8 +95,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
             ],
             hint=_hint(result.case),
         )
-        if result.case is audit.base:
-            return
 
 
 def _error_on(audit: Audit, case: Case) -> Raised | None:
@@ -120,4 +120,4 @@ def _hint(case: Case) -> str:
     return "make the backward take what the forward takes, or refuse it in the forward"
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, varies=True)

@@ -194,4 +194,4 @@ def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity:
     return np.where(found.stated, found.ulp, np.inf)
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

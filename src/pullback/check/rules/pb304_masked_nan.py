@@ -148,4 +148,4 @@ def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> I
         return
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -89,7 +89,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _is_told(audit: Audit) -> bool:
     """Whether PB101 has reported a wrong gradient: then this adds nothing."""
-    return bool(audit.running(("PB101",))) and any(result.wrong for result in audit.results())
+    return bool(audit.running(("PB101",))) and any(
+        r.wrong for r in (audit.base_result, *audit.variants) if r is not None
+    )
 
 
 def _finding(
@@ -127,4 +129,4 @@ def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[
     return (point[by], got, sure[0]) if math.isfinite(got) and len(sure) == len(slopes) else None
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, late=True)

@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.rules._rule import rule
-from pullback.check.rules._second import is_once_differentiable, silently_wrong
+from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -64,15 +64,22 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield audit.finding("PB401", "warning", "inconclusive", why, case=audit.base, hint=hint)
     if second is None or second.status != "wrong":
         return
-    others = [("PB402", is_once_differentiable(audit)), ("PB404", second.hidden > 0 and not second.changed)]
+    cut = runs_without_grad(audit)
+    hidden = second.hidden > 0 and not second.changed and not cut
+    others = [("PB402", is_once_differentiable(audit)), ("PB404", hidden)]
     if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
         return
-    yield silently_wrong(
-        audit,
-        "PB401",
-        "write the backward in differentiable torch operations on saved inputs and outputs, without detach, no_grad "
-        "or .data; or raise an error in double backward",
-    )
+    yield silently_wrong(audit, "PB401", _WITHOUT_GRAD if cut else _HINT)
+
+
+_HINT = (
+    "write the backward in differentiable torch operations on saved inputs and outputs, without detach, no_grad or "
+    ".data; or raise an error in double backward"
+)
+_WITHOUT_GRAD = (
+    "the backward runs under `no_grad`, so that nothing of it is differentiated: decorate it with "
+    "`once_differentiable` in place of that, and double backward raises"
+)
 
 
 RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -9,7 +9,8 @@ constant.
 gradcheck passes. The Hessian is wrong.
 
 ## Limits
-Tensors kept in lists or objects on `ctx` are not recognised; the finding is then PB401.
+Tensors kept in lists or objects on `ctx` are not recognised; the finding is then PB401. So it is where the backward
+is decorated with `torch.no_grad()`: that is the cause, whatever is saved.
 
 ## Bad
 ```python
@@ -49,7 +50,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import plural
 from pullback.check.rules._rule import rule
-from pullback.check.rules._second import is_once_differentiable, silently_wrong
+from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     second = audit.second
     if second is None or second.status != "wrong" or not second.hidden or second.changed:
         return
-    if is_once_differentiable(audit) and audit.running(("PB402",)):
+    if (is_once_differentiable(audit) and audit.running(("PB402",))) or runs_without_grad(audit):
         return
     yield silently_wrong(
         audit,

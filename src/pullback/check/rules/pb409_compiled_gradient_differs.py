@@ -175,4 +175,4 @@ def _shared(audit: Audit) -> Setting | None:
     return setting_of(audit.subject, case) if case is not None else None
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -120,4 +120,4 @@ def _way(strict: bool) -> Way:
 
 _WAYS = (_way(strict=False), _way(strict=True))
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

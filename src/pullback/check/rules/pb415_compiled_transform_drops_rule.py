@@ -104,4 +104,4 @@ _WAY = Way(
     context="traced",
 )
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -172,7 +172,7 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
     if result is None:
         return
     for c in result.wrong:
-        if audit.intent_of(result, c) is None and not any(c.order == w.order for r in audit.results() for w in r.wrong):
+        if audit.intent_of(result, c) is None and not any(c.order == w.order for r in audit.variants for w in r.wrong):
             yield audit.finding(
                 "PB506",
                 "error",
@@ -187,4 +187,4 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)
+RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False, late=True)

@@ -37,7 +37,8 @@ class Op:
     """A differentiable function made by `pullback.function`.
 
     It is called like the function it was made from. In plain eager mode it runs graphs of its value and
-    gradient inside one autograd node; under every transform, tracer and mode it is the formula itself.
+    gradient inside one autograd node; under every transform, tracer and mode it is native ops, those of the formula or
+    of its stable forms. One with a rule keeps that, or raises.
     """
 
     _is_pullback_op = True

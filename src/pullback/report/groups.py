@@ -15,6 +15,10 @@ _OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
 """Families whose findings of verdict "wrong" say that a gradient is not what it should be."""
 
 
+OF_PYTORCH = ("PB410", "PB415")
+"""Rules about what PyTorch does to every custom function, which no author can mend."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Findings with a likely common cause.

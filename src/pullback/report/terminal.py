@@ -19,7 +19,7 @@ from rich.text import Text
 from pullback.report.clean import clean, clean_line
 from pullback.report.evidence import blocks_of, numbers_of
 from pullback.report.excerpt import excerpt
-from pullback.report.groups import groups_of
+from pullback.report.groups import OF_PYTORCH, groups_of
 from pullback.report.model import Finding, Report, Severity, Status, SubjectResult
 
 SEVERITY_STYLE: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -38,6 +38,8 @@ _TEXT_WIDTH = 80
 _INDENT = 4
 _BLOCK_LINES = 12
 _NARROWEST = 20
+_NAMES = 4
+"""Of functions that are named, where there are more."""
 _WIDE = 60
 """Columns of a terminal that hold the whole table of functions."""
 
@@ -83,17 +85,38 @@ def _text_of(console: Console) -> str:
 
 
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    for name, members in groupby(findings, key=lambda finding: finding.subject):
+    """Print the findings of each function, with the reproduction of the first, and once what is PyTorch's doing."""
+    dropped = [f for f in findings if f.rule in OF_PYTORCH and f.verdict == "wrong"]
+    if len(dropped) == len(findings):  # nothing else was asked for
+        dropped = []
+    told = (finding for finding in findings if finding not in dropped)
+    for name, members in groupby(told, key=lambda finding: finding.subject):
         console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
         shown, unsupported = _split(members)
-        for group in groups_of(shown):
-            _print(group.first, console)
+        for i, group in enumerate(groups_of(shown)):
+            _print(group.first, console, with_script=i == 0)
             for finding in group.also:
                 _print_also(finding, console)
         if unsupported:
             names = ", ".join(f"{finding.rule} {finding.name}" for finding in unsupported)
             _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" not supported: {names}"), console, 2)
         console.print()
+    if dropped:
+        _print_dropped(dropped, console)
+
+
+def _print_dropped(findings: Sequence[Finding], console: Console) -> None:
+    """Print once for a whole report which functions lose their backward in PyTorch's exporter and compiler."""
+    rules = ",".join(dict.fromkeys(finding.rule for finding in findings))
+    names = list(dict.fromkeys(clean_line(finding.subject) for finding in findings))
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    text = (
+        f" {rules}: torch.export, and torch.compile of a torch.func transform, drop the backward of "
+        f"{', '.join(names[:_NAMES])}{more}, and differentiate the forward in its place. That is PyTorch's doing; "
+        f"pullback.function(derivative_of=…) keeps it. `--select {rules}` shows the numbers."
+    )
+    _print_wrapped(Text.assemble(("warning", SEVERITY_STYLE["warning"]), text), console, 0)
+    console.print()
 
 
 def _split(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
@@ -133,7 +156,7 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
     return [line, errors, warnings, infos, str(subject.cases), f"{subject.seconds:.1f}"]
 
 
-def _print(finding: Finding, console: Console) -> None:
+def _print(finding: Finding, console: Console, with_script: bool) -> None:
     if finding.severity == "info":
         _print_wrapped(_heading(finding, location=False).append(f"  {clean_line(finding.message)}"), console, 0)
         return
@@ -148,7 +171,9 @@ def _print(finding: Finding, console: Console) -> None:
         _print_end(value, console)
     if finding.hint:
         _print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
-    if finding.reproduce:
+    if finding.reproduce and not with_script:
+        _print_wrapped(Text(f"reproduce: --select {finding.rule}", style="dim"), console)
+    elif finding.reproduce:
         console.print(_indented(Text("reproduce:", style="dim")))
         for line in _highlighted(finding.reproduce):
             # Not wrapped: a line that is cut in two can no longer be pasted into Python.

@@ -111,7 +111,8 @@ def _way(strict: bool) -> Way:
             *GRADIENT,
             *PRINT,
         ],
-        hint="train before exporting, or make it a torch.library custom op, whose rule is kept",
+        hint="train before exporting, or make it a `pullback.function(derivative_of=…)` or a torch.library custom op: "
+        "these keep their derivative",
         severity="warning",
         cause="PyTorch's exporter drops the backward of every autograd.Function",
         context="traced",

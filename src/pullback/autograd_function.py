@@ -42,8 +42,8 @@ class AutogradFunction(metaclass=_Watched):
     With `forward` alone, old style (`forward(ctx, …)`) or new, the derivative is derived from it, for every order
     and mode. What the class defines besides (`backward`, `jvp`, `vmap`, `setup_context`) is honoured, and guarded: a
     transform that would differentiate the forward instead meets a `DerivativeError`, and a backward that
-    leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking. A number that
-    the forward takes from a tensor and leaves on `ctx`, say by `.item()`, is a constant to second derivatives.
+    leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking. A number
+    that the forward takes from a tensor and leaves on `ctx`, say by `.item()`, is a constant to second derivatives.
     """
 
     _is_pullback_function = True

@@ -183,6 +183,12 @@ def test_a_bound_method_is_one_of_its_object():
     assert copy.deepcopy(module.clip).__self__ is not module
 
 
+@pytest.mark.parametrize("option", ["stable", "residuals"])
+def test_a_flag_is_true_or_false(option):
+    with pytest.raises(pullback.OptionError, match=f"{option} is True or False, not 'no'"):
+        pullback.function(**{option: "no"})
+
+
 def test_a_relaxation_is_a_function_of_the_same_arguments():
     with pytest.raises(pullback.OptionError, match="derivative_of is 3: it has to be a function"):
         pullback.function(derivative_of=3)

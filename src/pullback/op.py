@@ -475,7 +475,7 @@ def function(
             dict of tensors. A method works too. It must not write to its inputs nor decide by their values.
         derivative_of: a relaxation: the op has the value of `formula` and every derivative of this function,
             which takes the same arguments and returns the same structure, shapes and dtypes.
-        residuals: the formula returns `(out, saved)`, and the rule given with `@op.vjp` receives `saved`.
+        residuals: the formula returns `(out, saved)`, and the rules given with `@op.vjp` and `@op.jvp` receive `saved`.
         stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`), else what a few
             sure rules give, if that is better; `False` gives the formula as written, bit for bit.
         backend: whose kernels run it in plain eager mode (`pullback.set_backend`, which also says what is set
@@ -494,7 +494,7 @@ def function(
     Raises:
         OptionError: if what is decorated or `derivative_of` is not callable, there is no such backend, the two do
             not take the same number of arguments, `derivative_of` is given with `residuals`, or `chunk` with either; if
-            `save` is neither.
+            `save`, `residuals` or `stable` is none of what it can be.
     """
     if chunk is not None and (derivative_of is not None or residuals):
         raise OptionError("chunk is for losses whose derivative is that of the formula.")
@@ -502,6 +502,9 @@ def function(
         raise OptionError(f'chunk is a number of rows, 1 or more, or "auto", not {chunk!r}.')
     if save not in (None, "min", "fast"):
         raise OptionError(f'save is "min" or "fast", not {save!r}.')
+    for name, flag in (("residuals", residuals), ("stable", stable)):
+        if not isinstance(flag, bool):
+            raise OptionError(f"{name} is True or False, not {flag!r}.")
     if derivative_of is not None and residuals:
         raise OptionError("residuals=True is for ops with a rule; derivative_of gives the derivative already.")
     if derivative_of is not None and not callable(derivative_of):

@@ -192,4 +192,6 @@ def _check(name: str, parameters: tuple[str, ...], result: tuple[Any, ...], args
         if isinstance(x, Tensor):
             checked(name, argument, (x.shape, x.dtype), g, True)
         elif g is not None:
-            raise DerivativeError(f"the vjp of {name} returned a gradient for {x!r} in `{argument}`.")
+            raise DerivativeError(
+                f"the vjp of {name} returned a gradient for `{argument}`, where {x!r} is no tensor: return None for it."
+            )

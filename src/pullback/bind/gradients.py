@@ -30,9 +30,11 @@ def checked(op: str, argument: str, kind: tuple[Sequence[int], torch.dtype], g: 
         return None
     shape, dtype = kind
     if not isinstance(g, Tensor):
-        raise DerivativeError(f"the vjp of {op} returned a {type(g).__name__} for `{argument}`, not a tensor.")
+        raise DerivativeError(f"the vjp of {op} returned a {type(g).__name__} for `{argument}`, not a tensor or None.")
     if not is_continuous(dtype):
-        raise DerivativeError(f"the vjp of {op} returned a gradient for `{argument}`, which holds {dtype}.")
+        raise DerivativeError(
+            f"the vjp of {op} returned a gradient for `{argument}`, which holds {dtype}: return None."
+        )
     if g.shape != shape or (g.dtype != dtype and not cast):
         raise DerivativeError(
             f"the vjp of {op} returned shape {tuple(g.shape)}, {g.dtype} for `{argument}` of shape "

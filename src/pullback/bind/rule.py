@@ -200,7 +200,10 @@ class Rule:
                 if leaf is TENSOR:
                     found.append(checked(self.name, name, next(kinds), g, record.autocast))
                 elif g is not None:
-                    raise DerivativeError(f"the vjp of {self.name} returned a gradient for {leaf!r} in `{name}`.")
+                    raise DerivativeError(
+                        f"the vjp of {self.name} returned a gradient for `{name}`, where {leaf!r} is no tensor: return "
+                        "None for it."
+                    )
         return found
 
     def push(

@@ -155,3 +155,32 @@ def test_a_failing_test_is_told_no_infos():
 def test_clean():
     assert clean("a\tb\nc\x00\ud800é∂") == "a   b\nc\\x00\\ud800é∂"
     assert clean_line(" a\n\tb\x85c ") == "a b c"
+
+
+DROPPED = replace(WRONG, rule="PB410", name="export-drops-rule", severity="warning", message="Dropped.")
+
+
+def test_what_pytorch_drops_is_told_once_for_a_report():
+    also = replace(DROPPED, rule="PB415")
+    others = [replace(DROPPED, subject=f"Round{i}") for i in range(5)]
+    text = " ".join(render_text(report(WRONG, DROPPED, also, *others)).split())
+    assert text.count("PB410") == 2  # of the paragraph: its head, and how to see more
+    assert "drop the backward of MaskedSum, Round0, Round1, Round2 and 2 more" in text
+    assert "Dropped." not in text
+    assert "1 error, 7 warnings" in text
+
+
+def test_what_pytorch_drops_is_told_in_full_where_nothing_else_was_asked_for():
+    text = render_text(report(DROPPED))
+    assert "Dropped." in text
+    assert "import torch" in text
+    assert "PyTorch's doing" not in text
+
+
+def test_one_reproduction_is_printed_for_a_function():
+    second = replace(WRONG, rule="PB201", name="tensor-on-ctx", reproduce="second()")
+    text = render_text(report(WRONG, second))
+    assert "import torch" in text
+    assert "second()" not in text
+    assert "reproduce: --select PB201" in text
+    assert "second()" in render_text(report(replace(WRONG, reproduce=""), second))

@@ -31,7 +31,7 @@ _SHRINK_SECONDS = 0.5
 
 
 class Audit(Facts):
-    """What the rules see of one subject: its facts, how it fares on variants and on other examples.
+    """The facts of one subject, for the rules: those of its example, and comparisons on variants and other examples.
 
     Attributes:
         varied: it is the turn of the variants.

@@ -85,16 +85,21 @@ def _text_of(console: Console) -> str:
 
 
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print the findings of each function, with the reproduction of the first, and once what is PyTorch's doing."""
-    dropped = [f for f in findings if f.rule in OF_PYTORCH and f.verdict == "wrong"]
-    if len(dropped) == len(findings):  # nothing else was asked for
-        dropped = []
-    told = (finding for finding in findings if finding not in dropped)
+    """Print the findings of each function, with one reproduction for each, and once what is PyTorch's doing."""
+    told: list[Finding] = []
+    dropped: list[Finding] = []
+    for finding in findings:
+        is_dropped = finding.rule in OF_PYTORCH and finding.verdict == "wrong"
+        (dropped if is_dropped else told).append(finding)
+    if not told:  # nothing else was asked for
+        told, dropped = dropped, []
     for name, members in groupby(told, key=lambda finding: finding.subject):
         console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
         shown, unsupported = _split(members)
-        for i, group in enumerate(groups_of(shown)):
-            _print(group.first, console, with_script=i == 0)
+        groups = groups_of(shown)
+        scripted = next((group for group in groups if group.first.reproduce), None)
+        for group in groups:
+            _print(group.first, console, with_script=group is scripted)
             for finding in group.also:
                 _print_also(finding, console)
         if unsupported:

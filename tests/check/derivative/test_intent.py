@@ -326,3 +326,13 @@ def test_a_small_difference_is_a_warning_with_its_size():
     assert "a small difference, 1e-05 of it" in small.message
     (large,) = found(lambda x: x.cos() * torch.where(x > 0, 1 + 1e-5, 1.001))
     assert large.severity == "error"
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_a_gradient_that_is_not_finite_is_no_small_difference(value):
+    everywhere = function(torch.sin, lambda g, x: torch.full_like(x, value))
+    at_one = function(torch.sin, lambda g, x: (g * x.cos() * 1.01).index_fill(0, torch.tensor(0), value))
+    for target in (everywhere, at_one):
+        (found, *_) = pullback.check(target, normal(5), select="PB101").findings
+        assert found.severity == "error"
+        assert "small difference" not in found.message

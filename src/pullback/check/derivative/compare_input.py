@@ -26,7 +26,7 @@ _SMALL = 1e-4
 _BESIDE = 1e-7
 """So is one below this part of the largest element of the gradient."""
 _NOTHING = 1e-12
-"""What is no gradient where all outputs are 0, which say nothing of what was rounded on the way to them."""
+"""The largest gradient that counts as 0 where all outputs are 0: they do not show the rounding on the way to them."""
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
@@ -88,8 +88,11 @@ class Comparison:
     @property
     def is_small(self) -> bool:
         """Whether a disagreement is of the size that unconverged iterations leave, or of rounding beside the rest."""
+        if not math.isfinite(self.got):
+            return False
         relative = _SMALL * max(abs(self.got), abs(self.low), abs(self.high))
-        return self.gap <= max(relative, _BESIDE * self.largest)  # not if it is NaN
+        beside = _BESIDE * self.largest if math.isfinite(self.largest) else 0.0
+        return self.gap <= max(relative, beside)
 
 
 def compare_input(

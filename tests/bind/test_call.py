@@ -167,6 +167,19 @@ def test_whether_a_tensor_requires_grad_is_known_where_autograd_is_off(native):
                 assert torch.equal(op(y), formula(y))
 
 
+def test_whether_a_tensor_requires_grad_is_known_after_a_call_in_which_it_does_not(native):
+    def formula(x):
+        return x.sin() if x.requires_grad else x.cos()
+
+    x = torch.ones(3)
+    for off in (torch.no_grad, torch.inference_mode):
+        op = pullback.function(formula)
+        assert torch.equal(op(x), x.cos())
+        with off():
+            assert torch.equal(op(torch.nn.Parameter(x)), x.sin())
+            assert torch.equal(op(x), x.cos())
+
+
 def test_a_list_of_the_users_gets_no_tensor_without_values():
     seen = []
 

@@ -452,9 +452,14 @@ def _copied(x):
 AROUND = torch.ones(HIDDEN, dtype=torch.float64)
 
 
+def _asking(x):
+    return x.sin().sum() if x.requires_grad else x.cos().sum()
+
+
 @pytest.mark.parametrize(
     ("formula", "why"),
     [
+        (_asking, "asks for `requires_grad`"),
         (_two, "one real number"),
         (_of_rows, "one real number"),
         (_closure, "closes over"),

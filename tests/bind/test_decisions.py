@@ -147,6 +147,29 @@ def test_16_bits_select_what_native_ones_select(shape):
         assert torch.equal(pullback.function(largest)(x), native)  # no other value without a gradient
 
 
+PROMOTED = {
+    "difference": lambda x, z: x * x - z,
+    "over the largest": lambda x, z: (x * 60000) * z,
+    "chosen": lambda x, z: torch.where(z > 0, x * x * x, z),
+    "quotient": lambda x, z: z / (x * x * x),
+    "of a sum": lambda x, z: z - (x * x * x).sum(-1, keepdim=True),
+    "fused": lambda x, z: torch.addcmul(z, x * x, x * x),
+    "summed": lambda x, z: (x * x * x).cumsum(-1, dtype=torch.float32) - z,
+    "complex": lambda x, z: ((x * x * x) * torch.complex(z, z)).real,
+    "number of no dimension": lambda x, z: x * x * x - z.double(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PROMOTED)
+def test_16_bits_are_rounded_before_they_are_promoted(name, dtype):
+    formula, random = PROMOTED[name], torch.Generator().manual_seed(2)
+    x, z = torch.randn(7, 33, generator=random).to(dtype), torch.randn(7, 1, generator=random)
+    mine, native = pullback.function(formula)(x.requires_grad_(), z), formula(x, z)
+    assert (native.detach() != native.detach().to(dtype)).any()  # 16 bits would not do
+    torch.testing.assert_close(mine, native, rtol=1e-5, atol=1e-6)
+
+
 def test_a_number_that_is_chosen_is_rounded_as_a_tensor_keeps_it():
     def chosen(x):
         return (x.masked_fill(x > 0, 0.3) * 3).abs()

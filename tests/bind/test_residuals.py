@@ -156,6 +156,17 @@ def test_residuals_beside_what_is_no_tensor(second):
     torch.testing.assert_close(found, 2 * square.cos() - 4 * square * square.sin())
 
 
+def test_a_residual_of_an_input_without_grad_is_a_constant():
+    op = pullback.function(residuals=True)(lambda a, b: (a.exp() * b, a.exp()))
+    op.vjp(lambda g, out, s, a, b: (g * out, g * s))
+    a, b, g = torch.tensor([0.3, -2.0, 5.0], dtype=torch.float64), torch.ones(3, dtype=torch.float64), torch.ones(3)
+    b.requires_grad_()
+    g = g.double().requires_grad_()
+    (first,) = torch.autograd.grad(op(a, b), b, g, create_graph=True)
+    assert torch.equal(torch.autograd.grad(first.sum(), g, retain_graph=True)[0], a.exp())
+    assert torch.autograd.grad(first.sum(), b, allow_unused=True) == (None,)
+
+
 def test_a_gradient_that_is_kept_is_copied():
     op = pullback.function(residuals=True)(lambda x: (0.5 * (x**2).sum(), x.detach()))
     op.vjp(lambda g, out, s, x: s.view_as(x))

@@ -197,6 +197,11 @@ def exported_saved_and_loaded(op):
     return gradient(torch.export.load(file).module())
 
 
+def exported_jvp(op):
+    module = Module(lambda x: jvp(op, (x,), (torch.ones_like(x),))[1])
+    return torch.export.export(module, (X,)).module()(X)
+
+
 def exported_dynamic(op):
     shapes = {"x": {0: torch.export.Dim("n", min=2)}}
     return gradient(torch.export.export(Module(op), (X,), dynamic_shapes=shapes).module())
@@ -260,6 +265,7 @@ FIRSTS = {
     "export, dynamic": exported_dynamic,
     "run_decompositions": exported_and_decomposed,
     "export, saved and loaded": exported_saved_and_loaded,
+    "export of func.jvp": exported_jvp,
     "make_fx": lambda op: gradient(make_fx(lambda x: op(x))(X)),
     "make_fx, symbolic": lambda op: gradient(make_fx(lambda x: op(x), tracing_mode="symbolic")(X)),
     "make_fx, core decompositions": lambda op: gradient(decomposed(lambda x: op(x))),

@@ -51,7 +51,8 @@ def _chunk_plan(
     facts = facts_of(flat, call.tensors, name, in_place=True)
     if reads.obstacle and not facts.obstacle:
         raise _unfit(name, reads.obstacle, "Pass the tensors that it needs as arguments")
-    obstacle = facts.obstacle or _not_a_loss(facts.outputs, structure[0])
+    asks = "it asks for `requires_grad` of a tensor" if facts.asks_grad else ""
+    obstacle = facts.obstacle or asks or _not_a_loss(facts.outputs, structure[0])
     if obstacle:
         raise _unfit(name, obstacle, "Change that")
     first = next((x for x in call.tensors if x.dim()), None)

@@ -174,7 +174,7 @@ def _make_plan(
     holding = f"it returns an object of type {strange[0]}" if strange else ""
     asks = (
         "it asks for `requires_grad` of a tensor, or sets the grad mode, where autograd is off"
-        if facts.asks_grad and not grad
+        if (facts.asks_grad or facts.sets_grad) and not wanted  # with that key, tensors may require grad
         else ""
     )
     obstacle = facts.obstacle or holding or asks

@@ -118,16 +118,24 @@ class Rule:
         try:
             with Draws() as draws, Leaving() as leaving, Cutting(live) as cutting, torch.enable_grad():
                 residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
+            lost = is_eager and not (self._have_graphs(residuals, record, tensors) and _same(residuals, kept))
         except Exception as error:  # whatever a formula raises that is run again
             tell_mistake(error, self.name)
             return kept, "all" if strange else "tensors"
-        lost = is_eager and (
-            any(not t.requires_grad for t in residuals if has_derivative(t)) or not _same(residuals, kept)
-        )
         cut = [t for t in residuals if cutting.is_cut(t)]
         if strange or not all(map(has_derivative, cut)):
             return kept, "all"
         return (kept, "tensors") if draws.seen or leaving.left or lost or cut else (residuals, "nothing")
+
+    def _have_graphs(self, residuals: Sequence[Tensor], record: Record, tensors: Sequence[Tensor]) -> bool:
+        """Whether autograd follows the residuals, or would if all inputs required grad: then they are constants."""
+        without = [i for i, t in enumerate(residuals) if has_derivative(t) and not t.requires_grad]
+        if not without:
+            return True
+        live = [t.detach().requires_grad_() if has_derivative(t) and not t.requires_grad else t for t in tensors]
+        with torch.enable_grad():
+            again = self.evaluate(Record(record.args, record.kinds), live)[1]
+        return len(again) == len(residuals) and all(again[i].requires_grad for i in without)
 
     def pull(
         self,

@@ -123,7 +123,7 @@ def is_rounded(node: fx.Node) -> bool:
 
 
 def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
-    """Have all of 16 bits rounded that leads to a decision, to what has a kink, whose derivative decides, or to a cast.
+    """Have all of 16 bits rounded that leads to a decision, to a kink, whose derivative decides, or to a wider dtype.
 
     What leads to `results` is rounded for what leads to them alone: their values are those without a derivative.
     """
@@ -148,17 +148,17 @@ def ancestors(nodes: Iterable[Any]) -> set[fx.Node]:
 
 
 def _selects(node: fx.Node) -> bool:
-    """Whether an op is discontinuous, or its derivative, or casts 16 bits to more, which show the rounding."""
+    """Whether an op is discontinuous, or its derivative, or makes more of 16 bits, which show the rounding."""
     if node.op != "call_function":
         return False
     if op_name(node) in _KINKED or any(decides(node, a) for a in node.all_input_nodes):
         return True
-    return op_name(node) == "_to_copy" and _itemsize(node.args[0]) == 2 < _itemsize(node)
+    return _itemsize(node) > 2 and any(_itemsize(a) == 2 for a in node.all_input_nodes)  # a cast, or a promotion
 
 
-def _itemsize(node: Any) -> int:
+def _itemsize(node: fx.Node) -> int:
     value = node.meta.get("val")
-    return value.dtype.itemsize if isinstance(value, Tensor) and value.is_floating_point() else 0
+    return value.dtype.itemsize if isinstance(value, Tensor) and is_continuous(value.dtype) else 0
 
 
 def _is_continuous(node: fx.Node) -> bool:

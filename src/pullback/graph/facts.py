@@ -56,12 +56,14 @@ class Facts:
     Attributes:
         outputs: the leaves of what comes out; its tensors have no values.
         obstacle: why a graph cannot stand for the formula, in words; empty where one can.
-        asks_grad: whether it asks for `requires_grad` of a tensor, or turns autograd on or off.
+        asks_grad: whether it asks for `requires_grad` of a tensor.
+        sets_grad: whether it turns autograd on or off.
     """
 
     outputs: list[Any] = field(default_factory=list)
     obstacle: str = ""
     asks_grad: bool = False
+    sets_grad: bool = False
 
 
 def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
@@ -115,7 +117,8 @@ def _by_blanks(
     written = versions != [_torch.version_of(blank) for blank in given]
     if blanks.left or written or readers.refusal is not None:
         return None
-    return Facts(outputs, readers.obstacle or seen.obstacle or _alias(outputs, given), readers.asks_grad)
+    obstacle = readers.obstacle or seen.obstacle or _alias(outputs, given)
+    return Facts(outputs, obstacle, readers.asks_grad, readers.sets_grad)
 
 
 def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool) -> Facts:
@@ -149,7 +152,7 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
             "tensor would change under autograd. Work on a copy: `x = x.clone()`."
         )
     facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
-    facts.asks_grad = readers.asks_grad
+    facts.asks_grad, facts.sets_grad = readers.asks_grad, readers.sets_grad
     return facts
 
 
@@ -240,7 +243,7 @@ class _Readers(TorchFunctionMode):
         self.obstacle = ""
         self.refusal: FormulaError | None = None
         self.inputs: Sequence[Tensor] = ()
-        self.asks_grad = False
+        self.asks_grad = self.sets_grad = False
         self._name = name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -248,7 +251,7 @@ class _Readers(TorchFunctionMode):
         if called == "__get__":
             called = getattr(func.__self__, "__name__", "")
         if called == "_set_grad_enabled":  # in a formula: nothing around the call does so while it runs
-            self.asks_grad = True
+            self.sets_grad = True
         elif called in _NOTED and args and has_no_values(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":

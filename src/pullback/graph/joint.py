@@ -271,6 +271,9 @@ def simplify(graph: fx.Graph) -> None:
     results = set(graph.output_node().all_input_nodes)
     known: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
+        if node.target == _NUMBER_LIKE and not node.args[1]:
+            node.target, node.args = torch.ops.aten.full.default, node.args[1:]
+            node.kwargs = _placed(node.meta["val"])
         if node.op != "call_function" or node in results:  # two results are two tensors, whatever their values
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
@@ -281,6 +284,14 @@ def simplify(graph: fx.Graph) -> None:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+_NUMBER_LIKE = torch.ops.aten.new_full.default
+"""What a number in a stable form is; in a graph it reads no tensor."""
+
+
+def _placed(value: Tensor) -> dict[str, Any]:
+    return {"dtype": value.dtype, "device": value.device, "pin_memory": False}
 
 
 def mutates(graph: fx.Graph) -> bool:

@@ -131,7 +131,8 @@ class _Writer:
 
     def _constant(self, text: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)
-        return f"torch.full((), {text}, dtype={dtype}, device={_parameter(self._names[0])}.device)"
+        # `torch.full` of no tensor: torch.export takes it for a constant where a transform is recorded
+        return f"{_parameter(self._names[0])}.new_full((), {text}, dtype={dtype})"
 
     def _horner(self, term: Term, wide: bool) -> str:
         poly, x = term.value, self._known[term.args[0], wide]

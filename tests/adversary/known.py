@@ -51,11 +51,11 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
         and bool(re.search(r"\.(min|max)\(\)", trial.program.formula))
         and all("gradient" in w.label for w in wrong)
     ),
-    # a loss by chunks is multiplied by its cotangent at the end: in float16 the gradient may overflow before, times 0
+    # a loss by chunks is multiplied by its cotangent at the end: the gradient may overflow before, times 0
     lambda trial, wrong: (
         trial.making == "chunked"
-        and "torch.float16" in trial.program.inputs
         and all("gradient" in w.label and w.what.startswith("nan at") for w in wrong)
+        and ("torch.float16" in trial.program.inputs or all(_PYTORCH_HAS_0.search(w.what) for w in wrong))
     ),
     # PyTorch's cumprod has another backward under `torch.func`, by which these rules are written: 0 times an infinity
     lambda trial, wrong: (
@@ -87,6 +87,7 @@ KNOWN: list[Callable[[Trial, Sequence[Wrong]], bool]] = [
 ]
 
 _OVERFLOWN = re.compile(r"-?[1-9].* where PyTorch has (-?inf|nan), float64 (-?inf|nan) ")
+_PYTORCH_HAS_0 = re.compile("PyTorch has -?0,")
 _SHORT = re.compile("float16")
 _ODDLY_LAID = re.compile("logsigmoid|logaddexp|xlogy|copysign|heaviside|huber_loss|one_hot|smooth_l1")
 _SLOPES = re.compile("elu|softplus|hardtanh|relu6|hardswish|hardsigmoid|logit|max|min")

@@ -1,5 +1,6 @@
 """The judge: what it calls wrong, and what it takes for rounding."""
 
+import contextlib
 import functools
 
 import pytest
@@ -210,6 +211,16 @@ def test_below_the_normal_numbers_an_ulp_is_not_relative(made):
     made(lambda f, a: a * (a.exp() + 30 * smallest))
     with pytest.raises(AssertionError, match="output 0"):
         judged("a = torch.full((n,), -740.3).double().requires_grad_()", "return a * a.exp()")
+
+
+@pytest.mark.parametrize(("dtype", "is_told"), [("float32", False), ("bfloat16", False), ("float16", True)])
+def test_what_has_no_normal_number_may_be_0_where_pytorchs_kernels_make_it_0(made, dtype, is_told):
+    made(lambda f, a: f(a) - f(a).detach())
+    inputs = f"a = torch.full((n, m), torch.finfo(torch.{dtype}).smallest_normal).to(torch.{dtype}).requires_grad_()"
+    with pytest.raises(AssertionError, match="output 0") if is_told else contextlib.nullcontext():
+        judged(inputs, "return a * 0.1")
+    with pytest.raises(AssertionError, match="output 0"):
+        judged(inputs, "return a * 2.1")
 
 
 def test_a_mean_within_an_op_is_rounded(made):

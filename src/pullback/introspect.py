@@ -176,7 +176,8 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
         sections.append("Derivative: given by a rule.")
         sections += [_source(rule) for rule in (op._rule.vjp, op._rule.jvp) if rule is not None]
     else:
-        title = "Derivative (vjp), of the formula" if op._soft is None else "Derivative (vjp), of the relaxation"
+        of = "relaxation" if op._soft is not None else "formula" if forms is None else "formula as written"
+        title = f"Derivative (vjp), of the {of}"
         derivative = _traced(shown, args, kwargs, 1)
         if derivative is None:
             sections.append(f"{title}: PyTorch's, of which no graph can be made.")
@@ -214,7 +215,9 @@ def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     graph = _traced(shown, args, kwargs, 0)
     if graph is None:
         return [f"Kinks and domain{of}: not known, since it cannot be traced."]
-    return _list(f"Kinks{of}", kinks_of(graph), "none") + _list(f"Domain{of}", domain_of(graph), "everywhere")
+    return _list(f"Kinks{of}", kinks_of(graph), "none") + _list(
+        f"Domain{of}", domain_of(graph), "everywhere", ", of each op alone"
+    )
 
 
 def _traced(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: int) -> fx.Graph | None:
@@ -232,5 +235,5 @@ def _source(function: Callable[..., Any]) -> str:
         return f"    {function!r}"
 
 
-def _list(title: str, notes: Sequence[str], nothing: str) -> list[str]:
-    return [f"{title}: {nothing}."] if not notes else [f"{title}:", *(f"    {note}" for note in notes)]
+def _list(title: str, notes: Sequence[str], nothing: str, of_some: str = "") -> list[str]:
+    return [f"{title}: {nothing}."] if not notes else [f"{title}{of_some}:", *(f"    {note}" for note in notes)]

@@ -269,8 +269,9 @@ class Op:
         from pullback.numerics.stabilise import certify_parts
 
         if self._stable is None or not self.is_stable:
-            why = f"it is {self.kind}" if self.kind != "derived" else "it was made with stable=False"
-            raise OptionError(f"{self.__name__} has no stable forms: {why}.")
+            given = {"ruled": "a rule", "relaxed": "derivative_of="}.get(self.kind)
+            why = "it was made with stable=False" if given is None else f"its derivative is given, by {given}"
+            raise OptionError(f"{self.__name__} has no stable forms: {why}. They are for formulas alone.")
         found, _ = certify_parts(self, dtype, wide, domain)
         self._stable.use(*found)
         self._stable.keep(*found)
@@ -355,14 +356,16 @@ class Op:
     def _call_ruled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = self._rule
         if rule is None:
-            raise DerivativeError(f"{self.__name__} has residuals=True, which is for rules: give one with `.vjp`.")
+            raise DerivativeError(
+                f"{self.__name__} has residuals=True, which is for rules: give one by `op.vjp(rule)`, or leave it out."
+            )
         if kwargs or len(args) != len(rule.parameters):
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             if bound.kwargs:
                 raise DerivativeError(
-                    f"{self.__name__} has keyword-only parameters ({', '.join(bound.kwargs)}): a rule takes its inputs "
-                    "by position."
+                    f"{self.__name__} is called with {', '.join(bound.kwargs)} by keyword alone: a rule takes its "
+                    "inputs by position. Name them in the signature, without `**`."
                 )
             args = bound.args
         if torch.compiler.is_dynamo_compiling():
@@ -511,7 +514,10 @@ def function(
         raise OptionError(f"derivative_of is {derivative_of!r}: it has to be a function of the op's arguments.")
 
     def make(target: Callable[..., Any]) -> Op:
-        if isinstance(target, type) or not callable(target):
+        if isinstance(target, staticmethod | classmethod):
+            kind = type(target).__name__
+            raise OptionError(f"@{kind} stands above @pullback.function, not below it.")
+        if isinstance(target, type | torch.nn.Module) or not callable(target):
             what = (
                 f"the class {target.__name__}"
                 if isinstance(target, type)

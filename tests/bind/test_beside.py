@@ -107,6 +107,45 @@ def test_nothing_is_refused_without_derivatives():
         assert torch.equal(torch.compile(lambda x: op(x), backend="eager", fullgraph=True)(x()), w(False))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_call_is_refused_too(backend):
+    op = reading(w())
+    with pytest.raises(Exception, match=REFUSED):
+        torch.compile(lambda x: op(x), backend=backend, fullgraph=True)(x())
+
+
+def multiplied(x):
+    x.mul_(2)
+    return x * 3
+
+
+def put(x):
+    x[0] = 1.0
+    return x * 3
+
+
+def filled(x):
+    torch.mul(x, 2, out=x)
+    return x * 3
+
+
+@pytest.mark.parametrize("formula", [multiplied, put, filled])
+def test_a_compiled_formula_that_writes_to_an_input_is_refused(formula):
+    op = pullback.function(formula).vjp(lambda g, out, x: g * 3)
+    with pytest.raises(Exception, match="writes in place to an input"):
+        torch.compile(lambda x: op(x * 1), backend="eager", fullgraph=True)(x())
+
+
+def test_a_formula_is_looked_at_without_a_draw():
+    scale = w(False)
+    op = pullback.function(lambda x: x * torch.rand_like(x) * scale).vjp(lambda g, out, x: g)
+    seen = []
+    for call in (op, torch.compile(lambda x: op(x), backend="eager", fullgraph=True)):
+        torch.manual_seed(0)
+        seen.append([call(x()).detach(), torch.rand(1)])
+    assert all(map(torch.equal, *seen))
+
+
 def test_what_is_kept_of_it_holds_no_graph():
     at = w()
 

@@ -5,9 +5,12 @@ A formula with a rule runs without autograd, so that its result does not say wha
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
@@ -16,10 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.bind.rule import Record, Rule
-from pullback.bind.tree import TENSOR
+from pullback.bind.tree import TENSOR, Tree
 from pullback.bind.watch import tensors_in
 from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError
+from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.identity import ATOMS
 from pullback.graph.reads import reads_of
 
@@ -44,6 +47,45 @@ def value_of(
         if (origin := mode.origin_of(out)) is not None:
             raise _refusal(rule, origin)
     return outputs, kept
+
+
+def may_do_more(formula: Any) -> bool:
+    """Whether the code of a formula does not show that it reads its arguments alone, and writes to none."""
+    code = getattr(inspect.unwrap(formula), "__code__", None)
+    return code is None or bool(reads_of(formula).obstacle) or _may_write(code)
+
+
+def _may_write(code: CodeType) -> bool:
+    """Whether a function may write to a tensor itself; one that it calls may, too, and is not looked at."""
+    if any(name.endswith("_") and not name.startswith("_") for name in code.co_names) or "'out'" in str(code.co_consts):
+        return True
+    steps = [(step.opname, step.argrepr) for step in dis.get_instructions(code)]
+    return any(name in _STORING or (name == "BINARY_OP" and sign.endswith("=")) for name, sign in steps)
+
+
+_STORING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
+
+
+def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
+    """Run the formula on numbers where a compiler would follow it, and raise what `value_of` raises of such a call.
+
+    `args` are those of a call, (shape, dtype, device) in place of each tensor; `live` says which are differentiated.
+    """
+    made = [torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args]
+    tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
+    record = Record(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
+    with ThreadPoolExecutor(1) as fresh:  # modes belong to a thread
+        fresh.submit(_looked, rule, record, tensors).result()
+
+
+def _looked(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> None:
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        try:
+            value_of(rule, record, tensors, followed=False)
+        except DerivativeError:
+            raise
+        except Exception as error:  # what a formula raises of numbers that it was not written for
+            tell_mistake(error, rule.name)
 
 
 def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

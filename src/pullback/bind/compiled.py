@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.bind.beside import look_beside, may_do_more
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.linear import require_linear_jvp
 from pullback.bind.rule import Rule
@@ -35,6 +36,16 @@ def compilable(rule: Rule) -> Callable[..., Any]:
         """Run while Dynamo traces."""
         require_linear_jvp(rule, kinds)
 
+    @_torch.constant_while_compiling
+    def is_suspect() -> bool:
+        """Run while Dynamo traces."""
+        return may_do_more(rule.formula)
+
+    @_torch.constant_while_compiling
+    def look(kinds: list[Any], live: list[bool]) -> None:
+        """Run while Dynamo traces."""
+        look_beside(rule, kinds, live)
+
     def call(args: tuple[Any, ...]) -> Any:
         if any(isinstance(a, list | tuple | dict) for a in args):
             raise DerivativeError(
@@ -45,9 +56,16 @@ def compilable(rule: Rule) -> Callable[..., Any]:
         refuse_transforms(name)
         if unproven:
             prove([_kind(a) for a in args])
+        if torch.is_grad_enabled() and is_suspect() and all(a is None or isinstance(a, _KNOWN) for a in args):
+            look([_kind(a) for a in args], [isinstance(a, Tensor) and a.requires_grad for a in args])
         return guarded_in_graphs(apply(*args), args, name)
 
     return call
+
+
+_A_SIZE = 10**6
+"""A number below may be a size of a tensor, which Dynamo follows as a symbol."""
+_KNOWN = (Tensor, bool, int, float, str)
 
 
 def _by_vjp(rule: Rule) -> Callable[..., Any]:
@@ -169,8 +187,10 @@ def _one_or_all(values: Sequence[Any], is_one: bool) -> Any:
 
 
 def _kind(a: Any) -> Any:
-    """Return shape, dtype and device of a tensor; sizes as numbers, which Dynamo takes for constants."""
-    return (tuple([len([0] * n) for n in a.shape]), a.dtype, a.device) if isinstance(a, Tensor) else a
+    """Return shape, dtype and device of a tensor, or a plain value; sizes as numbers, Dynamo's constants."""
+    if isinstance(a, Tensor):
+        return (tuple([len([0] * n) for n in a.shape]), a.dtype, a.device)
+    return len([0] * a) if isinstance(a, int) and not isinstance(a, bool) and 0 < a < _A_SIZE else a
 
 
 def _is_live(t: Any, name: str) -> bool:

@@ -28,13 +28,19 @@ def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> No
     """
     if not callable(function):
         raise OptionError(f"the {what} of {rule.name} is {function!r}: it has to be a function.")
+    by_name = [p.name for p in _parameters(rule.formula) if p.kind is p.KEYWORD_ONLY]
+    if by_name:
+        raise OptionError(
+            f"{rule.name} takes {', '.join(by_name)} by keyword alone, and a rule takes its inputs by position: leave out "
+            "the `*` of its signature."
+        )
     first = "g" if what == "vjp" else "tangents"
     expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]
     try:
         signature = inspect.signature(function)
     except ValueError:
         return
-    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in inspect.signature(rule.formula).parameters.values()):
+    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in _parameters(rule.formula)):
         return
     options = {"needs": ()} if what == "vjp" and takes(function, "needs") else {}
     try:
@@ -43,6 +49,14 @@ def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> No
         raise OptionError(
             f"the {what} of {rule.name} is called as ({', '.join(expected)}), and is defined as {signature}: {error}."
         ) from None
+
+
+def _parameters(formula: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a formula; none where they are not known, as of a built-in function."""
+    try:
+        return list(inspect.signature(formula).parameters.values())
+    except ValueError:
+        return []
 
 
 def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]) -> None:

@@ -1,5 +1,7 @@
 """Audits custom autograd functions. The package is itself the function `pullback.check`.
 
+`pullback.check(target, *inputs)` returns a `pullback.Report`; `help(pullback.check.api.check)` names its options.
+
 A function of that name in `pullback` would hide the package, or be hidden by it, depending on which was
 imported first; a package that can be called is both. What it does is in `pullback.check.api`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, get_args
 
 from torch import Tensor, fx
@@ -39,11 +39,21 @@ def set_backend(name: Backend) -> None:
     settings.set_backend(checked(name))
 
 
+def backend(name: Backend) -> AbstractContextManager[None]:
+    """Return a context manager that has a backend for a while: `with pullback.backend("eager"): …`.
+
+    It holds for the whole process, as `set_backend` does, whose names it takes.
+
+    Raises:
+        OptionError: for any other name.
+    """
+    return _chosen(checked(name))
+
+
 @contextmanager
-def backend(name: Backend) -> Iterator[None]:
-    """Have a backend for a while; it holds for the whole process, as `set_backend` does."""
+def _chosen(name: Backend) -> Iterator[None]:
     before = settings.chosen()
-    set_backend(name)
+    settings.set_backend(name)
     try:
         yield
     finally:

@@ -84,6 +84,9 @@ class Certificate:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def __repr__(self) -> str:
+        return f"<certificate of {self.name} for {self.dtype}: {', '.join(map(label, self.forms))}>"
+
 
 def label(by: By) -> str:
     """Return what a derivative is called: "value", "d/dx", "d²/dx²", "d²/dx dy"."""

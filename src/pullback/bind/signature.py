@@ -31,8 +31,8 @@ def require_signature(rule: Rule, what: str, function: Callable[..., Any]) -> No
     by_name = [p.name for p in _parameters(rule.formula) if p.kind is p.KEYWORD_ONLY]
     if by_name:
         raise OptionError(
-            f"{rule.name} takes {', '.join(by_name)} by keyword alone, and a rule takes its inputs by position: leave out "
-            "the `*` of its signature."
+            f"{rule.name} takes {', '.join(by_name)} by keyword alone, and a rule takes its inputs by position: leave "
+            "out the `*` of its signature."
         )
     first = "g" if what == "vjp" else "tangents"
     expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]

@@ -81,8 +81,8 @@ class Finding:
         rule: stable id, e.g. "PB101".
         name: name of the rule, what `# pullback: allow[NAME] reason` takes.
         severity: "error", "warning" or "info".
-        verdict: "wrong"; "unstable", inaccurate in float32 where the formula is not; "unsupported", an error where native
-            ops have none; "inconclusive"; "intended", the code says that it means it; "unaudited".
+        verdict: "wrong", "unstable" (not finite at a special point, or wrong far outside the ordinary range),
+            "unsupported" (it raises), "inconclusive", "intended" (no derivative, on purpose) or "unaudited".
         message: what is wrong, with the numbers, in one or two sentences.
         location: file and line of the subject or of the offending line.
         evidence: the numbers, where there are any.

@@ -2,7 +2,8 @@
 
 One that it does not find stays in the list.
 
-Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library.
+Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library. Those of vectors are put
+into the code for AVX-512 and into that for AVX2, of which a processor runs one.
 """
 
 from dataclasses import dataclass
@@ -17,36 +18,50 @@ class Fault:
     file: str
     right: str
     wrong: str
+    in_avx2: tuple[str, str] | None = None
 
     def put_into(self, package: Path) -> None:
         """Change a copy of the package."""
-        path = package / self.file
+        self._change(package / self.file, self.right, self.wrong)
+        if self.in_avx2 is not None:
+            self._change(package / "kernels/include/avx2.h", *self.in_avx2)
+
+    def _change(self, path: Path, right: str, wrong: str) -> None:
         text = path.read_text()
-        if text.count(self.right) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {text.count(self.right)} of what is to be changed")
-        path.write_text(text.replace(self.right, self.wrong))
+        if text.count(right) != 1:
+            raise ValueError(f"{self.name}: {path.name} has {text.count(right)} of what is to be changed")
+        path.write_text(text.replace(right, wrong))
 
 
 FAULTS = [
     # vectors
-    Fault("the last lane of a constant mask", "kernels/include/avx512.h", "(c ? 0xffff : 0)", "(c ? 0x7fff : 0)"),
+    Fault(
+        "the last lane of a constant mask",
+        "kernels/include/avx512.h",
+        "(c ? 0xffff : 0)",
+        "(c ? 0x7fff : 0)",
+        ("_mm256_set1_epi32(c ? -1 : 0)", "_mm256_setr_epi32(-c, -c, -c, -c, -c, -c, -c, 0)"),
+    ),
     Fault(
         "the upper half of a choice",
         "kernels/include/avx512.h",
         "(__mmask8)(m.bits >> 8), b.hi",
         "(__mmask8)m.bits, b.hi",
+        ("_mm256_blendv_pd(b.hi, a.hi, upper(m))", "_mm256_blendv_pd(b.hi, a.hi, lower(m))"),
     ),
     Fault(
         "the upper half of a comparison",
         "kernels/include/avx512.h",
         "_mm512_cmp_pd_mask(a.hi, b.hi",
         "_mm512_cmp_pd_mask(a.lo, b.lo",
+        ("_mm256_cmp_pd(a.hi, b.hi, code)", "_mm256_cmp_pd(a.lo, b.lo, code)"),
     ),
     Fault(
         "rounding to bfloat16 left out",
         "kernels/include/avx512.h",
         "_mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))",
         "_mm512_add_epi32(odd, _mm512_set1_epi32(0xffff))",
+        ("_mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))", "_mm256_add_epi32(odd, _mm256_set1_epi32(0xffff))"),
     ),
     Fault(
         "the tail of a vector",

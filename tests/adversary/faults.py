@@ -2,8 +2,8 @@
 
 One that it does not find stays in the list.
 
-Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library. Those of vectors are put
-into the code for AVX-512 and into that for AVX2, of which a processor runs one.
+Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library. Those of vectors are
+put into the code for AVX-512 and into that for AVX2, of which a processor runs one.
 """
 
 from dataclasses import dataclass

@@ -155,3 +155,20 @@ def test_nothing_requires_grad(by, count):
     else:
         op.jvp(lambda ts, out, *xs: sum(t for t in ts if t is not None), linear=True)
     assert torch.equal(compiled(lambda *xs: op(*xs))(*[X] * count), 2 * count * X)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [
+        (lambda f: torch.func.grad(lambda x: f(x).sum()), 12.0),
+        (lambda f: torch.func.vmap(torch.func.grad(f)), 12.0),
+        (lambda f: lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1], 12.0),
+        (lambda f: lambda x: torch.func.jvp(torch.func.grad(lambda x: f(x).sum()), (x,), (x * 0 + 1,))[1], 12.0),
+    ],
+    ids=["grad", "vmap of grad", "jvp", "jvp of grad"],
+)
+def test_a_transform_at_which_the_graph_breaks_keeps_the_rule(transform, expected, backend):
+    op = pullback.function(lambda x: x * 1).vjp(lambda g, out, x: g * 3 * x**2)
+    x = torch.full((3,), 2.0)
+    torch.testing.assert_close(torch.compile(transform(op), backend=backend)(x), torch.full((3,), expected))

@@ -91,6 +91,14 @@ def test_where_the_relaxation_is_not_finite_the_derivative_is_zero():
     assert torch.autograd.grad(sign(x).sum(), x)[0].tolist() == [0, 0, 0, 1]
 
 
+def test_a_relaxation_may_call_its_parameters_otherwise():
+    op = pullback.function(derivative_of=lambda y, k=1.0: torch.tanh(k * y))(lambda x, scale=1.0: torch.sign(x))
+    for call in (lambda x: op(x=x, scale=2.0), torch.compile(lambda x: op(x=x, scale=2.0), backend="eager")):
+        x = torch.tensor([0.3, -2.0], requires_grad=True)
+        (gradient,) = torch.autograd.grad(call(x).sum(), x)
+        torch.testing.assert_close(gradient, 2 / torch.cosh(2 * x.detach()) ** 2)
+
+
 def test_integer_and_bool_outputs_have_no_derivative():
     @pullback.function(derivative_of=lambda x: (x, x.long(), x > 0))
     def parts(x):

@@ -62,10 +62,11 @@ def objection(
     every = (*tensors, *outputs, *kept)
     unproven = (
         f"the {what} of {rule.name} cannot be shown to be linear in the {where} (it {{}}), and no {follows} follows "
-        f"from one that is not. {remedy}, or say `@{rule.name}.{what}(linear=True)` if you know it is."
+        f"from one that is not. {remedy}{{}}."
     )
+    or_say = f", or say `@{rule.name}.{what}(linear=True)` if you know it is"
     if any(t.is_nested for t in every):
-        return unproven.format("is given a nested tensor")
+        return unproven.format("is given a nested tensor", or_say)
     arguments = record.args.identity()
     key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
@@ -76,7 +77,8 @@ def objection(
         with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
             proof = Proof(fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
-    return unproven.format(proof.objection) if proof.objection else ""
+    runs = not proof.objection.startswith("raised")  # else it does not run where it would be transposed
+    return unproven.format(proof.objection, or_say if runs else "") if proof.objection else ""
 
 
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.bind.draws import refusal, with_one_draw
+from pullback.bind.signature import renamed
 from pullback.bind.tree import described
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
@@ -49,9 +50,11 @@ def _combined(
     hard: Callable[..., Any], soft: Callable[..., Any], name: str, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[..., Any]:
     refuse_two_draws = refusal(soft, hard, name)
+    names = renamed(hard, soft)
 
     @wraps(hard)
     def native(*args: Any, **kwargs: Any) -> Any:
+        by_name = {names.get(key, key): value for key, value in kwargs.items()}
         if _torch.is_jit_tracing():
             raise DerivativeError(
                 f"the derivative given for {name} would be lost: torch.jit's passes drop it. To keep it, use "
@@ -59,10 +62,10 @@ def _combined(
             )
         if torch.compiler.is_dynamo_compiling():
             refuse_two_draws()
-            relaxation, value = soft(*args, **kwargs), _without_grad(hard, args, kwargs)
+            relaxation, value = soft(*args, **by_name), _without_grad(hard, args, kwargs)
         else:
             relaxation, value = with_one_draw(
-                lambda: soft(*args, **kwargs), lambda: _without_grad(hard, args, kwargs), name
+                lambda: soft(*args, **by_name), lambda: _without_grad(hard, args, kwargs), name
             )
         values, spec = _torch.tree_leaves(value)
         relaxations, soft_spec = _torch.tree_leaves(relaxation)

@@ -117,6 +117,7 @@ class _Transformable(torch.autograd.Function):
         ctx.mark_non_differentiable(*dead, *output[n_outputs:])
 
     @staticmethod
+    @_torch.left_alone_by_dynamo
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *_backward(ctx, cotangents[: ctx.counts[1]], ctx.needs_input_grad[2:])
 

@@ -85,6 +85,13 @@ def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]
             ) from None
 
 
+def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, str]:
+    """Return what a relaxation calls the parameters of its op, where that is another name."""
+    pairs = zip(_parameters(formula), _parameters(soft), strict=False)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,) * 2
+    return {a.name: b.name for a, b in pairs if (a.kind, b.kind) == kinds and a.name != b.name}
+
+
 def unread(function: Callable[..., Any]) -> set[int]:
     """Return the positions of the parameters that a Python function never reads: these need not be saved.
 

@@ -4,6 +4,7 @@ import pytest
 
 from pullback.check.contexts.refusals import SPLIT
 from pullback.fix.choose import (
+    gone,
     lacks_setup_context,
     old_style,
     reasons,
@@ -34,6 +35,13 @@ def finding(rule, severity="error", verdict="wrong", message="the gradient of x 
 )
 def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
     assert reasons([found], unsafe=False) == wanted
+
+
+def test_a_rule_is_mended_where_the_new_source_has_nothing_of_it():
+    assert gone(["PB408", "PB101", "PB406", "PB101"], [finding("PB406", "info"), finding("PB303")]) == (
+        "PB101",
+        "PB408",
+    )
 
 
 def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():

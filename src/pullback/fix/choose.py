@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pullback.check.contexts.refusals import SPLIT
 from pullback.check.rules import rule_named
@@ -31,6 +31,11 @@ def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
 def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the rules whose findings say that a function is written in the old style."""
     return tuple(sorted({f.rule for f in findings if f.rule in _STYLE or f.hint == SPLIT}))
+
+
+def gone(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the rules of which nothing is found any more, not even what is no error."""
+    return tuple(sorted(set(rules) - {f.rule for f in findings}))
 
 
 def lacks_setup_context(findings: Sequence[Finding]) -> bool:

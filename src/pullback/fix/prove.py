@@ -11,7 +11,7 @@ from pullback.check.runner.importer import audit_targets, list_subjects
 from pullback.check.runner.outcome import Outcome
 from pullback.check.subject import Given, Options
 from pullback.fix.behaviour import differences
-from pullback.fix.choose import old_style, still_wrong, unsafe_after, wrong_in_style
+from pullback.fix.choose import gone, old_style, still_wrong, unsafe_after, wrong_in_style
 from pullback.fix.edit import edited
 from pullback.fix.elsewhere import objection
 from pullback.fix.files import SourceFile
@@ -149,8 +149,7 @@ class Proof:
         unsafe = (one.unsafe or unsafe_after(after.findings)) if one.derived is not None else ""
         if unsafe and not self._unsafe:
             return Told(one.key, (), unsafe, needs_flag=True)
-        mended = set(old_style(before)) - set(old_style(after.findings)) if one.restyle is not None else set()
-        rules = tuple(sorted({*one.rules, *mended}))
+        rules = gone([*one.rules, *(old_style(before) if one.restyle is not None else ())], after.findings)
         return Told(one.key, rules, unsafe or ("" if rules else "the new style would not mend it"), remains=one.remains)
 
     def _harm(self, candidates: Collection[Candidate], after: Mapping[int, Outcome]) -> str:

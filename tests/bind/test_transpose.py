@@ -298,3 +298,50 @@ def test_what_is_linear_is_transposed(rule, dtype):
     pulled = rule(g, x, x)
     ours, theirs = ((a.conj() * b).sum().real.double() for a, b in ((g, pushed), (pulled, t)))
     assert abs(ours - theirs) <= 8 * torch.finfo(dtype).eps * (1 + (g.abs() * pushed.abs()).sum())
+
+
+def _under_no_grad(g, out, x):
+    with torch.no_grad():
+        return 2 * g
+
+
+def _in_part(g, out, x):
+    with torch.no_grad():
+        half = g.clone()
+    return g + half
+
+
+def _by_numpy(g, out, x):
+    return torch.from_numpy(2 * g.detach().numpy())
+
+
+@pytest.mark.parametrize("rule", [_under_no_grad, _in_part, lambda g, out, x: 2 * g.detach(), _by_numpy])
+def test_a_rule_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see_it(rule):
+    op = pullback.function(lambda x: 2 * x).vjp(linear=True)(rule)
+    x = ONES.clone().requires_grad_()
+    assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], 2 * ONES)
+    for push in (lambda: torch.func.jvp(op, (ONES,), (ONES,)), lambda: torch.func.jacfwd(op)(ONES)):
+        with pytest.raises(pullback.DerivativeError, match="declared linear in the cotangent, but"):
+            push()
+
+
+def test_a_jvp_that_is_said_to_be_linear_is_refused_where_autograd_does_not_see_it():
+    def in_part(tangents, out, x):
+        with torch.no_grad():
+            half = tangents[0].clone()
+        return tangents[0] + half
+
+    op = pullback.function(lambda x: 2 * x).jvp(linear=True)(in_part)
+    x = ONES.clone().requires_grad_()
+    with pytest.raises(pullback.DerivativeError, match="declared linear in the tangents, but"):
+        torch.autograd.grad(op(x).sum(), x)
+
+
+def test_a_rule_that_decides_by_values_may_be_said_to_be_linear():
+    def decides(g, out, x):
+        return 2 * g if x.sum() > -1e9 else 3 * g
+
+    with pytest.raises(pullback.DerivativeError, match=r"decides by values.*linear=True"):
+        torch.func.jvp(pullback.function(lambda x: 2 * x).vjp(decides), (ONES,), (ONES,))
+    op = pullback.function(lambda x: 2 * x).vjp(linear=True)(decides)
+    assert torch.equal(torch.func.jvp(op, (ONES,), (ONES,))[1], 2 * ONES)

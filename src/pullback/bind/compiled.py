@@ -29,7 +29,7 @@ from pullback.errors import DerivativeError
 def compilable(rule: Rule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
     apply = _by_jvp(rule) if rule.vjp is None else _by_vjp(rule)
-    name, unproven = rule.name, rule.vjp is None and not rule.jvp_linear
+    name, is_transposed = rule.name, rule.vjp is None
 
     @_torch.constant_while_compiling
     def prove(kinds: list[Any]) -> None:
@@ -54,7 +54,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
                 "call the op outside of the compiled function."
             )
         refuse_transforms(name)
-        if unproven:
+        if is_transposed:
             prove([_kind(a) for a in args])
         if torch.is_grad_enabled() and is_suspect() and all(a is None or isinstance(a, _KNOWN) for a in args):
             look([_kind(a) for a in args], [isinstance(a, Tensor) and a.requires_grad for a in args])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pullback import _torch
 from pullback.bind.rule import Record, Rule
 from pullback.bind.tree import Tree
 from pullback.bind.watch import Draws
@@ -31,9 +32,16 @@ Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why a rule is not linear for one kind of call, empty if it is, and what it read when that was found."""
+    """Why a rule may not be transposed for one kind of call, and what it read when that was found.
+
+    Attributes:
+        objection: empty if it may.
+        may_be_said: whether it may if it is said to be linear.
+        reads: what it read.
+    """
 
     objection: str
+    may_be_said: bool
     reads: Reads
 
 
@@ -51,8 +59,6 @@ def objection(
     `needs` says which inputs get a gradient: these move.
     """
     said = rule.linear if what == "vjp" else rule.jvp_linear
-    if said is True:
-        return ""
     where, follows, mode, other = _WORDS[what]
     remedy = f"For {mode}, give the {follows} with `@{rule.name}.{other}`"
     if said is False:
@@ -66,19 +72,26 @@ def objection(
     )
     or_say = f", or say `@{rule.name}.{what}(linear=True)` if you know it is"
     if any(t.is_nested for t in every):
-        return unproven.format("is given a nested tensor", or_say)
+        return "" if said else unproven.format("is given a nested tensor", or_say)
     arguments = record.args.identity()
-    key = (what, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
+    key = (what, said, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or arguments is None or proof.reads.obstacle or not proof.reads.unchanged():
+    if proof is None or not (said or (arguments is not None and proof.reads.obstacle == "" and proof.reads.unchanged())):
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
-        prove = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
+        map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
+        prove = functools.partial(_objection, map_at, said is True)
         with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
-            proof = Proof(fresh.submit(prove).result(), reads_of(function))
+            proof = Proof(*fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
-    runs = not proof.objection.startswith("raised")  # else it does not run where it would be transposed
-    return unproven.format(proof.objection, or_say if runs else "") if proof.objection else ""
+    if not proof.objection:
+        return ""
+    if said:
+        return (
+            f"the {what} of {rule.name} is declared linear in the {where}, but {proof.objection}: no {follows} follows "
+            f"from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
+        )
+    return unproven.format(proof.objection, or_say if proof.may_be_said else "")
 
 
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
@@ -102,36 +115,36 @@ def _like(t: Tensor) -> Callable[[float], Tensor]:
 
 
 Makers = Sequence[Callable[[float], Tensor]]
+Ends = tuple[Map, list[Tensor], list[Tensor]]
+"""A map, its domain and its codomain."""
 
 
-def _of_vjp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> str:
+def _of_vjp(
+    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+) -> Ends:
+    """Return the vjp where all inputs are one number."""
     live = [i for i, yes in enumerate(record.differentiable) if yes]
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
 
-    def at(number: float) -> tuple[Map, list[Tensor], list[Tensor]]:
-        xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+    def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
+        return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
 
-        def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
-            return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
-
-        return pulled, [outs[i] for i in live], xs
-
-    return _not_linear(at)
+    return pulled, [outs[i] for i in live], xs
 
 
-def _of_jvp(rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool]) -> str:
+def _of_jvp(
+    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+) -> Ends:
+    """Return the jvp where all inputs are one number."""
     moved = [i for i, need in enumerate(needs) if need]
     live = [i for i, yes in enumerate(record.differentiable) if yes]
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
 
-    def at(number: float) -> tuple[Map, list[Tensor], list[Tensor]]:
-        xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+    def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
+        tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
+        return [tangents[i] for i in live]
 
-        def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
-            tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
-            return [tangents[i] for i in live]
-
-        return pushed, [xs[i] for i in moved], [outs[i] for i in live]
-
-    return _not_linear(at)
+    return pushed, [xs[i] for i in moved], [outs[i] for i in live]
 
 
 def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tensor | None]:
@@ -142,7 +155,27 @@ def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tens
     return spread
 
 
-def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -> str:
+_UNKNOWN_SIZE = "GuardOnDataDependentSymNode"
+"""What tracing raises where a number that is read decides; its class lies behind an import of a second."""
+_UNSEEN = "has a part that autograd does not see"
+
+
+def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
+    """Return why a map may not be transposed, and whether it may if it is said to be linear."""
+    why = "" if is_said else _not_linear(at)
+    if is_said or why:
+        unseen = _not_transposed(at)
+        return (unseen if is_said else why), not unseen
+    return "", True
+
+
+def _not_transposed(at: Callable[[float], Ends]) -> str:
+    """Return why autograd's transpose of a map that is linear is not known to be right; empty if it is."""
+    numbers = (-2.0, 0.0, 0.5, 2.0)
+    return "" if all(_is_transposed_elsewhere(at, number) for number in numbers) else f"it {_UNSEEN}"
+
+
+def _not_linear(at: Callable[[float], Ends]) -> str:
     """Return why a map is not known to be linear, or autograd's transpose of it to be right; empty if both are.
 
     A map whose derivative does not depend on where it is taken is affine. The derivative's graph shows it: the
@@ -173,6 +206,8 @@ def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -
         raise
     except Exception as error:  # whatever a rule raises on tensors without values, or on such numbers
         tell_mistake(error)
+        if isinstance(error, _torch.DATA_DEPENDENT) or type(error).__name__ == _UNKNOWN_SIZE:
+            return "decides by values, which no graph shows"
         said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return said + "; what does not move has the tangent None" * ("NoneType" in said)
     if draws.seen:
@@ -188,7 +223,7 @@ def _not_linear(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]]) -
     if step := _step(of_map):
         return f"has a part with no derivative, {step}"
     if not is_transposed or not all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 2.0)):
-        return "has a part that autograd does not see"
+        return _UNSEEN
     return ""
 
 
@@ -196,7 +231,11 @@ def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tens
     roots = [t.detach().requires_grad_() for t in roots]
     with torch.enable_grad():
         images = image_of(roots)
-    pairs = [(image, t) for image, t in zip(images, cotangents, strict=True) if image is not None]
+    pairs = [
+        (image, t) for image, t in zip(images, cotangents, strict=True) if image is not None and image.requires_grad
+    ]
+    if not pairs:
+        return [None] * len(roots)
     return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
 
 
@@ -239,7 +278,7 @@ def _product(t: Tensor | None, g: Tensor) -> Tensor:
     return (_wide(t).conj() * _wide(g)).real
 
 
-def _is_transposed_elsewhere(at: Callable[[float], tuple[Map, list[Tensor], list[Tensor]]], number: float) -> bool:
+def _is_transposed_elsewhere(at: Callable[[float], Ends], number: float) -> bool:
     """Whether the same holds where all inputs are some other number; where the rule raises there, nothing is known."""
     try:
         return _is_transposed(*at(number))

@@ -238,8 +238,8 @@ def stabilise(
 def write(target: str, inputs: str | None, test: bool, output: str | None, force: bool) -> None:
     """Write a plain autograd.Function, which depends on torch alone, of an op, a function or another Function.
 
-    TARGET:NAME is in a file or a module: ops.py:swish, pullback.catalog:safe_norm. It is imported and run. Of a
-    Function the forward counts; the derivative is derived from it.
+    TARGET:NAME is in a file or a module: ops.py:swish, pullback.catalog:safe_norm. It is imported and run. Only
+    the forward of a Function is used; the derivative is derived from it.
     """
     from pullback.write.command import run
 

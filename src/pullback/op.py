@@ -38,7 +38,7 @@ class Op:
 
     It is called like the function it was made from. In plain eager mode it runs graphs of its value and
     gradient inside one autograd node; under every transform, tracer and mode it is native ops, those of the formula or
-    of its stable forms. One with a rule keeps that, or raises.
+    of its stable forms. An op with a rule keeps its rule, or raises.
     """
 
     _is_pullback_op = True
@@ -169,16 +169,18 @@ class Op:
     def vjp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a vjp: `(g, out, *inputs)` to the gradients of the inputs.
 
-        `g` has the structure of `out`; the rule returns one gradient for each input, `None` for those that
-        have none. With `residuals=True` it takes `(g, out, saved, *inputs)`. A keyword-only parameter `needs`
-        receives which inputs need a gradient. Forward mode follows by transposition if the rule is linear in
-        `g`, which is proven from its graph unless `linear` says so. A vjp that was given before is replaced.
+        `g` has the structure of `out`; the rule returns one gradient for each input, `None` for those that have none.
+        With `residuals=True` it takes `(g, out, saved, *inputs)`. A keyword-only parameter `needs` receives which
+        inputs need a gradient. A vjp that was given before is replaced.
+
+        Forward mode follows by transposition if the rule is linear in `g`. That is read from its graph, and tried in
+        numbers. With `linear=True` it is taken for granted; what autograd does not see of the rule is still refused.
 
         Raises:
-            OptionError: if the rule takes other arguments, or `linear` is none of these.
+            OptionError: if the rule takes other arguments, or `linear` is not True, False or None.
         """
-        if linear not in (None, True, False):
-            raise OptionError(f"linear= is True, False or None, not {linear!r}.")
+        if linear is not None and not isinstance(linear, bool):
+            raise OptionError(f"linear is True, False or None, not {linear!r}.")
         if rule is None:
             return functools.partial(self.vjp, linear=linear)
         made = self._ruled()
@@ -197,19 +199,17 @@ class Op:
     def jvp(self, rule: Callable[..., Any] | None = None, /, *, linear: bool | None = None) -> Any:
         """Give the derivative as a jvp: `(tangents, out, *inputs)` to the tangent of `out`.
 
-        `tangents` holds one for each input, `None` for those that do not move. With `residuals=True` the rule
-        takes `(tangents, out, saved, *inputs)`. Reverse mode follows by transposition if the rule is linear in the
-        tangents, which is proven from its graph unless `linear=True` says so. A jvp that was given before is replaced.
+        `tangents` holds one for each input: `None` for a number, zeros or `None` for a tensor that does not move. With
+        `residuals=True` the rule takes `(tangents, out, saved, *inputs)`. A jvp that was given before is replaced.
+
+        Reverse mode follows by transposition if the rule is linear in the tangents: read from its graph and tried in
+        numbers, or taken for granted with `linear=True`.
 
         Raises:
             OptionError: if the rule takes other arguments, or `linear` is neither `True` nor `None`.
         """
-        if linear not in (None, True, False):
-            raise OptionError(f"linear= is True or None, not {linear!r}.")
-        if linear is False:
-            raise OptionError(
-                f"the jvp of {self.__name__} is declared not linear: a tangent is linear in its tangents."
-            )
+        if linear is not None and linear is not True:
+            raise OptionError(f"linear is True or None, not {linear!r}: a derivative is linear in its tangents.")
         if rule is None:
             return functools.partial(self.jvp, linear=linear)
         made = self._ruled()
@@ -481,23 +481,22 @@ def function(
         residuals: the formula returns `(out, saved)`, and the rules given with `@op.vjp` and `@op.jvp` receive `saved`.
         stable: a derived op uses the certificate of its formula, if there is one (`Op.stabilise`), else what a few
             sure rules give, if that is better; `False` gives the formula as written, bit for bit.
-        backend: whose kernels run it in plain eager mode (`pullback.set_backend`, which also says what is set
-            without). The value of a relaxed op, and all of an op that is not stable, have the bits of PyTorch's
-            kernels but under "native".
+        backend: whose kernels run it in plain eager mode; by default what `pullback.set_backend` says. The value of a
+            relaxed op, and everything of an op with `stable=False`, is PyTorch's bit for bit, except with "native".
         chunk: of a loss that is a sum or mean over rows (the first dimension of its first tensor), how many of them are
             computed at a time, with their gradient, in plain eager mode; "auto" lets no value of a chunk take more than
             16 MiB. A formula that mixes rows is a `FormulaError` at the first call.
         save: what a derived or relaxed op keeps for its backward in plain eager mode: "min" as few bytes as cheap ops
-            can compute the rest from, "fast" all that the backward would compute again. Without, "min" where kernels
-            are compiled, which compute it on the way, and "fast" in PyTorch's.
+            can compute the rest from, "fast" all that the backward would compute again. By default "min" with compiled
+            kernels, which compute the rest on the way, and "fast" with PyTorch's.
 
     Returns:
         An `Op`, called like the formula.
 
     Raises:
         OptionError: if what is decorated or `derivative_of` is not callable, there is no such backend, the two do
-            not take the same number of arguments, `derivative_of` is given with `residuals`, or `chunk` with either; if
-            `save`, `residuals` or `stable` is none of what it can be.
+            not take the same number of arguments, `derivative_of` is given with `residuals`, `chunk` is given with
+            either, or `save`, `residuals` or `stable` has no such value.
     """
     if chunk is not None and (derivative_of is not None or residuals):
         raise OptionError("chunk is for losses whose derivative is that of the formula.")

@@ -152,7 +152,7 @@ def test_a_jvp_is_never_not_linear():
 
 def test_whether_a_rule_is_linear_is_a_truth_value():
     for give in (clipped, functools.partial(pushing, lambda t, out, x: t[0])):
-        with pytest.raises(pullback.OptionError, match=r"linear= is True.*not 'yes'"):
+        with pytest.raises(pullback.OptionError, match=r"linear is True.*not 'yes'"):
             give(linear="yes")
 
 

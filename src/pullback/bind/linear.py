@@ -76,7 +76,9 @@ def objection(
     arguments = record.args.identity()
     key = (what, said, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or not (said or (arguments is not None and proof.reads.obstacle == "" and proof.reads.unchanged())):
+    if proof is None or not (
+        said or (arguments is not None and proof.reads.obstacle == "" and proof.reads.unchanged())
+    ):
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
         map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
@@ -92,6 +94,10 @@ def objection(
             f"from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
         )
     return unproven.format(proof.objection, or_say if proof.may_be_said else "")
+
+
+def _holds(reads: Reads) -> bool:
+    return not reads.obstacle and reads.unchanged()
 
 
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:

@@ -249,6 +249,11 @@ class Rule:
             )
         pushed = [t for t, leaf in zip(result, record.out.template, strict=True) if leaf is TENSOR]
         for tangent, out in zip(pushed, outputs, strict=True):
+            if tangent is not None and not isinstance(tangent, Tensor):
+                raise DerivativeError(
+                    f"the jvp of {self.name} returned {tangent!r} for an output of shape {tuple(out.shape)}: return a "
+                    "tensor of its shape and dtype, or None where the output does not move."
+                )
             if tangent is not None and (
                 tangent.shape != out.shape or (has_derivative(out) and tangent.dtype != out.dtype)
             ):

@@ -2,7 +2,7 @@
 
     target ─definition→ formula and derivative ─graphs→ of value, vjp, jvp ─simplify→ ─statements→ lines ─function→ text
 
-What it does is in `pullback.write.api`.
+`pullback.write(target, *inputs)` returns the text; `help(pullback.write.api.write)` names its options.
 """
 
 from __future__ import annotations

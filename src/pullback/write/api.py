@@ -33,7 +33,7 @@ def write(target: Any, *inputs: Any, **kwargs: Any) -> str:
     value, gradient and second derivative are the same.
 
     Args:
-        target: an op, an `autograd.Function` class, of which the forward counts, or a function in torch ops.
+        target: an op, an `autograd.Function` class, of which only the forward is used, or a function in torch ops.
         inputs: the positional arguments of one example call, whose values are read. Plain ones become constants of the
             text. Without them, an example is made.
         kwargs: the keyword arguments of that call.

@@ -41,7 +41,7 @@ def _shown(sizes: Sequence[str]) -> str:
 
 _KINDS = {
     "derived": "The derivative is that of the forward.",
-    "relaxed": "The value is a step; the derivative is that of its relaxation, of which the value is not used.",
+    "relaxed": "The value is a step; the derivative is that of its relaxation, whose value is not used.",
     "ruled": "The derivative is given by a rule, not derived from the forward.",
 }
 

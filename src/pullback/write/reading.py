@@ -124,9 +124,7 @@ def _is_tuple(d: Definition, tensors: Sequence[Tensor]) -> bool:
 
 
 def _summary(target: Any) -> str:
-    text = inspect.getdoc(target) or ""
-    if isinstance(target, type) and text == inspect.getdoc(torch.autograd.Function):
-        return ""
+    text = inspect.cleandoc(target.__doc__ or "")  # its own: `inspect.getdoc` goes on to the bases of a class
     first = " ".join(text.split("\n\n")[0].split())
     return first if len(first) < 400 else ""
 

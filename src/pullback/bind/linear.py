@@ -76,9 +76,7 @@ def objection(
     arguments = record.args.identity()
     key = (what, said, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or not (
-        said or (arguments is not None and proof.reads.obstacle == "" and proof.reads.unchanged())
-    ):
+    if proof is None or not (said or (arguments is not None and _holds(proof.reads))):
         function = rule.vjp if what == "vjp" else rule.jvp
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
         map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)

@@ -306,15 +306,19 @@ def test_the_gradient_of_what_half_precision_hides_is_undecided():
 
 
 def test_words_alone_are_a_warning_and_what_the_structure_shows_is_not():
-    def severity(value, gradient, name):
+    def severity(value, gradient, name, rule="PB101"):
         made = function(value, gradient)
         made.__name__ = made.__qualname__ = name
-        events = pullback.check(made, normal(3), select="PB101", budget=60).findings
+        events = pullback.check(made, normal(3), select=rule, budget=60).findings
         return [(f.severity, f.verdict) for f in events]
 
     assert severity(torch.exp, lambda g, x: g, "ExpSTE") == [("warning", "intended")]
     assert severity(torch.round, lambda g, x: g, "RoundSTE") == [("info", "intended")]
     assert severity(torch.clone, lambda g, x: -g, "ReverseGrad") == [("info", "intended")]
+    assert severity(torch.exp, lambda g, x: g.sign() * x.exp(), "ExpSTE", "PB109") == [("warning", "intended")]
+    assert severity(torch.clone, lambda g, x: g.clamp(-0.1, 0.1), "ClipGrad", "PB109") == [("info", "intended")]
+    assert severity(torch.exp, lambda g, x: None, "ExpSurrogate", "PB107") == [("warning", "intended")]
+    assert severity(torch.exp, lambda g, x: None, "Exp", "PB107") == [("error", "wrong")]
 
 
 def test_a_small_difference_is_a_warning_with_its_size():

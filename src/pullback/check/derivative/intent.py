@@ -21,6 +21,7 @@ from pullback.check.derivative.wording import callers, docstring, remarks, texts
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward, is_freed
+from pullback.report.model import Severity
 
 _IN_NAME = re.compile(
     r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
@@ -58,6 +59,11 @@ class Intent:
 
     sign: str
     reason: str
+
+
+def severity_of(intent: Intent) -> Severity:
+    """Return how bad a deviation is that is meant: words may be about something else, structure is not."""
+    return "warning" if intent.sign == "worded" else "info"
 
 
 def declared(subject: Subject) -> Intent | None:

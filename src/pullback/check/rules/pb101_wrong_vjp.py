@@ -70,6 +70,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.intent import severity_of
 from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
@@ -157,7 +158,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if intent is not None:
         return audit.finding(
             "PB101",
-            "warning" if intent.sign == "worded" and not comparison.flat else "info",
+            "info" if comparison.flat else severity_of(intent),
             "intended",
             f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
             evidence=audit.evidence(result, comparison),

@@ -8,7 +8,8 @@ The parameter never learns, and nothing raises: optimizers skip parameters whose
 
 ## Limits
 Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where
-the example was guessed: that the input requires grad was then our idea.
+the example was guessed: that the input requires grad was then our idea. `intended` where the code means it (see PB101), a warning where
+only words say so.
 
 ## Bad
 ```python
@@ -45,6 +46,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import show
+from pullback.check.derivative.intent import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
@@ -61,10 +63,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if result.gradients[comparison.order] is not None:
             continue
         name = audit.names[comparison.order]
-        meant = audit.any_intent is not None
+        meant = audit.any_intent
         yield audit.finding(
             "PB107",
-            "info" if meant else "warning" if audit.guessed else "error",
+            severity_of(meant) if meant else "warning" if audit.guessed else "error",
             "intended" if meant else "wrong",
             f"{name} gets no gradient (None), yet the output depends on it: "
             f"the derivative is {show(comparison.expected)}",

@@ -9,7 +9,8 @@ Loss weights, gradient accumulation, mixed-precision loss scaling and sums over 
 each then changes the direction of the gradient, not just its length.
 
 ## Limits
-Gradient clipping and sign gradients are non-linear on purpose: `intended` where that shows (see PB101).
+Gradient clipping and sign gradients are non-linear on purpose: `intended` where that shows (see PB101),
+and a warning where only words say so.
 
 ## Bad
 ```python
@@ -45,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.derivative.intent import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
@@ -75,7 +77,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     intent = audit.any_intent
     yield audit.finding(
         "PB109",
-        "info" if intent else "error",
+        severity_of(intent) if intent else "error",
         "intended" if intent else "wrong",
         f"the backward is not linear in the cotangent: {law} fails for {audit.names[where.order]}, {where}"
         + (f" (on purpose it seems: {intent.reason})" if intent else ""),

@@ -8,8 +8,8 @@ The parameter never learns, and nothing raises: optimizers skip parameters whose
 
 ## Limits
 Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where
-the example was guessed: that the input requires grad was then our idea. `intended` where the code means it (see PB101), a warning where
-only words say so.
+the example was guessed: that the input requires grad was then our idea. `intended` where the code means it (see
+PB101), and a warning where only words say so.
 
 ## Bad
 ```python

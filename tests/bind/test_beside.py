@@ -136,14 +136,19 @@ def test_a_compiled_formula_that_writes_to_an_input_is_refused(formula):
         torch.compile(lambda x: op(x * 1), backend="eager", fullgraph=True)(x())
 
 
-def test_a_formula_is_looked_at_without_a_draw():
-    scale = w(False)
-    op = pullback.function(lambda x: x * torch.rand_like(x) * scale).vjp(lambda g, out, x: g)
-    seen = []
+def test_a_formula_is_looked_at_without_a_draw_and_without_a_write():
+    scale, seen = torch.full((3,), 2.0), torch.zeros(3)
+
+    def formula(x):
+        seen.add_(x)
+        return x * torch.rand_like(x) * scale
+
+    op, results = pullback.function(formula).vjp(lambda g, out, x: g), []
     for call in (op, torch.compile(lambda x: op(x), backend="eager", fullgraph=True)):
         torch.manual_seed(0)
-        seen.append([call(x()).detach(), torch.rand(1)])
-    assert all(map(torch.equal, *seen))
+        seen.zero_()
+        results.append([call(x()).detach(), torch.rand(1), seen.clone()])
+    assert all(map(torch.equal, *results))
 
 
 def test_what_is_kept_of_it_holds_no_graph():

@@ -67,24 +67,25 @@ _STORING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
 def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
-    """Run the formula on numbers where a compiler would follow it, and raise what `value_of` raises of such a call.
+    """Run the formula where a compiler would follow it, and raise what `value_of` raises of such a call.
 
-    `args` are those of a call, (shape, dtype, device) in place of each tensor; `live` says which are differentiated.
+    It runs on tensors without values, so that it changes none that it closes over. `args` are those of a call, (shape,
+    dtype, device) in place of each tensor; `live` says which are differentiated.
     """
-    made = [torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args]
-    tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
-    record = Record(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
     with ThreadPoolExecutor(1) as fresh:  # modes belong to a thread
-        fresh.submit(_looked, rule, record, tensors).result()
+        fresh.submit(_look_beside, rule, args, live).result()
 
 
-def _looked(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> None:
-    with torch.random.fork_rng(devices=()), torch.no_grad():
+def _look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
+    with _torch.fake_mode(), _torch.quiet_fake_tensors(), torch.no_grad():
+        made = [torch.empty(a[0], dtype=a[1], device=a[2]) if type(a) is tuple else a for a in args]
+        tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
+        record = Record(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
         try:
             value_of(rule, record, tensors, followed=False)
         except DerivativeError:
             raise
-        except Exception as error:  # what a formula raises of numbers that it was not written for
+        except Exception as error:  # of what a formula cannot do without values
             tell_mistake(error, rule.name)
 
 

@@ -452,6 +452,13 @@ def _copied(x):
 AROUND = torch.ones(HIDDEN, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_gradient_of_a_weight_lies_as_the_weight_does(dtype):
+    x, w = torch.randn(37, 8).to(dtype), torch.randn(11, 8).to(dtype).requires_grad_()
+    op = pullback.function(chunk=8)(lambda x, w: (x @ w.t()).tanh().square().mean())
+    assert torch.autograd.grad(op(x, w), w)[0].stride() == w.stride()
+
+
 def _asking(x):
     return x.sin().sum() if x.requires_grad else x.cos().sum()
 
@@ -554,5 +561,5 @@ def test_arguments_of_which_calls_cannot_be_told_apart_are_refused():
     x, w, k, _ = inputs()
     with pytest.raises(FormulaError, match="object of type Head"):
         Head().loss(x, w, k)
-    with pytest.raises(FormulaError, match="the same tensor"):
+    with pytest.raises(FormulaError, match="the same tensor. Pass a copy of one"):
         op_of(lambda x, y: F.mse_loss(x, y))(x, x)

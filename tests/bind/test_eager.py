@@ -164,3 +164,17 @@ def test_methods_and_keywords():
     assert torch.equal(layer(x, power=2), (2 * x) ** 2)
     layer.scale = 3.0
     assert torch.allclose(grad(layer(x, power=2).sum(), x)[0], 18 * x, rtol=1e-14)
+
+
+class Tagged(torch.Tensor):
+    """A class of the user's that overrides nothing."""
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+def test_a_cotangent_of_a_class_of_the_users_has_a_plain_gradient(backend):
+    op = pullback.function(backend=backend)(lambda x: torch.sigmoid(x) * x)
+    x = torch.randn(6, 8, requires_grad=True)
+    for create_graph in (False, True):
+        for _ in range(3):
+            (g,) = torch.autograd.grad(op(x), x, torch.ones(6, 8).as_subclass(Tagged), create_graph=create_graph)
+            assert type(g) is torch.Tensor

@@ -96,7 +96,7 @@ class Call:
             return f"an argument is an object of type {strange[0]}"
         if self.structure is None:
             return "an argument is in a container of the user's own class, or under a key that is no plain value"
-        if _repeats(self.leaves):
+        if self.repeats:
             return "two arguments are the same tensor"
         if any(t.is_nested for t in self.tensors):
             return "an argument is a nested tensor"
@@ -105,6 +105,11 @@ class Call:
         if any(t.is_inference() for t in self.tensors):
             return "an argument was made in inference mode, and cannot be saved"
         return "an argument is a tensor that is not strided, has no memory, or waits to be conjugated or negated"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether two arguments are one tensor."""
+        return _repeats(self.leaves)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what the op was called with."""

@@ -127,8 +127,12 @@ def gradients_of(
                 result = chunks.after(*found.sums, *shared)[0]
                 roots, cotangents = [*roots, result], [*cotangents, g.to(result.dtype).reshape(result.shape)]
             given = torch.autograd.grad(roots, [leaves[i] for i in others], cotangents, allow_unused=True)
-        by_input |= dict(zip(others, given, strict=True))
+        by_input |= {i: _laid_out(g, tensors[i]) for i, g in zip(others, given, strict=True)}
     return [by_input[i] for i in slopes.wanted]
+
+
+def _laid_out(g: Tensor | None, x: Tensor) -> Tensor | None:
+    return g.contiguous() if g is not None and x.is_contiguous() else g
 
 
 def _scaled(x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -45,7 +45,8 @@ def _chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
 ) -> Plan:
     if call.obstacle:
-        raise _unfit(name, call.obstacle, "Pass the tensors that it needs as arguments")
+        advice = "Pass a copy of one" if call.repeats else "Pass the tensors that it needs as arguments"
+        raise _unfit(name, call.obstacle, advice)
     structure: list[Any] = []
     flat = call.flat(functions.derivative, structure)
     facts = facts_of(flat, call.tensors, name, in_place=True)

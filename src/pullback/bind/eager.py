@@ -65,17 +65,17 @@ def gradients_of(
         kinds: what these were like in the forward.
         cotangents: of the outputs; `None` for one that the loss does not use.
     """
+    compiling = torch.compiler.is_compiling()
     given: dict[int, Tensor] = {}
     for i in kernels.joint.connected:
         g = cotangents[i]
         if g is not None:
-            given[i] = g
+            given[i] = g if compiling or type(g) in _PLAIN else _as_plain(g)
     if not given:
         return [None] * kernels.n_inputs
     if len(given) < len(kernels.joint.connected):
         assert kernels.parts is not None
         kernels = kernels.parts.of(tuple(given))
-    compiling = torch.compiler.is_compiling()
     if not compiling:
         kept = as_kept(kernels.name, kept, kinds)
     if torch.is_grad_enabled() or (not compiling and _torch.in_functorch()):
@@ -91,6 +91,11 @@ def gradients_of(
     for i, gradient in zip(kernels.joint.wanted, gradients, strict=True):
         by_input[i] = gradient
     return by_input
+
+
+def _as_plain(g: Tensor) -> Tensor:
+    """Return a cotangent without a class that PyTorch's own kernels do not see, and so would not return."""
+    return g.as_subclass(Tensor) if type(g).__torch_dispatch__ is Tensor.__torch_dispatch__ else g
 
 
 def _spending(kernels: Kernels, kept: Sequence[Tensor]) -> Callable[..., Any] | None:

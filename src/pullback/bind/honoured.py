@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from pullback import _torch
 from pullback.bind.hides import Noting, Own, kept_by, note, sources_of
-from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
+from pullback.bind.once import INTERMEDIATE, UNSEEN, guarded_against_twice, hidden, hidden_if_it_leaves
 from pullback.bind.tripwire import guarded, guarded_in_graphs, refuse_transforms
 
 
@@ -111,7 +111,9 @@ def _guarded_jvp(name: str, jvp: Callable[..., Any]) -> Callable[..., Any]:
             pushed = jvp(_Primals(own), *tangents)
             if not sources:
                 return pushed
-            results = hidden(name, pushed if isinstance(pushed, tuple) else (pushed,), list(map(_primal, sources)))
+            results = hidden(
+                name, pushed if isinstance(pushed, tuple) else (pushed,), list(map(_primal, sources)), INTERMEDIATE
+            )
         return tuple(results) if isinstance(pushed, tuple) else results[0]
 
     return guarded_jvp
@@ -152,11 +154,12 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
 
         if _torch.autograd_alone_records():
             saved = [t for t in kept_by(own) if t is not None]
-            return tuple(guarded_against_twice(name, pull, cotangents, saved, bool(sources)))
+            return tuple(guarded_against_twice(name, pull, cotangents, saved, INTERMEDIATE if sources else ""))
         known = [*kept_by(own), *cotangents]
         gradients = hidden_if_it_leaves(name, lambda: pull(cotangents), known)
+        why = INTERMEDIATE
         if _torch.is_once_differentiable(backward):  # which transforms pass over
-            sources = [*sources, *(t for t in kept_by(own) if t is not None)]
-        return tuple(hidden(name, gradients, [*sources, *cotangents]) if sources else gradients)
+            sources, why = [*sources, *(t for t in kept_by(own) if t is not None)], UNSEEN
+        return tuple(hidden(name, gradients, [*sources, *cotangents], why) if sources else gradients)
 
     return twice_guarded

@@ -13,6 +13,11 @@ from pullback.bind.watch import Leaving
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 
+OUTSIDE = "it computes outside of PyTorch (NumPy, a kernel)"
+RESIDUAL = "it reads a residual that was detached, or was computed under `no_grad` or outside of PyTorch"
+INTERMEDIATE = "it reads a tensor that the forward computed and saved"
+UNSEEN = "it is marked `once_differentiable`, or computes under `no_grad` or of what it detaches"
+"""Why autograd does not see how the result of a rule depends on its inputs."""
 _ONCE_DIFFERENTIABLE = "torch::autograd::Error"
 """The node that `once_differentiable` leaves: it is skipped where it stands on no way to the inputs."""
 
@@ -22,24 +27,25 @@ def guarded_against_twice(
     pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
     cotangents: Sequence[Tensor | None],
     inputs: Sequence[Tensor],
-    hides: bool = False,
+    hides: str = "",
 ) -> list[Tensor | None]:
     """Call a rule in a backward that is itself being recorded, and guard what it computes outside of PyTorch.
 
     A rule is linear in the cotangent, so its result depends on it. Cotangents that do not require grad are made
     to: a result that then does not has been computed where autograd does not see it, as has whatever follows a
-    call of `numpy()` and its like, and everything where the forward kept a tensor that it computed (`hides`):
-    autograd does not know that it depends on the inputs. Differentiating such a result is an error, not zero.
+    call of `numpy()` and its like, and everything where `hides` says why all is hidden: the forward kept a tensor
+    that it computed, say. Autograd does not know that it depends on the inputs. Differentiating such a result is an
+    error, not zero.
     """
     if any(g is not None and _torch.is_grads_batch(g) for g in cotangents):
         return _batched(name, pull, cotangents, hides)
     live = [g.clone().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
-    gradients, opaque = _pulled(pull, live, hides)
+    gradients, causes = _pulled(pull, live, hides)
     sources = [x for x in (*inputs, *(g for g in live if g is not None)) if x.requires_grad]
     given = {id(g): cotangent for g, cotangent in zip(live, cotangents, strict=True)}
     return [
-        _once(name, g, sources) if g is not None and is_opaque else given.get(id(g), g)
-        for g, is_opaque in zip(gradients, opaque, strict=True)
+        _once(name, why, g, sources) if g is not None and why else given.get(id(g), g)
+        for g, why in zip(gradients, causes, strict=True)
     ]
 
 
@@ -47,24 +53,27 @@ def _batched(
     name: str,
     pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]],
     cotangents: Sequence[Tensor | None],
-    hides: bool,
+    hides: str,
 ) -> list[Tensor | None]:
     """Refuse at once where `is_grads_batched` hides whether a result requires grad: one more call shows it."""
     probes = [None if g is None else torch.zeros(g.shape, dtype=g.dtype, device=g.device) for g in cotangents]
     live = [g.requires_grad_() if g is not None and _can_require_grad(g) else g for g in probes]
-    if any(_pulled(pull, live, hides)[1]):
-        raise DerivativeError(_message(name))
+    if why := next(filter(None, _pulled(pull, live, hides)[1]), ""):
+        raise DerivativeError(_message(name, why))
     return pull(cotangents)
 
 
 def _pulled(
-    pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]], live: Sequence[Tensor | None], hides: bool
-) -> tuple[list[Tensor | None], list[bool]]:
-    """Return the gradients, and which of them autograd has lost track of: none that is a cotangent itself."""
+    pull: Callable[[Sequence[Tensor | None]], list[Tensor | None]], live: Sequence[Tensor | None], hides: str
+) -> tuple[list[Tensor | None], list[str]]:
+    """Return the gradients, and why autograd has lost track of each; empty where it has not, as of a cotangent."""
     with Leaving() as watch:
         gradients = pull(live)
     given = {id(g) for g in live}
-    return gradients, [g is not None and id(g) not in given and (watch.left or hides or _unseen(g)) for g in gradients]
+    every = OUTSIDE if watch.left else hides
+    return gradients, [
+        "" if g is None or id(g) in given else every or (UNSEEN if _unseen(g) else "") for g in gradients
+    ]
 
 
 def _unseen(g: Tensor) -> bool:
@@ -72,8 +81,8 @@ def _unseen(g: Tensor) -> bool:
     return g.grad_fn is None or g.grad_fn.name() == _ONCE_DIFFERENTIABLE
 
 
-def _once(name: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    guarded: Tensor = _Once.apply(name, g, *sources)  # type: ignore[no-untyped-call]
+def _once(name: str, why: str, g: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    guarded: Tensor = _Once.apply(name, why, g, *sources)  # type: ignore[no-untyped-call]
     return guarded
 
 
@@ -82,15 +91,16 @@ def _can_require_grad(g: Tensor) -> bool:
 
 
 def hidden_if_it_leaves(
-    name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None], hides: bool = False
+    name: str, compute: Callable[[], list[Tensor | None]], inputs: Sequence[Tensor | None], hides: str = ""
 ) -> list[Tensor | None]:
     """Return the results of a rule, with a derivative that is an error if values left PyTorch on the way, or before."""
     with Leaving() as watch:
         results = compute()
-    return hidden(name, results, inputs) if watch.left or hides else results
+    why = OUTSIDE if watch.left else hides
+    return hidden(name, results, inputs, why) if why else results
 
 
-def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> list[Any]:
+def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None], why: str) -> list[Any]:
     """Return tensors as what they are to a derivative: functions of the inputs whose derivative is not known.
 
     Where the forward of a Function computed them, or a residual of them, autograd does not see it. They would pass
@@ -98,7 +108,7 @@ def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor 
     """
     sources = [x for x in inputs if x is not None and has_derivative(x)]
     return [
-        _Hidden.apply(name, t, *sources) if t is not None and has_derivative(t) else t  # type: ignore[no-untyped-call]
+        _Hidden.apply(name, why, t, *sources) if t is not None and has_derivative(t) else t  # type: ignore[no-untyped-call]
         for t in results
     ]
 
@@ -109,42 +119,41 @@ class _Hidden(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, t: Tensor, *sources: Tensor) -> Tensor:
+    def forward(name: str, why: str, t: Tensor, *sources: Tensor) -> Tensor:
         return t.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.name = inputs[0]
+        ctx.name, ctx.why = inputs[:2]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise DerivativeError(_message(ctx.name))
+        raise DerivativeError(_message(ctx.name, ctx.why))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise DerivativeError(_message(ctx.name))
+        raise DerivativeError(_message(ctx.name, ctx.why))
 
 
 class _Once(torch.autograd.Function):
     """The identity on the first argument; its derivative is an error."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, g: Tensor, *sources: Tensor) -> Tensor:
-        ctx.name = name
+    def forward(ctx: Any, name: str, why: str, g: Tensor, *sources: Tensor) -> Tensor:
+        ctx.name, ctx.why = name, why
         return g.clone()
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise DerivativeError(_message(ctx.name))
+        raise DerivativeError(_message(ctx.name, ctx.why))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise DerivativeError(_message(ctx.name))
+        raise DerivativeError(_message(ctx.name, ctx.why))
 
 
-def _message(name: str) -> str:
+def _message(name: str, why: str) -> str:
     return (
-        f"the derivative of {name} has no derivative itself: it computes outside of PyTorch (NumPy, a kernel), or from "
-        "a tensor that the forward computed and saved, or is marked `once_differentiable`. Write it in torch ops on "
-        "the inputs and outputs, without the mark, or as another `pullback.function` with a rule of its own."
+        f"the derivative of {name} has no derivative itself: {why}. Write it in torch ops on the inputs and outputs, "
+        "or as another `pullback.function` with a rule of its own."
     )

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from pullback import _torch
 from pullback.bind.beside import require_unwritten, value_of
 from pullback.bind.linear import objection
-from pullback.bind.once import guarded_against_twice, hidden, hidden_if_it_leaves
+from pullback.bind.once import RESIDUAL, guarded_against_twice, hidden, hidden_if_it_leaves
 from pullback.bind.rule import Record, Rule
 from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
 from pullback.bind.tree import Tree
@@ -150,7 +150,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
     recording = torch.is_grad_enabled()
     differentiated = (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling()
-    hides = False
+    hides = ""
     if differentiated:
         kept, hides = _followed(rule, record, tensors, kept)
 
@@ -180,13 +180,15 @@ def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     return g
 
 
-def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], bool]:
+def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], str]:
     """Return the residuals as functions of the inputs; where that cannot be had, their derivative is an error.
 
-    Where more is hidden than tensors, that of the rule's result has to be one: whether that is so is returned too.
+    Where more is hidden than tensors, that of the rule's result has to be one: why that is so is returned too.
     """
     residuals, hides = rule.again(record, tensors, kept)
-    return (residuals if hides == "nothing" else hidden(rule.name, residuals, tensors)), hides == "all"
+    if hides != "nothing":
+        residuals = hidden(rule.name, residuals, tensors, RESIDUAL)
+    return residuals, RESIDUAL if hides == "all" else ""
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -118,14 +118,17 @@ class Rule:
         try:
             with Draws() as draws, Leaving() as leaving, Cutting(live) as cutting, torch.enable_grad():
                 residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
-            lost = is_eager and not (self._have_graphs(residuals, record, tensors) and _same(residuals, kept))
+            opaque = draws.seen or leaving.left
+            lost = is_eager and not (
+                opaque or (_same(residuals, kept) and self._have_graphs(residuals, record, tensors))
+            )
         except Exception as error:  # whatever a formula raises that is run again
             tell_mistake(error, self.name)
             return kept, "all" if strange else "tensors"
         cut = [t for t in residuals if cutting.is_cut(t)]
         if strange or not all(map(has_derivative, cut)):
             return kept, "all"
-        return (kept, "tensors") if draws.seen or leaving.left or lost or cut else (residuals, "nothing")
+        return (kept, "tensors") if opaque or lost or cut else (residuals, "nothing")
 
     def _have_graphs(self, residuals: Sequence[Tensor], record: Record, tensors: Sequence[Tensor]) -> bool:
         """Whether autograd follows the residuals, or would if all inputs required grad: then they are constants."""

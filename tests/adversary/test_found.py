@@ -132,7 +132,7 @@ def test_terms_of_a_third_derivative_that_cancel_in_16_bits(native):
     e = F.relu(a).square()
     return (e - e.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
     """
-    inputs = "a = (torch.rand((127, 1, 18)) + 0.5).to(torch.bfloat16).requires_grad_()"
+    inputs = "a = (torch.rand((31, 1, 18)) + 0.5).to(torch.bfloat16).requires_grad_()"
     agree(inputs, body, "points(-1.0, 0.0, 1.0, order=3)", making="written", seed=49)
 
 

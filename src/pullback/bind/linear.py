@@ -88,8 +88,8 @@ def objection(
         return ""
     if said:
         return (
-            f"the {what} of {rule.name} is declared linear in the {where}, but {proof.objection}: no {follows} follows "
-            f"from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
+            f"the {what} of {rule.name} is declared linear in the {where}, but it {proof.objection}: no {follows} "
+            f"follows from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
         )
     return unproven.format(proof.objection, or_say if proof.may_be_said else "")
 
@@ -160,23 +160,17 @@ def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tens
 
 
 _UNKNOWN_SIZE = "GuardOnDataDependentSymNode"
-"""What tracing raises where a number that is read decides; its class lies behind an import of a second."""
+"""Class name of the error of data-dependent tracing. Importing the class takes a second."""
 _UNSEEN = "has a part that autograd does not see"
 
 
 def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
     """Return why a map may not be transposed, and whether it may if it is said to be linear."""
     why = "" if is_said else _not_linear(at)
-    if is_said or why:
-        unseen = _not_transposed(at)
-        return (unseen if is_said else why), not unseen
-    return "", True
-
-
-def _not_transposed(at: Callable[[float], Ends]) -> str:
-    """Return why autograd's transpose of a map that is linear is not known to be right; empty if it is."""
-    numbers = (-2.0, 0.0, 0.5, 2.0)
-    return "" if all(_is_transposed_elsewhere(at, number) for number in numbers) else f"it {_UNSEEN}"
+    if not (is_said or why):
+        return "", True
+    is_seen = all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 0.5, 2.0))
+    return why or ("" if is_seen else _UNSEEN), is_seen
 
 
 def _not_linear(at: Callable[[float], Ends]) -> str:

@@ -86,7 +86,7 @@ def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]
 
 
 def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, str]:
-    """Return what a relaxation calls the parameters of its op, where that is another name."""
+    """Map the names of an op's parameters to those of its relaxation, where they differ."""
     pairs = zip(_parameters(formula), _parameters(soft), strict=False)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,) * 2
     return {a.name: b.name for a, b in pairs if (a.kind, b.kind) == kinds and a.name != b.name}

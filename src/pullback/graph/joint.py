@@ -271,9 +271,9 @@ def simplify(graph: fx.Graph) -> None:
     results = set(graph.output_node().all_input_nodes)
     known: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
-        if node.target == _NUMBER_LIKE and not node.args[1]:
+        if node.target == _NEW_FULL and not node.args[1]:
             node.target, node.args = torch.ops.aten.full.default, node.args[1:]
-            node.kwargs = _placed(node.meta["val"])
+            node.kwargs = _factory_options(node.meta["val"])
         if node.op != "call_function" or node in results:  # two results are two tensors, whatever their values
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
@@ -286,11 +286,11 @@ def simplify(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-_NUMBER_LIKE = torch.ops.aten.new_full.default
-"""What a number in a stable form is; in a graph it reads no tensor."""
+_NEW_FULL = torch.ops.aten.new_full.default
+"""Scalar constants of stable forms. `aten.full` stands in for them, lest a tensor is saved for its dtype."""
 
 
-def _placed(value: Tensor) -> dict[str, Any]:
+def _factory_options(value: Tensor) -> dict[str, Any]:
     return {"dtype": value.dtype, "device": value.device, "pin_memory": False}
 
 

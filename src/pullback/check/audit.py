@@ -5,9 +5,10 @@ Runs inside a process of its own (`runner.py`). Rules ask this object for facts,
 
 from __future__ import annotations
 
+import functools
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +71,7 @@ def audit(
     elif state.parted is not None and not state.parted.is_rounding:
         chosen = _meaningful(state, chosen, sink, "PB601", "two runs from the same random state differ")
     left_out = _run_rules(state, chosen, sink)
+    _run_inside(state, sink)
     if left_out:
         sink(_over_budget(state, left_out))
     done = {rule.id for rule in chosen}.difference(left_out)
@@ -181,7 +183,33 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     return left_out
 
 
-def _run_rule(state: Audit, rule: Rule, sink: _Sink) -> None:
+_OF_FUNCTIONS = ("PB1", "PB2", "PB4")
+"""Families whose rules for Functions alone are run on the Functions inside of a callable: those of what goes wrong."""
+
+
+def _run_inside(state: Audit, sink: _Sink) -> None:
+    """Run on each Function that a callable calls the rules that apply to Functions alone.
+
+    Where the callable means not to be a derivative, each Function has its own gradient looked at, too.
+    """
+    for inner in state.inside:
+        inner.started = state.started
+        told = functools.partial(_tell_of_inner, state, inner, sink)
+        for rule in selected(state.options):
+            is_due = rule.kinds == ("function",) or (rule.id == "PB101" and state.intent is not None)
+            if not is_due or rule.runtime is None or rule.family not in _OF_FUNCTIONS or rule.id in state.skip:
+                continue
+            if state.has_time():
+                _run_rule(inner, rule, told)
+
+
+def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
+    """Tell of a finding about a Function as one about the callable that calls it."""
+    if finding.verdict != "intended":  # that was told of the callable
+        sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
+
+
+def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None:
     state.events.step(rule.id, state.base.describe(), script(state.subject, state.base))
     assert rule.runtime is not None
     try:

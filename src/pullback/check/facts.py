@@ -206,8 +206,8 @@ class Facts:
             return False
 
     @functools.cached_property
-    def intent(self) -> Intent | None:
-        """Why the backward is not the derivative on purpose, if there is a sign of it.
+    def own_intent(self) -> Intent | None:
+        """Why the backward is not the derivative on purpose, if the subject itself gives a sign of it.
 
         There is no need for one where a relaxation is declared: the backward is held against that one's derivative.
         """

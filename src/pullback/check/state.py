@@ -18,6 +18,7 @@ from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import Facts
+from pullback.check.inside import functions_inside
 from pullback.check.rules import rule_named, selected
 from pullback.check.trial import SEED, Raised
 from pullback.check.variants import variants_of
@@ -107,6 +108,31 @@ class Audit(Facts):
         if self.options.deep:
             drawn = smallest_drawn(self, settled | doubtful)
             yield from () if drawn is None else (drawn,)
+
+    @functools.cached_property
+    def inside(self) -> list[Audit]:
+        """Audits of the Functions that a callable calls, each on what it gave them on the working example."""
+        found = functions_inside(self.subject, self.base)
+        return [Audit(subject, self.options, case, [], self.events, self.skip) for subject, case in found]
+
+    @functools.cached_property
+    def intent(self) -> Intent | None:
+        """Why the backward is not the derivative on purpose, if there is a sign of it in the subject or inside of it.
+
+        A Function inside of it that means not to be the derivative excuses no slip in another one.
+        """
+        if self.own_intent is not None:
+            return self.own_intent
+        if self.base_result is None or not self.base_result.wrong:
+            return None
+        found = [
+            (inner.subject.name, inner.intent)
+            for inner in self.inside
+            if inner.base_result is not None and inner.base_result.wrong
+        ]
+        reasons = [replace(why, reason=f"{why.reason} ({name}, which it calls)") for name, why in found if why]
+        reasons.sort(key=lambda why: why.sign != "worded")  # the weakest
+        return reasons[0] if reasons and len(reasons) == len(found) else None
 
     @functools.cached_property
     def any_intent(self) -> Intent | None:

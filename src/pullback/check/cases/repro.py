@@ -17,6 +17,9 @@ _RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compi
 """A line of a script that runs the subject."""
 _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 """What needs the function's module to be in `sys.modules`."""
+ALTERED = "# other values than the audit's, which are too many to print"
+NO_LITERAL = f"# {GAP} stands for"
+"""Remarks in a script that is not the failing case itself."""
 _TAKEN = ("out", "outs", "fn", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
 
 
@@ -51,13 +54,11 @@ def script(
         if isinstance(value, Tensor) and names[position] not in bound:
             order = case.wrt.index(position) if position in case.wrt else None
             asks = order is not None and (mask is None or mask[order])
-            other = "  # other values than the audit's, which are too many to print" if is_long(value) else ""
+            other = f"  {ALTERED}" if is_long(value) else ""
             lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
             bound.add(names[position])
         elif not isinstance(value, Tensor) and GAP in spelled(value):
-            lines.append(
-                f"# {GAP} stands for {case.names[position]}, of type {type(value).__name__}, which has no literal"
-            )
+            lines.append(f"{NO_LITERAL} {case.names[position]}, of type {type(value).__name__}, which has no literal")
     lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
     lines.append(f"out = fn({call_text(case)})")
     lines += tail

@@ -16,6 +16,9 @@ from pullback.check.find.target import own_path, package_of
 from pullback.errors import TargetError
 from pullback.report.model import Location
 
+IN_PROGRAM = "# in the program or notebook that defines it"
+"""Where alone a reproduction runs, if what it calls belongs to the main program."""
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -62,7 +65,7 @@ class Home:
         if expression is None or self.module is None:
             return f"# fn = {expression or otherwise}" + (f"  (defined at {location})" if location.file else "")
         if self.name == "__main__":
-            return f"fn = {expression}  # in the program or notebook that defines it"
+            return f"fn = {expression}  {IN_PROGRAM}"
         return f"{self.setup}{self._bind('fn', expression)}"
 
     def load_unnamed(self, found: str, making: str = "", before: str = "") -> str:

@@ -146,6 +146,7 @@ class TargetTask:
             given,
             limits=self._limits,
             jobs=self._jobs,
+            may_run_files=True,
             on_outcome=lambda n, outcome: channel.send("outcome", position=wanted[n], outcome=outcome_to_dict(outcome)),
             tick=Sender(channel).beat,
         )

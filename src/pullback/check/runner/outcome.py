@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.check import audit
@@ -20,6 +20,15 @@ class Outcome:
     result: SubjectResult
     findings: tuple[Finding, ...]
     allowed: int
+
+    def with_finding(self, old: Finding, new: Finding) -> Outcome:
+        """Return the outcome with one finding in another's place."""
+        findings = _worst_first(new if finding is old else finding for finding in self.findings)
+        return replace(self, findings=findings, result=replace(self.result, status=status_of(findings)))
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule)))
 
 
 def make_outcome(
@@ -41,10 +50,9 @@ def make_outcome(
         measured: what was measured besides.
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
-    loud = [finding for finding in once if subject.source is None or finding.name not in subject.source.allow]
-    loud.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.rule))
+    loud = _worst_first(f for f in once if subject.source is None or f.name not in subject.source.allow)
     result = SubjectResult(subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured())
-    return Outcome(result, tuple(loud), allowed + len(once) - len(loud))
+    return Outcome(result, loud, allowed + len(once) - len(loud))
 
 
 def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:

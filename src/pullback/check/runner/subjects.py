@@ -35,6 +35,7 @@ def run_subjects(
     *,
     limits: Limits | None = None,
     jobs: int | None = None,
+    may_run_files: bool = False,
     on_outcome: Callable[[int, Outcome], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> list[Outcome]:
@@ -46,6 +47,8 @@ def run_subjects(
         given: example inputs for a subject.
         limits: what each subject may take; by default what goes with the budget.
         jobs: how many processes at once; by default one for each usable core, eight at most.
+        may_run_files: whether a reproduction of an error may run the file of the function again, to see whether it
+            shows it; a program that asks for an audit would ask again.
         on_outcome: called with the position and the outcome of each subject as soon as it is known.
         tick: called many times a second.
 
@@ -70,7 +73,7 @@ def run_subjects(
         if subject.target is None:
             take(position, static_outcome(subject, options, subject.why_unaudited))
         else:
-            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position)))
+            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position), may_run_files))
     run_tasks(tasks, jobs or usable_cores(), tick or _nothing)
     return [outcomes[position] for position in range(len(subjects))]
 

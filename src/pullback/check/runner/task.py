@@ -16,6 +16,7 @@ from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
+from pullback.check.runner.replay import can_replay, complaint, unshown
 from pullback.check.subject import Given, Options, Subject
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.measured import Measured, measured_from_dict
@@ -61,7 +62,7 @@ class Attempt:
 
 
 class SubjectTask:
-    """The audit of one subject, over as many processes as it takes."""
+    """The audit of one subject, over as many processes as it takes, and the replay of each error in one of its own."""
 
     has_processes = False
 
@@ -72,6 +73,7 @@ class SubjectTask:
         given: Given,
         limits: Limits,
         done: Callable[[Outcome], None],
+        may_run_files: bool,
     ) -> None:
         self._subject = subject
         self._done = done
@@ -83,6 +85,10 @@ class SubjectTask:
         self._attempts = [Attempt()]
         self._skip: frozenset[str] = frozenset()
         self._deaths: list[Finding] = []
+        self._may_run_files = may_run_files
+        self._told: Outcome | None = None
+        self._to_replay: list[Finding] = []
+        self._complaint = ""
 
     @property
     def silence(self) -> float:
@@ -95,8 +101,11 @@ class SubjectTask:
         return self._limits.total - self._seconds
 
     def work(self, channel: Channel) -> None:
-        """Audit the subject: called in the forked process."""
+        """Audit the subject, or replay an error: called in the forked process."""
         limit_memory(self._limits.memory)
+        if self._to_replay:
+            channel.send("replayed", complaint=complaint(self._to_replay[0]))
+            return
         events = Sender(channel)
         try:
             _ensure_backward_runs()
@@ -128,18 +137,34 @@ class SubjectTask:
                 attempt.measured = measured_from_dict(message["measured"])
             case "broken":
                 attempt.findings.append(_our_fault(self._subject, message["what"], message["trace"]))
+            case "replayed":
+                self._complaint = message["complaint"]
             case "refused":
                 raise refusal(message)
-        return message["event"] in ("end", "broken")
+        return message["event"] in ("end", "broken", "replayed")
 
     def over(self, death: Death) -> bool:
         """Take note of how its process ended; true if the remaining rules need another."""
         self._seconds += death.seconds
-        self._finished = death.cause == "finished"
-        again = not self._finished and self._another(death)
-        if not again:
-            self._done(self._outcome())
-        return again
+        if self._told is None:
+            self._finished = death.cause == "finished"
+            if not self._finished and self._another(death):
+                return True
+            self._told = self._outcome()
+            self._to_replay = [f for f in self._told.findings if self._can_replay(f)]
+        else:
+            finding = self._to_replay.pop(0)
+            if self._complaint:
+                self._told = self._told.with_finding(finding, unshown(finding, self._complaint))
+                self._complaint = ""
+        if self._to_replay and self.limit > 0:
+            return True
+        self._done(self._told)
+        return False
+
+    def _can_replay(self, finding: Finding) -> bool:
+        """Whether its reproduction can be run: those of crashes would only crash again, some after a long time."""
+        return finding not in self._deaths and can_replay(finding, self._may_run_files)
 
     def _another(self, death: Death) -> bool:
         """Take note of a death, and say whether to start anew without the rule and the case that met it."""

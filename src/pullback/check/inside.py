@@ -1,0 +1,46 @@
+"""The Functions that a callable calls, each with the inputs that it gave them: what the callable's graph hides."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pullback import _torch
+from pullback.check.case import Case, make_case
+from pullback.check.cases.signature import positional_names
+from pullback.check.find.discover import subject_of
+from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward
+from pullback.check.watch.samples import Samples
+from pullback.errors import TargetError
+
+_MOST = 4
+_OURS = ("torch.", "pullback.")
+"""Modules whose Functions are not the user's."""
+
+
+def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
+    """Return the first few Functions that a call of a callable applies, each with the smallest call of it.
+
+    Those that differentiate nothing there are left out, and those of PyTorch.
+    """
+    if subject.kind != "callable" or subject.is_made:
+        return []
+    samples = Samples()
+    end = _torch.observe_functions(samples.note)
+    try:
+        with suppress(Raised):
+            forward(subject, case)
+    finally:
+        end()
+    found: list[tuple[Subject, Case]] = []
+    for function in samples.functions:
+        inputs = samples.of(function)
+        if inputs is None or f"{function.__module__}.".startswith(_OURS) or len(found) == _MOST:
+            continue
+        with suppress(TargetError):
+            inner = subject_of(function)
+            args, kwargs = inputs[0]
+            called = make_case(args, kwargs, positional_names(inner), "given", nested=False)
+            if called.wrt:
+                found.append((inner, called))
+    return found

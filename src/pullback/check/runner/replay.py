@@ -1,0 +1,82 @@
+"""The replay of an error: its own reproduction runs in a process that has run nothing else of the function."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+from dataclasses import replace
+
+import torch
+
+from pullback.check.cases.repro import ALTERED, NO_LITERAL
+from pullback.check.find.places import IN_PROGRAM
+from pullback.report.model import Finding
+
+_RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location")
+_LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
+_BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
+"""What the engine says where the finding says it in other words."""
+_NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
+
+
+def can_replay(finding: Finding, may_run_files: bool) -> bool:
+    """Whether the reproduction of an error stands for itself.
+
+    Not where an argument has no literal, or too long a one, nor where nothing loads the function.
+
+    Args:
+        finding: an error.
+        may_run_files: whether a file may be run again: not that of the program which asks for the audit.
+    """
+    code = finding.reproduce
+    if not code or finding.severity != "error" or ALTERED in code or NO_LITERAL in code or _LOADS_NOTHING.search(code):
+        return False
+    return may_run_files or not _RUNS_A_FILE.search(code)
+
+
+def complaint(finding: Finding) -> str:
+    """Run the reproduction of a finding here; return in what it does not show what the finding says, else nothing."""
+    printed, raised = _executed(finding.reproduce)
+    if raised is not None:
+        said = " ".join(str(raised).split())
+        is_meant = (
+            finding.verdict == "unsupported"
+            or said[:40] in finding.message
+            or any(words in said for words in _BY_THE_ENGINE)
+        )
+        return "" if is_meant else f"it raised {type(raised).__name__}: {said[:200]}"
+    if "raised" in finding.message:
+        return "it did not raise"
+    evidence = finding.evidence
+    if evidence is None or not isinstance(evidence.got, float) or not isinstance(evidence.expected, float):
+        return ""
+    numbers = [float(text) for text in _NUMBER.findall(printed)]
+    numbers += [number for number in (math.nan, math.inf, -math.inf) if str(number) in printed]
+    missing = [value for value in (evidence.expected, evidence.got) if not any(_is_near(n, value) for n in numbers)]
+    return f"it printed no {missing[0]:.6g}" if missing else ""
+
+
+def unshown(finding: Finding, why: str) -> Finding:
+    """Return the warning in place of an error whose reproduction does not show it."""
+    message = f"{finding.message}; run anew in a clean process, the reproduction did not show this: {why}"
+    return replace(finding, severity="warning", verdict="inconclusive", message=message)
+
+
+def _executed(code: str) -> tuple[str, Exception | None]:
+    """Run code in a namespace of its own; return what it printed and what it raised."""
+    printed = io.StringIO()
+    torch.set_printoptions(precision=9)
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "<reproduction>", "exec"), {"__name__": "reproduction"})
+    except Exception as error:
+        return printed.getvalue(), error
+    finally:
+        torch.set_printoptions(profile="default")
+    return printed.getvalue(), None
+
+
+def _is_near(a: float, b: float) -> bool:
+    return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-5)

@@ -1,0 +1,98 @@
+"""An error is an error if its own reproduction shows it in a process that has run nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+import pullback
+from pullback.check.runner.replay import can_replay, complaint, unshown
+from pullback.report.model import Evidence, Finding, Location
+
+SLIP = """
+import torch
+
+
+class Slip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return {gradient}
+"""
+SHOWN = Finding(
+    subject="f",
+    rule="PB101",
+    name="wrong-vjp",
+    severity="error",
+    verdict="wrong",
+    message="the gradient of x is 2, the derivative of the forward is 3",
+    location=Location("f.py", 1),
+    evidence=Evidence(expected=3.0, got=2.0),
+    reproduce="print('the gradient is', 2.0000001, 'and the forward says', 3.0)",
+)
+
+
+def audited(folder, monkeypatch, gradient):
+    (folder / "slips.py").write_text(SLIP.format(gradient=gradient))
+    monkeypatch.chdir(folder)
+    return [f for f in pullback.check("slips.py:Slip", select="PB101").findings if f.rule == "PB101"]
+
+
+def test_what_is_shown_again_is_an_error(tmp_path, monkeypatch):
+    (finding,) = audited(tmp_path, monkeypatch, "g * x.sin()")
+    assert finding.severity == "error"
+
+
+def test_what_happens_only_after_other_calls_is_a_warning(tmp_path, monkeypatch):
+    after = "g * x.cos() * (2 if len(calls) > 3 else 1) if calls.append(1) is None else None"
+    finding, *_ = audited(tmp_path, monkeypatch, f"{after}\n\ncalls = []")
+    assert (finding.severity, finding.verdict) == ("warning", "inconclusive")
+    assert "in a clean process, the reproduction did not show this: it printed no " in finding.message
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (SHOWN.reproduce, ""),
+        ("print('the gradient is', 3.0, 'and the forward says', 3.0)", "it printed no 2"),
+        ("print(2.0, 2.0)", "it printed no 3"),
+        ("import no_such_module", "it raised ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_a_reproduction_is_held_against_the_numbers(code, said):
+    assert complaint(replace(SHOWN, reproduce=code)) == said
+
+
+def test_a_reproduction_is_held_against_what_is_raised():
+    told = replace(SHOWN, message="backward raised ValueError: no such size", evidence=None)
+    assert complaint(replace(told, reproduce="raise ValueError('no such size')")) == ""
+    assert complaint(replace(told, reproduce="pass")) == "it did not raise"
+    assert complaint(replace(told, reproduce="raise KeyError('a')")) == "it raised KeyError: 'a'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# fn = <lambda>  (defined at f.py:3)",
+        "fn = f  # in the program or notebook that defines it",
+        "x = torch.zeros(9)  # other values than the audit's, which are too many to print",
+        "# ... stands for config, of type Config, which has no literal",
+    ],
+)
+def test_a_reproduction_that_is_not_the_case_itself_is_not_run(line):
+    assert can_replay(SHOWN, may_run_files=False)
+    assert not can_replay(replace(SHOWN, reproduce=f"{line}\n{SHOWN.reproduce}"), may_run_files=True)
+
+
+def test_the_file_of_a_program_that_asks_for_an_audit_is_not_run_again():
+    runs = replace(SHOWN, reproduce=f'import runpy\nfn = runpy.run_path("f.py")["f"]\n{SHOWN.reproduce}')
+    assert can_replay(runs, may_run_files=True)
+    assert not can_replay(runs, may_run_files=False)
+
+
+def test_what_is_not_an_error_is_not_run():
+    assert not can_replay(unshown(SHOWN, "it did not raise"), may_run_files=True)

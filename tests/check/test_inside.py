@@ -1,0 +1,93 @@
+"""What a callable calls: the Functions inside of it give intent, and get the rules that are for Functions alone."""
+
+import torch
+from torch.autograd import Function
+
+from pullback.check.audit import audit
+from pullback.check.case import make_case
+from pullback.check.find.discover import subject_of
+from pullback.check.inside import functions_inside
+from pullback.check.subject import Options
+
+from .making import Silent, audit_of, function, normal
+
+Round = function(torch.round, lambda g, x: g)
+Negate = function(torch.clone, lambda g, x: -g)
+Slip = function(lambda x: x**3, lambda g, x: 2 * g * x**2)
+Cube = function(lambda x: x**3, lambda g, x: 3 * g * x**2)
+
+
+class Behind(Function):
+    """Saves its input where autograd does not look at its version."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.data)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g * ctx.saved_tensors[0]
+
+
+class GradientReversal(Function):
+    """Reverses the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+def told(call, *args, select=("PB101", "PB209")):
+    events = Silent()
+    audit(subject_of(call), Options(select=select), [(args, {})], events)
+    return [(f.rule, f.severity, f.verdict) for f in events.findings], events.findings
+
+
+def test_functions_are_found_with_what_they_were_given():
+    w = normal(3)
+    subject = subject_of(lambda x, y: Round.apply(2 * x) @ Cube.apply(y + w))
+    found = functions_inside(subject, make_case((normal(4, 3), normal(3)), {}, ("x", "y")))
+    assert [(inner.target, [tuple(t.shape) for t in case.tensors]) for inner, case in found] == [
+        (Round, [(4, 3)]),
+        (Cube, [(3,)]),
+    ]
+    assert torch.equal(found[0][1].tensors[0], 2 * normal(4, 3))
+
+
+def test_nothing_is_inside_of_a_function_or_of_what_calls_none():
+    assert functions_inside(subject_of(Round), make_case((normal(3),), {}, ("x",))) == []
+    assert functions_inside(subject_of(torch.sin), make_case((normal(3),), {}, ("x",))) == []
+
+
+def test_a_structure_inside_excuses():
+    found, findings = told(lambda x: Negate.apply(x) * normal(3), normal(3))
+    assert found == [("PB101", "info", "intended")]
+    assert "its forward returns an input unchanged (Custom, which it calls)" in findings[0].message
+
+
+def test_words_inside_are_a_warning():
+    assert told(lambda x: GradientReversal.apply(x).sin(), normal(3))[0] == [("PB101", "warning", "intended")]
+
+
+def test_intent_of_one_function_excuses_no_slip_in_another():
+    assert told(lambda x: Slip.apply(Negate.apply(x)), normal(3))[0] == [("PB101", "error", "wrong")]
+    found, findings = told(lambda x: Slip.apply(Round.apply(x)) * normal(3), normal(3))
+    assert found == [("PB101", "info", "intended"), ("PB101", "error", "wrong")]
+    assert findings[1].message.startswith("in Custom: the gradient of x")
+
+
+def test_rules_for_functions_alone_are_run_on_them():
+    found, findings = told(lambda x: Behind.apply(x) * 3.0, normal(3))
+    assert found == [("PB209", "error", "wrong")]
+    assert findings[0].message.startswith("in Behind: after an in-place change of x")
+    assert told(lambda x: Cube.apply(x) * 3.0, normal(3))[0] == []
+
+
+def test_an_audit_of_a_small_example_keeps_the_intent():
+    state = audit_of(lambda x: Negate.apply(x) * 2.0, normal(3))
+    assert state.on(make_case((normal(1),), {}, ("x",))).intent is state.intent is not None

@@ -290,3 +290,11 @@ def test_a_forward_that_refuses_a_mixture_of_elements_is_compared_all_the_same()
     assert status(function(median, lambda g, x: g * torch.ones_like(x)), torch.zeros(5, dtype=torch.float64)) == [
         "wrong"
     ]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1, {"ok", "inconclusive"}), (3, {"wrong", "inconclusive"})])
+def test_a_ripple_shorter_than_the_steps_accuses_nobody(factor, expected):
+    rippled = function(lambda x: (x * x).sin(), lambda g, x: factor * g * 2 * x * (x * x).cos())
+    found = {status(rippled, 1e6 * normal(3, seed=seed))[0] for seed in range(6)}
+    assert found <= expected
+    assert status(rippled, normal(3)) == ["ok" if factor == 1 else "wrong"]

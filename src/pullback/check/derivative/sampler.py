@@ -17,6 +17,7 @@ from pullback.check.derivative.oracle import Estimate, refine_by_complex_step
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward
 
+_TINY, _TINY_STEPS, _IN_A_ROW, _ABOUT = 2.0**-18, 12, 3, 0.1
 _BLUR_POINTS = 4
 _BLUR_SEED = 11
 
@@ -51,6 +52,21 @@ class Sampler:
         return confirmed(
             lambda t: self.sample(order, (t * direction).to(direction.dtype)), disagrees, moved=[direction]
         )
+
+    def bears_out(self, order: int, direction: Tensor, got: float) -> bool:
+        """Whether difference quotients over tiny steps give about `got`, three in a row.
+
+        So does a curve with a ripple shorter than the steps of `derivative`, as of sin(x²) at a million.
+        """
+        close = 0
+        for level in range(_TINY_STEPS):
+            h = _TINY * 2.0**-level
+            sides = [self.sample(order, (t * direction).to(direction.dtype)) for t in (h, -h)]
+            quotient = float((self.weights * (sides[0] - sides[1])).sum()) / (2 * h)
+            close = close + 1 if abs(quotient - got) < _ABOUT * abs(got) else 0
+            if close == _IN_A_ROW:
+                return True
+        return False
 
     def blurred(self, order: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
         """Widen the bars by what moving the inputs by `epsilon`, relatively, does to the derivative.

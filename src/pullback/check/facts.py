@@ -12,6 +12,7 @@ import torch
 
 from pullback.check.case import Case
 from pullback.check.cases import dtypes
+from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs, script
 from pullback.check.cost.trace import Trace, trace
@@ -78,6 +79,11 @@ class Facts:
     def names(self) -> list[str]:
         """Names of the differentiated inputs."""
         return [self.base.names[p] for p in self.base.wrt]
+
+    @functools.cached_property
+    def domain(self) -> Domain:
+        """What the tensors of the working example have, which variants keep."""
+        return Domain(self.base, not self.guessed)
 
     @functools.cached_property
     def base_run(self) -> Run:

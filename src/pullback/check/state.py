@@ -149,13 +149,16 @@ class Audit(Facts):
         return self.intent or flat or intent.bound(result, self.subject.name)
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
-        """Return the smallest case found for which `fails` holds, within half a second."""
+        """Return the smallest case found for which `fails` holds, within half a second.
+
+        It keeps to the domain of the example, unless `case` does not.
+        """
         end = time.monotonic() + _SHRINK_SECONDS
 
         def guarded_fails(candidate: Case) -> bool:
             self.events.beat()
             try:
-                return fails(candidate)
+                return (case.doubtful or self.domain.holds(candidate)) and fails(candidate)
             except Raised:
                 return False
 

@@ -33,7 +33,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         with_one_between(audit),
     ):
         for case in cases:
-            yield case, None
+            yield from ((kept, None) for kept in audit.domain.keep(case))
     for case in () if audit.draws else layouts.other_layouts(base):
         yield case, layouts.contiguous(case)
     for case in dtypes.other_dtypes(base):

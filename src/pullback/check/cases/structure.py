@@ -13,20 +13,26 @@ from pullback.check.case import Case
 def is_structured(t: Tensor) -> bool:
     """Whether a tensor holds what changing its elements one by one would break.
 
-    Only zeros and ones, a symmetric or a triangular matrix, rows of length 1 or of sum 1: a forward may rely
-    on that without checking it, and its value elsewhere means nothing.
+    What `is_fixed` says, a symmetric matrix, rows of length 1 or of sum 1: a forward may rely on that without
+    checking it, and its value elsewhere means nothing.
     """
+    if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
+        return False
+    if is_fixed(t) or (t.ndim >= 2 and t.shape[-1] == t.shape[-2] and torch.allclose(t, t.mH)):
+        return True
+    sums, lengths = t.sum(-1), t.abs().square().sum(-1)
+    one = torch.ones_like(sums)
+    return torch.allclose(sums, one) or torch.allclose(lengths, one.real.to(lengths.dtype))
+
+
+def is_fixed(t: Tensor) -> bool:
+    """Whether a tensor holds only zeros and ones, or a triangular matrix: no other values can be made like these."""
     if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
         return False
     if bool(((t == 0) | (t == 1)).all()) and bool((t == 0).any() & (t == 1).any()):
         return True
-    if t.ndim >= 2 and t.shape[-1] == t.shape[-2]:
-        upper, lower = t.triu(1), t.tril(-1)
-        if torch.allclose(t, t.mH) or not bool(upper.any()) or not bool(lower.any()):
-            return True
-    sums, lengths = t.sum(-1), t.abs().square().sum(-1)
-    one = torch.ones_like(sums)
-    return torch.allclose(sums, one) or torch.allclose(lengths, one.real.to(lengths.dtype))
+    square = t.ndim >= 2 and t.shape[-1] == t.shape[-2]
+    return square and not (bool(t.triu(1).any()) and bool(t.tril(-1).any()))
 
 
 def is_permutation(t: Tensor) -> bool:

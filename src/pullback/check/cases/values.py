@@ -10,7 +10,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.callables import DISTANCES, SMOOTH
 from pullback.check.cases.sizes import resized
-from pullback.check.cases.structure import is_permutation, is_structured
+from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
 from pullback.dtypes import has_derivative
 
 _LARGE = 4.0
@@ -19,7 +19,7 @@ _DENSE = 48
 
 def other_values(case: Case) -> Iterator[Case]:
     """Yield the case with other ordinary values: zeros, negatives, large, small, whole, tied, duplicate."""
-    free = [p for p in case.wrt if not is_structured(case.values[p])]
+    free = [p for p in case.wrt if not is_fixed(case.values[p])]
     for label, change in ORDINARY.items():
         if free:
             yield from _changed(case, free, label, change)
@@ -65,10 +65,10 @@ def extremes(case: Case) -> Iterator[Case]:
 
 def _spreads(case: Case) -> Iterator[Case]:
     """Yield the case with values from -12 to 12, dense enough to meet a bound that is a whole number off."""
-    free = [p for p in case.wrt if not is_structured(case.values[p]) and not case.values[p].is_complex()]
+    free = [p for p in case.wrt if not is_fixed(case.values[p]) and not case.values[p].is_complex()]
     sizes = [s for p in free for s in case.values[p].shape]
     indices = any(isinstance(v, Tensor) and not is_differentiable(v) and v.dtype != torch.bool for v in case.values)
-    if not free or any(is_structured(t) for t in case.tensors):
+    if not free or any(is_fixed(t) for t in case.tensors):
         return
     widest = max(case.values[p].numel() for p in free)
     largest = max(sizes, default=1)

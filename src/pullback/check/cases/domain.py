@@ -1,0 +1,140 @@
+"""What an example has that a function may rely on: rows of length 1, symmetric matrices, sorted rows and the like.
+
+A variant that has lost it is restored, so that it stays an input that the function is for. It is tried as it is, too,
+and what fails only there is told with that in mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pullback.check.case import Case
+
+_POINTS = (2, 3, 4)
+"""Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
+_TELLING = 4
+"""Elements of a row that are sorted hardly by chance."""
+
+
+@dataclass(frozen=True)
+class Trait:
+    """Something that holds of a tensor.
+
+    Attributes:
+        words: what a tensor without it lacks, as in "x without rows of length 1".
+        holds: whether a tensor has it.
+        restore: the nearest thing with it; `None` where there is none.
+    """
+
+    words: str
+    holds: Callable[[Tensor], bool]
+    restore: Callable[[Tensor], Tensor] | None = None
+
+
+def _of_length_one(t: Tensor) -> bool:
+    return t.ndim > 0 and _all_near(t.abs().square().sum(-1).sqrt(), 1.0)
+
+
+def _is_symmetric(t: Tensor) -> bool:
+    return t.ndim > 1 and t.shape[-1] == t.shape[-2] and torch.allclose(t, t.mH)
+
+
+def _is_definite(t: Tensor) -> bool:
+    return _is_symmetric(t) and bool((torch.linalg.eigvalsh(t) > 0).all())
+
+
+def _are_sorted(t: Tensor) -> bool:
+    return t.ndim > 0 and not t.is_complex() and bool((t.diff(dim=-1) >= 0).all())
+
+
+def _are_probabilities(t: Tensor) -> bool:
+    return t.ndim > 0 and not t.is_complex() and bool((t >= 0).all()) and _all_near(t.sum(-1), 1.0)
+
+
+def _all_near(t: Tensor, value: float) -> bool:
+    return torch.allclose(t, torch.full_like(t, value))
+
+
+def _made_definite(t: Tensor) -> Tensor:
+    symmetric = (t + t.mH) / 2
+    if not t.numel():
+        return symmetric
+    lowest = torch.linalg.eigvalsh(symmetric).amin(-1)[..., None, None]
+    definite: Tensor = symmetric + torch.eye(t.shape[-1], dtype=t.dtype) * (0.5 - lowest).clamp(min=0)
+    return definite
+
+
+TRAITS = (
+    Trait("rows of length 1", _of_length_one, lambda t: t / t.abs().square().sum(-1, keepdim=True).sqrt()),
+    Trait("positive definite matrices", _is_definite, _made_definite),
+    Trait("symmetric matrices", _is_symmetric, lambda t: (t + t.mH) / 2),
+    Trait("rows that sum to 1", _are_probabilities, lambda t: t.abs() / t.abs().sum(-1, keepdim=True)),
+    Trait("sorted rows", _are_sorted, lambda t: t.sort(-1).values),
+)
+
+
+class Domain:
+    """What the differentiated tensors of an example have.
+
+    Args:
+        base: the example.
+        is_given: whether somebody gave it: sizes that we chose mean nothing.
+    """
+
+    def __init__(self, base: Case, is_given: bool) -> None:
+        self._base = base
+        self._traits: Mapping[int, Sequence[Trait]] = {p: list(_shown(base.values[p], is_given)) for p in base.wrt}
+        self._broken: set[str] = set()
+
+    def holds(self, case: Case) -> bool:
+        """Whether a case has all that the example has."""
+        return not self._lost(case)
+
+    def keep(self, case: Case) -> Iterator[Case]:
+        """Yield a variant, where it lacks something restored; and as it is, if it is the first to lack that."""
+        lost = self._lost(case)
+        if not lost:
+            yield case
+            return
+        restored = self._restored(case)
+        if restored is not None:
+            yield restored
+        what = " and ".join(f"{case.names[p]} without {trait.words}" for p, trait in lost)
+        if restored is None or what not in self._broken:
+            self._broken.add(what)
+            yield replace(case, label=f"{case.label}, {what}", doubtful=True)
+
+    def _lost(self, case: Case) -> list[tuple[int, Trait]]:
+        return [(p, t) for p in case.wrt for t in self._traits.get(p, ()) if not t.holds(case.values[p])]
+
+    def _restored(self, case: Case) -> Case | None:
+        """Return a variant with all that it lacks; `None` if that cannot be, or is the example itself."""
+        new: dict[int, Tensor] = {}
+        for p, trait in self._lost(case):
+            t = new.get(p, case.values[p])
+            new[p] = t if trait.restore is None or trait.holds(t) else trait.restore(t)
+        restored = case.with_values(new)
+        finite = all(bool(torch.isfinite(t).all()) for t in new.values())
+        is_base = all(map(_are_equal, restored.tensors, self._base.tensors))
+        return restored if finite and not is_base and self.holds(restored) else None
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b)
+
+
+def _shown(t: Tensor, is_given: bool) -> Iterator[Trait]:
+    """Yield what a tensor of an example has, hardly by chance."""
+    if t.layout is not torch.strided or not t.ndim or t.shape[-1] < 2 or not bool(torch.isfinite(t).all()):
+        return
+    for trait in TRAITS:
+        if trait.holds(t) and (trait.holds is not _are_sorted or t.shape[-1] >= _TELLING):
+            yield trait
+    size = t.shape[-1]
+    if is_given and t.ndim > 1 and size in _POINTS and size != t.shape[-2]:
+        words = f"a last dimension of size {size}"
+        yield Trait(words, lambda other: other.ndim > 0 and other.shape[-1] == size)

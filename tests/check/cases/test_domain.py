@@ -1,0 +1,92 @@
+"""What an example has, its variants keep; what lacks it is doubtful."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.nn.functional import normalize
+
+import pullback
+from pullback.check.cases.domain import Domain
+from pullback.check.cases.values import ORDINARY
+
+from ..making import case_of, normal
+
+
+def definite(n):
+    return normal(n, n) @ normal(n, n).mT + torch.eye(n)
+
+
+def are_ones(t):
+    return torch.allclose(t, torch.ones_like(t))
+
+
+EXAMPLES = {
+    "rows of length 1": (normalize(normal(5, 7), dim=-1), lambda t: are_ones(t.square().sum(-1))),
+    "positive definite": (definite(5), lambda t: torch.equal(t, t.mT) and bool((torch.linalg.eigvalsh(t) > 0).all())),
+    "symmetric": (normal(5, 5) + normal(5, 5).mT, lambda t: torch.allclose(t, t.mT)),
+    "probabilities": (normal(5, 7).softmax(-1), lambda t: bool((t >= 0).all()) and are_ones(t.sum(-1))),
+    "sorted": (normal(5, 7).sort(-1).values, lambda t: bool((t.diff(dim=-1) >= 0).all())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_variants_keep_it_or_are_doubtful(name):
+    t, holds = EXAMPLES[name]
+    base = case_of(torch.sin, t)
+    domain = Domain(base, is_given=True)
+    kept = [c for label, change in ORDINARY.items() for c in domain.keep(base.map_inputs(change, label))]
+    assert sum(not case.doubtful for case in kept) >= 4
+    assert any(case.doubtful for case in kept) == (name != "symmetric")  # changes by element keep that
+    for case in kept:
+        assert case.doubtful or holds(case.tensors[0]), case.label
+
+
+def test_what_any_tensor_may_have_is_not_kept():
+    base = case_of(torch.sin, normal(5, 7))
+    for label, change in ORDINARY.items():
+        case = base.map_inputs(change, label)
+        assert list(Domain(base, is_given=True).keep(case)) == [case]
+
+
+@pytest.mark.parametrize(("given", "doubtful"), [(True, True), (False, False)])
+def test_a_last_dimension_of_coordinates_is_kept_where_somebody_gave_it(given, doubtful):
+    base = case_of(torch.sin, normal(5, 3))
+    (kept,) = Domain(base, given).keep(base.map_inputs(lambda t: t[:, :1], "size 3 -> 1"))
+    assert kept.doubtful == doubtful
+    assert kept.label.endswith("args[0] without a last dimension of size 3") == doubtful
+    other = base.map_inputs(lambda t: t[:1], "size 5 -> 1")
+    assert list(Domain(base, given).keep(other)) == [other]
+
+
+def test_what_cannot_be_restored_is_tried_as_it_is_each_time():
+    base = case_of(torch.sin, normalize(normal(5, 7), dim=-1))
+    domain = Domain(base, is_given=True)
+    zero = base.map_inputs(torch.zeros_like, "all zeros")
+    for _ in range(2):
+        (kept,) = domain.keep(zero)
+        assert kept.doubtful
+    assert kept == replace(zero, label=kept.label, doubtful=True)
+
+
+class Angle(Function):
+    """The angle to the first axis, of vectors of length 1 alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.atan2(x[..., 1:].norm(dim=-1), x[..., 0])
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        rest = x[..., 1:]
+        sine = rest.norm(dim=-1, keepdim=True)
+        return g.unsqueeze(-1) * torch.cat([-sine, x[..., :1] * rest / sine], -1)
+
+
+def test_a_function_of_unit_vectors_is_not_accused_on_others():
+    found = pullback.check(Angle, normalize(normal(6, 5), dim=-1), select="PB1").findings
+    assert [f for f in found if f.severity == "error"] == []
+    assert any("without rows of length 1" in f.message for f in found if f.rule == "PB101")

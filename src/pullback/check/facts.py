@@ -219,7 +219,9 @@ class Facts:
         """
         if self.subject.relaxation is not None:
             return None
-        declared, shown = intent.declared(self.subject), intent.identity(self.base_run)
+        declared, shown = intent.declared(self.subject), intent.identity(self.base_run, self.base.tensors)
+        if shown is not None and declared is None and self.backward_works and self.nonlinearity is not None:
+            shown = None  # what scales, reverses or blocks a gradient is linear in it
         if shown is None and declared is None and (self.draws or self.backward_draws):
             declared = intent.declared_random(self.subject)
         if shown is None and self.base_result is not None:

@@ -107,6 +107,13 @@ def test_names_that_do_not(name, tmp_path):
         "Clips the incoming gradient to [-1, 1].",
         "Forward: exp.\n\n    Backward: the gradient gets clipped.",
         "A pseudo-derivative is used.",
+        "ReLU with guided backpropagation.",
+        "The gradient lives in the tangent space.",
+        "The gradient with respect to the Lie algebra.",
+        "Gradients are set to zero outside of the range.",
+        "The input is saved in 8 bits.",
+        "Stores the activations as uint8.",
+        "Uses stochastic rounding.",
     ],
 )
 def test_docstrings_that_declare(docstring, tmp_path):
@@ -125,6 +132,9 @@ def test_docstrings_that_declare(docstring, tmp_path):
         "Reverse cumulative sum. Its backward is a cumulative sum.",
         "Saves memory: the backward recomputes.",
         "The reverse-mode derivative of softmax.",
+        "The tangent of x.",
+        "Saves the input for backward.",
+        "Stores the output as a float.",
     ],
 )
 def test_docstrings_that_do_not(docstring, tmp_path):
@@ -148,7 +158,7 @@ def sign_of(target, *args):
 
 def test_an_input_that_comes_out_unchanged():
     assert sign_of(function(lambda x: x.view_as(x), lambda g, x: -g), normal(3)) == "identity"
-    assert sign_of(function(lambda x: x.clone(), lambda g, x: g.clamp(-0.1, 0.1)), normal(3)) == "identity"
+    assert sign_of(function(lambda x: x.clone(), lambda g, x: 0.1 * g), normal(3)) == "identity"
     assert sign_of(function(lambda x: x.float().double() + 0, lambda g, x: -g), normal(3)) is None
     assert sign_of(function(lambda x: x * x, lambda g, x: g), normal(3)) is None
 
@@ -340,3 +350,38 @@ def test_a_gradient_that_is_not_finite_is_no_small_difference(value):
         (found, *_) = pullback.check(target, normal(5), select="PB101").findings
         assert found.severity == "error"
         assert "small difference" not in found.message
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.05])
+def test_a_staircase_is_flat_wherever_its_steps_lie(scale):
+    quantised = function(lambda x: (x / scale).round() * scale, lambda g, x: g)
+    signs = {audit_of(quantised, normal(24, seed=seed)).intent.sign for seed in range(25)}
+    assert signs == {"flat"}
+
+
+def test_what_changes_its_input_in_place_returns_it_changed():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    from_leaf = [f for f in pullback.check(Doubled, normal(3), select="PB101").findings if f.severity == "error"]
+    assert from_leaf
+
+
+def test_an_identity_excuses_a_linear_backward_alone():
+    assert audit_of(function(torch.clone, lambda g, x: 3 * g), normal(3)).intent.sign == "identity"
+    assert audit_of(function(torch.clone, lambda g, x: g.clamp(-0.1, 0.1)), normal(3)).intent is None
+
+
+def test_the_name_of_what_calls_it_declares(tmp_path):
+    text = f"import torch\n\nclass Op(torch.autograd.Function):\n{BODY.format(comment='')}"
+    text += "\n\ndef gradient_reversal(x):\n    return Op.apply(x)\n"
+    module = import_source(text, tmp_path, "called_by")
+    found = intent.declared(subject_of(module.Op))
+    assert found.reason == "the name of gradient_reversal, which calls it, says 'gradient reversal'"

@@ -28,11 +28,13 @@ class Trait:
         words: what a tensor without it lacks, as in "x without rows of length 1".
         holds: whether a tensor has it.
         restore: the nearest thing with it; `None` where there is none.
+        is_tried_without: whether tensors that lack it are tried; what they do is not told by another rule.
     """
 
     words: str
     holds: Callable[[Tensor], bool]
     restore: Callable[[Tensor], Tensor] | None = None
+    is_tried_without: bool = True
 
 
 def _of_length_one(t: Tensor) -> bool:
@@ -70,8 +72,8 @@ def _made_definite(t: Tensor) -> Tensor:
 
 TRAITS = (
     Trait("rows of length 1", _of_length_one, lambda t: t / t.abs().square().sum(-1, keepdim=True).sqrt()),
-    Trait("positive definite matrices", _is_definite, _made_definite),
-    Trait("symmetric matrices", _is_symmetric, lambda t: (t + t.mH) / 2),
+    Trait("positive definite matrices", _is_definite, _made_definite, is_tried_without=False),
+    Trait("symmetric matrices", _is_symmetric, lambda t: (t + t.mH) / 2, is_tried_without=False),
     Trait("rows that sum to 1", _are_probabilities, lambda t: t.abs() / t.abs().sum(-1, keepdim=True)),
     Trait("sorted rows", _are_sorted, lambda t: t.sort(-1).values),
 )
@@ -104,7 +106,7 @@ class Domain:
         if restored is not None:
             yield restored
         what = " and ".join(f"{case.names[p]} without {trait.words}" for p, trait in lost)
-        if restored is None or what not in self._broken:
+        if all(trait.is_tried_without for _, trait in lost) and (restored is None or what not in self._broken):
             self._broken.add(what)
             yield replace(case, label=f"{case.label}, {what}", doubtful=True)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.wording import callers, docstring, remarks, texts, words_of_name
+from pullback.check.derivative.wording import callers, docstring, remarks, texts, words_of, words_of_name
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward, is_freed
@@ -30,7 +30,12 @@ _IN_NAME = re.compile(
 _EXPLICIT = re.compile(
     r"straight[- ]?through|\bSTE\b|surrogate|pseudo[- ]?(gradient|derivative)|(gradient|sign) estimator"
     r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping)"
-    r"|computes the gradient as\b|pathwise",
+    r"|computes the gradient as\b|pathwise|guided[- ]?(backprop\w*|relu)|deconvnet"
+    r"|tangent[- ]space|lie[- ](algebra|group)|riemannian|on the manifold|manifold gradient"
+    r"|(gradients?|derivatives?|backward|cotangents?) (is|are|gets|get) set to|sets? the (gradients?|derivatives?) to"
+    r"|stochastic(ally)?[- ]round\w*|expected gradient|gradient of the (posterior|expectation|expected)"
+    r"|(saved?|saves|stored?|stores|kept|keeps?|packed|compress\w*|quanti[sz]e[sd]?) (\w+ ){0,3}?(in|to|as|into) "
+    r"(u?int8|int4|fp8|float8\w*|(one|two|four|eight|[1248])[- ]bits?)",
     re.IGNORECASE,
 )
 _RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased|gumbel", re.IGNORECASE)
@@ -79,6 +84,8 @@ def declared(subject: Subject) -> Intent | None:
     if source is not None and (match := _EXPLICIT.search(remarks(source))):
         return Intent("worded", f"a comment in it says {match.group(0)!r}")
     for caller, text in callers(source):
+        if match := _IN_NAME.search(words_of(caller)):
+            return Intent("worded", f"the name of {caller}, which calls it, says {match.group(0)!r}")
         if match := _EXPLICIT.search(text):
             return Intent("worded", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
     return None
@@ -92,14 +99,17 @@ def declared_random(subject: Subject) -> Intent | None:
     return None
 
 
-def identity(run: Run) -> Intent | None:
+def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
     """Return an intent if every output is an input unchanged: then the backward is there to change gradients.
 
     To be judged on generic values: x * x is also "unchanged" at 1.
+
+    Args:
+        run: the forward.
+        given: its differentiated inputs as they were before the call, which may have changed them in place.
     """
     roots = [out.detach() for out in run.roots]
-    inputs = [x.detach() for x in run.inputs]
-    if roots and all(any(_unchanged(out, x) for x in inputs) for out in roots):
+    if roots and all(any(_unchanged(out, x) for x in given) for out in roots):
         return Intent("identity", "its forward returns an input unchanged")
     return None
 

@@ -40,6 +40,8 @@ SIGNIFICANT = 10.0
 """A difference counts only beyond this many bars."""
 _SMALL_WHOLE = 4096
 _UNEVEN = 1e3
+_JUMPS = 2
+"""Changes of value along 13 points that a staircase may show, at one of its steps; a curve that moves shows 12."""
 _KINK_FLOOR = 1e-5
 """One-sided derivatives closer than this, relatively, are one derivative."""
 
@@ -54,7 +56,7 @@ class Estimate:
         kink: where the one-sided derivatives differ.
         valid: where a finite estimate exists.
         magnitude: size of the values themselves.
-        flat: where the curve did not move at all over the smaller half of the steps.
+        flat: where the curve moved not at all over the smaller half of the steps, or by jumps alone.
     """
 
     low: Tensor
@@ -95,7 +97,8 @@ def differentiate(curve: Curve) -> Estimate:
     cusp = ~right_settled & ~left_settled & (jump > SIGNIFICANT * central_bar) & ~kink
     finite = torch.isfinite(centre) & torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(bar)
     valid = finite & even & ~cusp & (settled | kink)
-    flat = ((right == centre) & (left == centre))[LEVELS // 2 :].all(0)
+    along = torch.cat([left[LEVELS // 2 :], centre.unsqueeze(0), right[LEVELS // 2 :].flip(0)])
+    flat = (along.diff(dim=0) != 0).sum(0) <= _JUMPS
     return Estimate(low, high, bar, kink, valid, centre.abs(), flat)
 
 

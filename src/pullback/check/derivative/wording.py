@@ -24,8 +24,13 @@ def texts(subject: Subject) -> Iterator[str]:
 
 
 def words_of_name(subject: Subject) -> str:
+    """Return the words that the name of a subject is made of."""
+    return words_of(subject.name)
+
+
+def words_of(name: str) -> str:
     """Return the words that a name is made of, "symmetric eig" for `linalg.SymmetricEig`."""
-    return " ".join(_SPLIT_NAME.split(subject.name.rsplit(".", 1)[-1])).lower()
+    return " ".join(_SPLIT_NAME.split(name.rsplit(".", 1)[-1])).lower()
 
 
 def docstring(subject: Subject) -> str:

@@ -20,7 +20,8 @@ trained on noise. `gradcheck` looks at float64 and ordinary numbers, and sees no
 What the rounding of the input alone explains is not reported: an error counts beyond four times what a unit in the
 last place of the input changes. So `sin(1e4)` is judged by the number 1e4 as it is, but near a root only by what
 that unit leaves of it, and `sin(1e30)` not at all. Numbers below the normal ones are left out. A float64 run that
-is not steady counts for nothing.
+is not steady counts for nothing. Nothing is said of a function that is no derivative on purpose, as its structure
+shows: the values of a quantiser jump.
 
 Of a function that mixes elements (a softmax, a norm) whole tensors are compared with a float64 run, on the variants
 of the example that PB301 tries: a warning where half of the digits of the largest element are lost, or of its usual
@@ -94,6 +95,8 @@ _HINT = (
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.intent is not None and audit.intent.sign != "worded":
+        return
     sweeper = audit.numbers.sweeper
     if sweeper is None:
         if (mixing := lost_when_scaled(audit, "PB303", zero=False)) is not None:

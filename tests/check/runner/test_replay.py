@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import pullback
-from pullback.check.runner.replay import can_replay, complaint, unshown
+from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
 from pullback.report.model import Evidence, Finding, Location
 
 SLIP = """
@@ -96,3 +96,28 @@ def test_the_file_of_a_program_that_asks_for_an_audit_is_not_run_again():
 
 def test_what_is_not_an_error_is_not_run():
     assert not can_replay(unshown(SHOWN, "it did not raise"), may_run_files=True)
+
+
+CALL = """
+fn = torch.sin
+x = torch.ones(2, requires_grad=True)
+out = fn(x)
+"""
+ENDLESS = """
+class Endless(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        while True:
+            pass
+"""
+
+
+def test_a_hang_has_to_happen_in_a_python_that_was_not_forked():
+    beats = []
+    assert not hangs(CALL, 60, lambda: beats.append(1))
+    assert beats
+    assert hangs(ENDLESS + CALL.replace("torch.sin", "Endless.apply"), 6, lambda: None)

@@ -123,6 +123,12 @@ def runs_on_threads(events, skip):
     torch.ones(2**20).sin()
 
 
+def hangs_on_a_guess(events, skip):
+    events.step("", "a guessed call, x: float64(3,)", "")
+    while True:
+        pass
+
+
 def is_sound(events, skip):
     events.step("PB101", "a case", "")
 
@@ -134,7 +140,7 @@ def found(rule, message="found"):
 AUDITS = (
     segfaults, loops, exits, calls_sys_exit, is_killed, throws_bad_alloc, allocates, prints,
     breaks, always_dies_in_new_places, dies_in_what_is_skipped, reads_settings, forks_in_passing,
-    leaves_a_process, is_sound,
+    leaves_a_process, hangs_on_a_guess, is_sound,
 )  # fmt: skip
 
 
@@ -382,3 +388,9 @@ def eventually(condition):
             return False
         time.sleep(0.05)
     return True
+
+
+def test_a_guess_that_does_not_return_accuses_nobody(outcome):
+    (finding,) = outcome(hangs_on_a_guess).findings
+    assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
+    assert "while a guessed call, x: float64(3,)" in finding.message

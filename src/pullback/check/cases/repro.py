@@ -42,8 +42,8 @@ def script(
 ) -> str:
     """Return code that builds the case's arguments, calls the subject as `out = fn(…)`, then runs `tail`.
 
-    Each differentiated argument is bound to its own name, and `inputs` to the list of them. With a seed, what
-    runs the subject starts from that random state.
+    Each differentiated argument is bound to its own name, and `inputs` to the list of them, if `tail` reads it. With a
+    seed, what runs the subject starts from that random state.
     """
     names = variables(case)
     load = _loading(subject, case, tail)
@@ -59,7 +59,8 @@ def script(
             bound.add(names[position])
         elif not isinstance(value, Tensor) and GAP in spelled(value):
             lines.append(f"{NO_LITERAL} {case.names[position]}, of type {type(value).__name__}, which has no literal")
-    lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
+    if not tail or any(re.search(r"\binputs\b", line) for line in tail):
+        lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
     lines.append(f"out = fn({call_text(case)})")
     lines += tail
     return "\n".join(_spaced(lines if seed is None else _seeded(lines, seed)))
@@ -74,9 +75,9 @@ def variables(case: Case) -> dict[int, str]:
     return names
 
 
-def call_text(case: Case) -> str:
-    """Return the arguments of the call in terms of `variables`."""
-    args, kwargs = _named(case)
+def call_text(case: Case, moved: Mapping[str, str] | None = None) -> str:
+    """Return the arguments of the call in terms of `variables`; some of these may be `moved` to an expression."""
+    args, kwargs = _named(case, moved or {})
     return ", ".join([*(repr(a) for a in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
 
 
@@ -101,13 +102,14 @@ def bind_outs(result: object, asked: str = "o.requires_grad") -> str:
     return f"outs = [o for o in {leaves} if isinstance(o, torch.Tensor) and {asked}]"
 
 
-def _named(case: Case) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _named(case: Case, moved: Mapping[str, str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the arguments with stand-ins for the leaves, whose `repr` is their source."""
     names = variables(case)
     leaves = []
     for position, value in enumerate(case.values):
         copied = ".clone()" if case.non_leaf and position in case.wrt else ""
-        leaves.append(_Name(names[position] + copied if isinstance(value, Tensor) else spelled(value)))
+        name = moved.get(names[position], names[position] + copied)
+        leaves.append(_Name(name if isinstance(value, Tensor) else spelled(value)))
     args, kwargs = tree_unflatten(leaves, case.spec)
     return args, kwargs
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import definition, variables
+from pullback.check.cases.repro import call_text, definition, variables
 from pullback.check.cases.spelling import literal, spelled
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
@@ -30,23 +30,24 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
     Where a plain quotient would be too rough (narrow dtypes, kinks) it is the audit's number.
     """
     x = result.case.tensors[c.order]
+    is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
+    if is_wide and isinstance(result.run.result, Tensor) and result.run.roots and not x.is_complex():
+        return _of_one_output(result, c)
     lines = [
         audit.outs,
         f"g = {literals(result.cotangents)}",
         f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{c.order}]",
     ]
     element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
-    if c.index is None or x.dtype not in _WIDE or c.kink or not math.isfinite(c.expected):
+    if not is_wide:
         return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {spelled(c.expected)})"]
-    name = variables(result.case)[result.case.wrt[c.order]]
-    step = f"{_STEP * min(1.0, abs(x[c.index].item()) or 1.0):.0e}"
+    name, step = _name(result, c), _step(x, c)
     term = "(a.conj() * o).real" if any(g.is_complex() for g in result.cotangents) else "(a * o)"
     body = [audit.floating_outs, f"return sum({term}.sum() for a, o in zip(g, {chosen_outs(result.run)})).item()"]
     lines += [
         "@torch.no_grad()",
         *definition("value_at", result.case, body),
-        f"step = torch.zeros_like({name})",
-        f"step[{', '.join(map(str, c.index)) or '()'}] = {step}",
+        *_step_along(c, name, step),
     ]
     quotient = f"(above - below) / (2 * {step})"
     for unit in ("", "1j * ") if x.is_complex() else ("",):
@@ -59,6 +60,34 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
         elif x.is_complex():
             lines.append(f"along_1 = {quotient}")
     return [*lines, f"print('the gradient is', got{element}.item(), 'and the forward says', {quotient})"]
+
+
+def _of_one_output(result: FirstOrder, c: Comparison) -> list[str]:
+    """Return the lines for a real tensor and a function that returns one tensor."""
+    name, step = _name(result, c), _step(result.case.tensors[c.order], c)
+    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    return [
+        f"g = {literal(result.cotangents[0])}",
+        f"got = torch.autograd.grad(out, {name}, g, materialize_grads=True)[0]",
+        *_step_along(c, name, step),
+        f"above = fn({call_text(result.case, {name: f'{name} + step'})})",
+        f"below = fn({call_text(result.case, {name: f'{name} - step'})})",
+        f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
+        f"print('the gradient is', got{element}.item(), 'and the forward says', quotient)",
+    ]
+
+
+def _name(result: FirstOrder, c: Comparison) -> str:
+    return variables(result.case)[result.case.wrt[c.order]]
+
+
+def _step(x: Tensor, c: Comparison) -> str:
+    return f"{_STEP * min(1.0, abs(x[c.index].item()) or 1.0):.0e}"
+
+
+def _step_along(c: Comparison, name: str, step: str) -> list[str]:
+    """Return lines that bind `step` to a step along one element."""
+    return [f"step = torch.zeros_like({name})", f"step[{', '.join(map(str, c.index or ())) or '()'}] = {step}"]
 
 
 def chosen_outs(run: Run) -> str:

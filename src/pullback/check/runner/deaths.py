@@ -50,7 +50,7 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
     if death.cause == "late":
         return _unfinished(finding, step, seconds)
     if death.cause == "silent":
-        found = _never_returns(finding, step, seconds)
+        found = _never_returns(finding, step, seconds) if step.rule else _no_example(finding, step, seconds)
     elif death.cause == "exit":
         found = _exits(finding, step, death.status)
     elif death.status == signal.SIGKILL or "std::bad_alloc" in death.output:
@@ -89,6 +89,19 @@ def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
         name="never-returns",
         message=f"Nothing came back for {seconds:g} s {step}; the process was killed.",
         hint="If the function is only slow, raise `--budget`, or give smaller inputs with `--inputs`.",
+    )
+
+
+def _no_example(finding: Finding, step: Step, seconds: float) -> Finding:
+    return replace(
+        finding,
+        rule="PB003",
+        name="never-returns",
+        severity="warning",
+        verdict="inconclusive",
+        message=f"Nothing came back for {seconds:g} s {step}; the process was killed. It may be no call that is meant, "
+        "or the function waits for a thread, which a forked process has not.",
+        hint="Give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python.",
     )
 
 

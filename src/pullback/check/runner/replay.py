@@ -6,6 +6,10 @@ import contextlib
 import io
 import math
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -56,6 +60,34 @@ def complaint(finding: Finding) -> str:
     numbers += [number for number in (math.nan, math.inf, -math.inf) if str(number) in printed]
     missing = [value for value in (evidence.expected, evidence.got) if not any(_is_near(n, value) for n in numbers)]
     return f"it printed no {missing[0]:.6g}" if missing else ""
+
+
+_BACKWARD = """
+outs = [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor) and o.requires_grad]
+torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])
+"""
+_POLL = 0.1
+
+
+def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
+    """Whether the call of a reproduction, and its backward, do not return in a Python that was not forked.
+
+    A forked process lacks the threads of the one that forked it: what waits for one (TorchScript, a pool) hangs.
+
+    Args:
+        code: of the reproduction.
+        seconds: that it may take.
+        beat: called all the while.
+    """
+    command = [sys.executable, "-c", f"import torch\n{code}{_BACKWARD}"]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end:
+            beat()
+            time.sleep(_POLL)
+        process.kill()
+        return process.returncode is None
 
 
 def unshown(finding: Finding, why: str) -> Finding:

@@ -16,7 +16,7 @@ from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
-from pullback.check.runner.replay import can_replay, complaint, unshown
+from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
 from pullback.check.subject import Given, Options, Subject
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.measured import Measured, measured_from_dict
@@ -25,6 +25,8 @@ from pullback.report.plain import finding_from_dict, finding_to_dict
 
 _REFUSALS = {error.__name__: error for error in (TargetError, OptionError, RunnerError)}
 _BEAT = 0.2
+_TO_START = 20.0
+"""Seconds for a Python that imports PyTorch, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class SubjectTask:
         """Audit the subject, or replay an error: called in the forked process."""
         limit_memory(self._limits.memory)
         if self._to_replay:
-            channel.send("replayed", complaint=complaint(self._to_replay[0]))
+            channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel).beat))
             return
         events = Sender(channel)
         try:
@@ -163,8 +165,15 @@ class SubjectTask:
         return False
 
     def _can_replay(self, finding: Finding) -> bool:
-        """Whether its reproduction can be run: those of crashes would only crash again, some after a long time."""
-        return finding not in self._deaths and can_replay(finding, self._may_run_files)
+        """Whether its reproduction can be run: those of crashes would only crash again."""
+        is_death = finding in self._deaths and finding.rule != "PB003"
+        return not is_death and can_replay(finding, self._may_run_files)
+
+    def _replayed(self, finding: Finding, beat: Callable[[], None]) -> str:
+        """Return in what the reproduction of an error does not show it, nothing if it does."""
+        if finding.rule != "PB003":
+            return complaint(finding)
+        return "" if hangs(finding.reproduce, self._limits.silence + _TO_START, beat) else "the call returned"
 
     def _another(self, death: Death) -> bool:
         """Take note of a death, and say whether to start anew without the rule and the case that met it."""

@@ -75,7 +75,7 @@ def test_the_budget_leaves_every_contract_rule():
 
 
 def test_what_is_cheap_comes_before_the_variants_and_what_takes_long_after_them():
-    events, _ = run(sine, normal(3), options=Options())
+    events, _ = run(sine, normal(3), options=Options(budget=60.0))
     variants = [i for i, (rule, what, _) in enumerate(events.steps) if rule == "PB1" and what.startswith("x: ")]
     first, last = variants[0], variants[-1]
     at = {rule: i for i, (rule, _, _) in reversed(list(enumerate(events.steps)))}

@@ -192,7 +192,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         tail=gradient_and_quotient(audit, result, comparison),
         hint="its backward draws random numbers: say so if that is meant"
         if audit.backward_draws
-        else _size_hint(*first, result, comparison) or _hint(result, comparison),
+        else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
     )
 
 
@@ -263,8 +263,9 @@ def _message(result: FirstOrder, c: Comparison) -> str:
     return what + where + (f": a small difference, {size:.1g} of it" if c.is_small else "")
 
 
-def _hint(result: FirstOrder, c: Comparison) -> str:
-    ratio = _ratio(c)
+def _hint(result: FirstOrder, c: Comparison, ratio: float | None) -> str:
+    """Return the hint for a smallest example, where an example that was not made smaller is off by a ratio."""
+    ratio = _ratio(c) if ratio is None else ratio  # zeros that came with shrinking are off by nothing
     for factor in (-1.0, 2.0, 0.5, -2.0, -0.5):
         if ratio is not None and abs(ratio - factor) < 1e-6:
             return f"it is {factor:g} times what it should be: look for a lost sign or factor"

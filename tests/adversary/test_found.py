@@ -157,3 +157,8 @@ def test_what_a_sum_loses_in_float64_too(native):
     for dtype in ("bfloat16", "float32"):
         inputs = f"a = (torch.randn(65) * 30).to(torch.{dtype}).requires_grad_()"
         agree(inputs, "return torch.log(1 + torch.exp(a)), torch.log(1 - torch.sigmoid(a))", "points(-1.0, 1.0)")
+
+
+def test_a_square_that_overflows_in_32_bits_too(native):
+    inputs = "a = torch.randn(65).to(torch.float16).requires_grad_()"
+    agree(inputs, "return torch.log1p(torch.exp(a))", "points(-1.0, 1.0, order=3)", making="written")

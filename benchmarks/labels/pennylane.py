@@ -198,13 +198,19 @@ _KEPT = "the parameters are kept on ctx, in the tapes, but what the backward nee
 # All: against autograd through the same circuit with diff_method="backprop", and central differences, with random
 # cotangents, for each output alone, frozen arguments, several tapes, parameters used twice, gates with four shifts,
 # trainable observables, variances; strides, changes in place, a second backward, leaks, checkpoint, hooks, autocast.
+_FORWARD_MODE = {
+    "PB102": (True, "a dual tensor goes in and none comes out, without an error: the tape does not carry it")
+}
+
 CALLS = (
-    Call(parameter_shift, bugs=(_second(parameter_shift), _change(parameter_shift)), doubtful=_LAST),
+    Call(
+        parameter_shift, bugs=(_second(parameter_shift), _change(parameter_shift)), doubtful=_LAST, judged=_FORWARD_MODE
+    ),
     # With max_diff=2 the second derivative is right.
-    Call(parameter_shift_twice, bugs=(_change(parameter_shift_twice),), doubtful=_LAST),
+    Call(parameter_shift_twice, bugs=(_change(parameter_shift_twice),), doubtful=_LAST, judged=_FORWARD_MODE),
     # The Jacobian is computed in the forward.
-    Call(adjoint, bugs=(_second(adjoint),), doubtful={**_LAST, "PB201": _KEPT, "PB804": _KEPT}),
-    Call(adjoint_vjp, bugs=(_second(adjoint_vjp), _change(adjoint_vjp)), doubtful=_LAST),
+    Call(adjoint, bugs=(_second(adjoint),), doubtful={**_LAST, "PB201": _KEPT, "PB804": _KEPT}, judged=_FORWARD_MODE),
+    Call(adjoint_vjp, bugs=(_second(adjoint_vjp), _change(adjoint_vjp)), doubtful=_LAST, judged=_FORWARD_MODE),
     Call(
         finite_differences,
         bugs=(_second(finite_differences), _change(finite_differences)),
@@ -213,8 +219,9 @@ CALLS = (
             "PB101": "a forward difference with a step of 1e-7, by its name: half of the digits are right",
             "PB303": "a forward difference with a step of 1e-7, by its name: half of the digits are right",
         },
+        judged=_FORWARD_MODE,
     ),
-    Call(batch_of_tapes, bugs=(_second(batch_of_tapes), _change(batch_of_tapes)), doubtful=_LAST),
+    Call(batch_of_tapes, bugs=(_second(batch_of_tapes), _change(batch_of_tapes)), doubtful=_LAST, judged=_FORWARD_MODE),
     # Also at the maximally mixed state, for equal states; the second derivative is right, too.
     Call(
         fidelity_mixed,

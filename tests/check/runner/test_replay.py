@@ -95,7 +95,7 @@ def test_the_file_of_a_program_that_asks_for_an_audit_is_not_run_again():
 
 
 def test_what_is_not_an_error_is_not_run():
-    assert not can_replay(unshown(SHOWN, "it did not raise"), may_run_files=True)
+    assert not can_replay(unshown(SHOWN, "why"), may_run_files=True)
 
 
 CALL = """

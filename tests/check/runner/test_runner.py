@@ -35,7 +35,7 @@ def segfaults(events, skip):
 
 def loops(events, skip):
     if "PB101" not in skip:
-        events.step("PB101", "an endless case", "fn()")
+        events.step("PB101", "an endless case", "")
         while True:
             pass
 
@@ -129,6 +129,19 @@ def hangs_on_a_guess(events, skip):
         pass
 
 
+def waits(events, skip):
+    if "PB101" not in skip:
+        events.step("PB101", "a case", "")
+        time.sleep(1000)
+
+
+def loops_on_a_variant(events, skip):
+    if "PB1" not in skip:
+        events.step("PB1", "x: float64(3,) [exact zeros]", "fn()")
+        while True:
+            pass
+
+
 def is_sound(events, skip):
     events.step("PB101", "a case", "")
 
@@ -140,7 +153,7 @@ def found(rule, message="found"):
 AUDITS = (
     segfaults, loops, exits, calls_sys_exit, is_killed, throws_bad_alloc, allocates, prints,
     breaks, always_dies_in_new_places, dies_in_what_is_skipped, reads_settings, forks_in_passing,
-    leaves_a_process, hangs_on_a_guess, is_sound,
+    leaves_a_process, hangs_on_a_guess, waits, loops_on_a_variant, is_sound,
 )  # fmt: skip
 
 
@@ -394,3 +407,18 @@ def test_a_guess_that_does_not_return_accuses_nobody(outcome):
     (finding,) = outcome(hangs_on_a_guess).findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
     assert "while a guessed call, x: float64(3,)" in finding.message
+
+
+def test_what_waits_as_for_a_thread_accuses_nobody(outcome):
+    (finding,) = outcome(waits).findings
+    assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
+    assert "as for a thread, which a forked process has not" in finding.message
+
+
+def test_a_variant_that_does_not_return_is_a_warning(outcome):
+    (finding,) = outcome(loops_on_a_variant).findings
+    assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
+
+
+def test_an_endless_loop_on_the_example_is_an_error(outcome):
+    assert outcome(loops).findings[0].severity == "error"

@@ -115,8 +115,11 @@ class Domain:
 
     def _restored(self, case: Case) -> Case | None:
         """Return a variant with all that it lacks; `None` if that cannot be, or is the example itself."""
+        lost = self._lost(case)
+        if any(case.values[p].ndim != self._base.values[p].ndim for p, _ in lost):
+            return None
         new: dict[int, Tensor] = {}
-        for p, trait in self._lost(case):
+        for p, trait in lost:
             t = new.get(p, case.values[p])
             new[p] = t if trait.restore is None or trait.holds(t) else trait.restore(t)
         restored = case.with_values(new)

@@ -1,13 +1,21 @@
-"""Calls of iterative functions with ten times the iterations: what changes then was not converged."""
+"""Iterative functions: how they show, and their calls with ten times the iterations.
+
+What changes with more iterations was not converged.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from pullback import _torch
 from pullback.check.case import Case
+from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward
 
 _COUNT = re.compile(r"^(n|num|max)?_?(iters?|iterations?|n_?iters?|steps)$|^(n|num|max)_?(its?|steps)$", re.IGNORECASE)
 _TIMES = 10
+_FACTORS = (1.0, 0.875, 0.5, 1.25)
 
 
 def more_iterations(case: Case) -> Case | None:
@@ -18,3 +26,37 @@ def more_iterations(case: Case) -> Case | None:
         if type(value) is int and value > 0 and _COUNT.match(case.names[position])
     }
     return case.with_values(counts) if counts else None
+
+
+class _Count(_torch.DispatchMode):
+    """Counts the operations that run inside of it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return op(*args, **(kwargs or {}))
+
+
+def iterates(subject: Subject, case: Case, variant: Case) -> bool:
+    """Whether the number of operations of a forward depends on its numbers: it goes on until something is reached.
+
+    Args:
+        subject: what is called.
+        case: an example, run as it is and with its numbers scaled.
+        variant: another one, that counts if its tensors have the same shapes.
+    """
+    scaled = (case.map_inputs(lambda t, by=factor: by * t, case.label) for factor in _FACTORS)  # type: ignore[misc]
+    alike = [v.shape for v in variant.tensors] == [v.shape for v in case.tensors]
+    counts = {_operations(subject, other) for other in (*scaled, *[variant] * alike)}
+    return len(counts - {None}) > 1
+
+
+def _operations(subject: Subject, case: Case) -> int | None:
+    """Count the operations of a forward; `None` if it raises."""
+    with _Count() as counted:  # type: ignore[no-untyped-call]
+        try:
+            forward(subject, case)
+        except Raised:
+            return None
+    return int(counted.count)

@@ -49,6 +49,8 @@ def broadcasts(case: Case) -> Iterator[Case]:
         return
     for position in case.wrt:
         t = case.values[position]
+        if t.layout is not torch.strided:
+            continue
         for dim in range(t.ndim):
             if t.shape[dim] > 1:
                 one = t.narrow(dim, 0, 1)
@@ -87,6 +89,8 @@ def resized(case: Case, change: dict[int, int]) -> Case:
 
 
 def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
+    if t.layout is not torch.strided:
+        return _resize(t.to_dense(), change).to_sparse(layout=t.layout)
     original = t.shape
     grown = any(new > size for size, new in change.items() if size in original)
     for dim, size in enumerate(original):

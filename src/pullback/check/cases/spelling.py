@@ -23,8 +23,10 @@ _OF_TORCH = torch.dtype | torch.Size | torch.layout | torch.memory_format
 
 
 def literal(t: Tensor) -> str:
-    """Return an expression that rebuilds a tensor: values exactly, and strides where they are not the usual."""
+    """Return an expression that rebuilds a tensor: values exactly, layout, and strides where they are not the usual."""
     dtype = f"dtype={t.dtype}"
+    if t.layout is not torch.strided:
+        return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
     if is_long(t):
         return f"torch.{'randn' if t.is_floating_point() else 'zeros'}({tuple(t.shape)}, {dtype})"
     if t.numel() == 0:

@@ -192,6 +192,8 @@ def _patterns(dims: Sequence[int], differentiated: int) -> Iterator[InDims]:
 
 
 def _example(t: Tensor, k: int, differentiated: bool) -> Tensor:
+    if not differentiated and t.layout is not torch.strided:
+        return t
     return t * _FACTORS[k] if differentiated else t.flatten().roll(k).view(t.shape)
 
 

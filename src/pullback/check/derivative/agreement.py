@@ -41,7 +41,10 @@ class Difference:
 
     def __str__(self) -> str:
         at = f" at {list(self.index)}" if self.index else ""
-        return f"expected {show(self.expected)}, got {show(self.got)}{at}"
+        numbers = show(self.expected), show(self.got)
+        if numbers[0] == numbers[1]:  # they part in a later digit
+            numbers = str(self.expected), str(self.got)
+        return f"expected {numbers[0]}, got {numbers[1]}{at}"
 
 
 def same(a: Tensor, b: Tensor) -> bool:

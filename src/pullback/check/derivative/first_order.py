@@ -20,6 +20,9 @@ from pullback.check.derivative.sampler import Sampler, random_like, twins
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, forward, vjp
 
+_FLOAT8 = 1
+"""Bytes of a number that PyTorch converts and does not compute with."""
+
 
 @dataclass(frozen=True)
 class FirstOrder:
@@ -71,7 +74,7 @@ def first_order(
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
-        output is not finite, or no output is differentiable.
+        output is not finite or in 8 bits, or no output is differentiable.
     """
     try:
         run = forward(subject, case)
@@ -81,7 +84,9 @@ def first_order(
     if not positions and subject.kind == "callable":
         positions = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
     roots = [run.outputs[p] for p in positions]
-    if not roots or not all(bool(torch.isfinite(root).all()) for root in roots):
+    if not roots or any(root.dtype.itemsize == _FLOAT8 for root in roots):
+        return None
+    if not all(bool(torch.isfinite(root).all()) for root in roots):
         return None
     cotangents = [torch.ones_like(root) if unit else random_like(root, generator) for root in roots]
     if not run.differentiable:

@@ -38,6 +38,8 @@ _EXPLICIT = re.compile(
     r"(u?int8|int4|fp8|float8\w*|(one|two|four|eight|[1248])[- ]bits?)",
     re.IGNORECASE,
 )
+_OF_LIE = re.compile(r"(?<![^\W_])\w*lie(_?(tensor|group|algebra)s?)?(?![^\W_])", re.IGNORECASE)
+"""Modules of Lie groups, whose gradients are taken in the tangent space."""
 _RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased|gumbel", re.IGNORECASE)
 """What excuses a function that draws random numbers: the gradient of an expectation has many unbiased estimators, and
 the derivative of one draw is only one of them."""
@@ -81,6 +83,8 @@ def declared(subject: Subject) -> Intent | None:
     for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring(subject)):
         if match := _EXPLICIT.search(sentence) or _IN_SENTENCE.search(sentence):
             return Intent("worded", f"its docstring says {match.group(0)!r}")
+    if match := _OF_LIE.search(str(getattr(subject.target, "__module__", ""))):
+        return Intent("worded", f"its module is called {match.group(0)!r}")
     if source is not None and (match := _EXPLICIT.search(remarks(source))):
         return Intent("worded", f"a comment in it says {match.group(0)!r}")
     for caller, text in callers(source):

@@ -25,7 +25,9 @@ scaling, in the name or a docstring) of a smooth forward, that is `intended` too
 well. A difference below 1e-4 of the derivative, or below 1e-7 of the largest element of the gradient, is a warning
 with its size: iterations that stop early leave such, and so does a small constant in a denominator. Values beyond the
 ordinary range, and gradients that are not finite at a special point, count as `unstable`, a warning; so does, as
-`wrong`, a shape that the forward happens to take or to broadcast. A gradient that is `None` is PB107; where that one is
+`wrong`, a shape that the forward happens to take or to broadcast, a variant that lacks what the example has (rows of
+length 1, sorted rows), and one that is off by a part of the derivative where the forward iterates as long as its
+numbers ask for: it may not have converged. A gradient that is `None` is PB107; where that one is
 not run, this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
 
@@ -65,7 +67,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
-from pullback.check.cases.iterations import more_iterations
+from pullback.check.cases.iterations import iterates, more_iterations
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
@@ -80,6 +82,7 @@ from pullback.report.model import Evidence, Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
+_A_PART = 0.3
 _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 
@@ -182,9 +185,10 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     result, comparison = _smallest(audit, result, comparison)
     constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
+    unsure = case.doubtful or constant or comparison.is_small or _may_not_converge(audit, *first)
     return audit.finding(
         "PB101",
-        "warning" if unstable or case.doubtful or constant or comparison.is_small else "error",
+        "warning" if unstable or unsure else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,
@@ -227,6 +231,12 @@ def _converges(audit: Audit, case: Case, order: int) -> bool:
     longer = more_iterations(case)
     again = None if longer is None else audit.compare(longer)
     return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)
+
+
+def _may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
+    """Whether a variant is off by a part only, of a function that iterates as long as its numbers ask for."""
+    part = c.gap < _A_PART * max(abs(c.low), abs(c.high))
+    return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
 
 
 def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:

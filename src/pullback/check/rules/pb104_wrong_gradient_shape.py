@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases import sizes
+from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
@@ -71,7 +72,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 continue
             raises = not bad.summed
             result = None if raises else audit.compare(case)
-            harmless = result is not None and not result.wrong and not result.error
+            harmless = result is not None and not result.error and bad.name not in _wrong(result)
             yield audit.finding(
                 "PB104",
                 "warning" if harmless or case.doubtful else "error",
@@ -83,6 +84,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 hint="return a gradient of the input's own shape; no squeeze() without a dim",
             )
             return
+
+
+def _wrong(result: FirstOrder) -> set[str]:
+    """Return the names of the inputs whose gradient is wrong."""
+    return {result.case.names[result.case.wrt[c.order]] for c in result.wrong}
 
 
 def _ones(base: Case) -> Iterator[Case]:

@@ -46,10 +46,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import show
-from pullback.check.derivative.intent import severity_of
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.intent import Intent, severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -66,7 +67,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         meant = audit.any_intent
         yield audit.finding(
             "PB107",
-            severity_of(meant) if meant else "warning" if audit.guessed else "error",
+            _severity(comparison, meant, audit.guessed),
             "intended" if meant else "wrong",
             f"{name} gets no gradient (None), yet the output depends on it: "
             f"the derivative is {show(comparison.expected)}",
@@ -75,6 +76,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
             tail=gradient_and_quotient(audit, result, comparison),
             hint=f"return the gradient of {name}; where None is meant, detach {name} before the call",
         )
+
+
+def _severity(comparison: Comparison, meant: Intent | None, guessed: bool) -> Severity:
+    """Return how bad it is: that the forward is a staircase in one input makes no other input a constant."""
+    if meant is None:
+        return "warning" if guessed else "error"
+    return "warning" if meant.sign == "flat" and not comparison.flat else severity_of(meant)
 
 
 RULE = rule(__doc__, runtime=_run, blames="backward")

@@ -64,11 +64,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
         where = _differs(audit.base_run, run)
         if where is None:
             continue
+        is_rounding = _differs(audit.base_run, run, rounding=None) is None
         yield audit.finding(
             "PB117",
-            "error",
+            "info" if is_rounding else "error",
             "wrong",
-            f"the value of output {where.order} changes {how}: {where}",
+            f"the value of output {where.order} changes {how}{', by rounding alone' if is_rounding else ''}: {where}",
             case=audit.base,
             tail=[
                 *definition("value_at", audit.base, ["return out"]),
@@ -100,12 +101,12 @@ def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], Run]]:
             continue
 
 
-def _differs(first: Run, second: Run) -> Difference | None:
+def _differs(first: Run, second: Run, rounding: float | None = 0.0) -> Difference | None:
     floats = [
         (a.detach(), b.detach()) for a, b in zip(first.outputs, second.outputs, strict=False) if has_derivative(a)
     ]
     with torch.no_grad():
-        return difference([a for a, _ in floats], [b for _, b in floats], rounding=0.0)
+        return difference([a for a, _ in floats], [b for _, b in floats], rounding)
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward")

@@ -9,7 +9,8 @@ PB104, PB108, PB112, PB113; PB502 for cotangents of other strides) are told ther
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-A warning for empty batches, for other sizes than 1 and for half precision; an info where the forward may take
+A warning for empty batches, for other sizes than 1, for half precision, and where a variant makes an assertion fail or
+linear algebra refuse a matrix; an info where the forward may take
 an input without meaning to: a shape that happens to broadcast, a size that no longer fits a whole-number
 argument.
 
@@ -54,6 +55,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from pullback.check.case import Case
@@ -75,7 +77,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         error = result.error
         if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
             continue
-        severity = _severity(result.case, audit.guessed and result.case.is_variant)
+        severity = _severity(result.case, error, audit.guessed)
         if severity in told:
             continue
         told.add(severity)
@@ -102,12 +104,14 @@ def _error_on(audit: Audit, case: Case) -> Raised | None:
     return None if result is None else result.error
 
 
-def _severity(case: Case, guessed: bool) -> Severity:
+def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     tensors = [v for v in case.values if isinstance(v, Tensor)]
     empty = any(not v.numel() for v in tensors)
     if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
         return "info"
-    strange = guessed and not (case.layout_only or case.label.startswith(("size", "float")))
+    if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
+        return "warning"  # it says that the variant is no input for it: a singular matrix
+    strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))
     unpromised = strange or case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
     return "warning" if empty or (unpromised and not case.label.endswith("-> 1")) else "error"
 

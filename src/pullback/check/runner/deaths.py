@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,12 @@ class Step:
     rule: str = ""
     what: str = ""
     reproduce: str = ""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it was a call that is meant: no guess, and no variant of the example, which may be no input."""
+        variant = re.search(r"\[([^\]]+)\]$", self.what)
+        return bool(self.rule) and (variant is None or variant[1] in ("given", "example"))
 
     def __str__(self) -> str:
         if not self.what:
@@ -50,7 +57,7 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
     if death.cause == "late":
         return _unfinished(finding, step, seconds)
     if death.cause == "silent":
-        found = _never_returns(finding, step, seconds) if step.rule else _no_example(finding, step, seconds)
+        found = _never_returns(finding, step, seconds) if step.is_call else _no_call(finding, step, seconds)
     elif death.cause == "exit":
         found = _exits(finding, step, death.status)
     elif death.status == signal.SIGKILL or "std::bad_alloc" in death.output:
@@ -92,16 +99,12 @@ def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
     )
 
 
-def _no_example(finding: Finding, step: Step, seconds: float) -> Finding:
+def _no_call(finding: Finding, step: Step, seconds: float) -> Finding:
     return replace(
-        finding,
-        rule="PB003",
-        name="never-returns",
+        _never_returns(finding, step, seconds),
         severity="warning",
         verdict="inconclusive",
-        message=f"Nothing came back for {seconds:g} s {step}; the process was killed. It may be no call that is meant, "
-        "or the function waits for a thread, which a forked process has not.",
-        hint="Give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python.",
+        message=f"Nothing came back for {seconds:g} s {step}; the process was killed. It may be no call that is meant.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _CHUNK = 65_536
 _MOST_CHUNKS = 16
 _OMP_PAUSE_SOFT = 1
+_IDLE = 0.02
+"""The share of a processor below which a process waits; an endless loop takes more on a crowded machine, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,14 @@ class Death:
         status: the signal's number or the exit status; 0 for the other causes.
         output: the end of what it printed.
         seconds: how long it ran.
+        was_idle: whether it waited for something since it was last heard of, and did not work.
     """
 
     cause: Cause
     status: int
     output: str
     seconds: float
+    was_idle: bool = False
 
 
 def ensure_can_fork() -> None:
@@ -119,6 +124,7 @@ class Process:
         self.channel = Pipe(channel)
         self.output = Pipe(output)
         self.started = self.heard = time.monotonic()
+        self._worked = 0.0
         self._pending = b""
         self._printed = b""
         self._status: int | None = None
@@ -127,7 +133,7 @@ class Process:
         """Return the messages that have arrived."""
         *lines, self._pending = (self._pending + self.channel.read()).split(b"\n")
         if lines:
-            self.heard = time.monotonic()
+            self.heard, self._worked = time.monotonic(), _processor_seconds(self.pid)
         messages = []
         for line in lines:
             with contextlib.suppress(ValueError):  # the audited code may write to any file descriptor
@@ -154,13 +160,15 @@ class Process:
         Args:
             cause: why it is killed; `None` if it ended by itself.
         """
+        idle = time.monotonic() - self.heard
+        was_idle = cause == "silent" and _processor_seconds(self.pid) - self._worked < _IDLE * idle
         self._kill()
         self.keep_output()
         _close(self.channel.fd, self.output.fd)
         text = _without_other_frames(self._printed.decode(errors="replace"))[-_OUTPUT_KEPT:].strip()
         seconds = time.monotonic() - self.started
         if cause is not None:
-            return Death(cause, 0, text, seconds)
+            return Death(cause, 0, text, seconds, was_idle)
         code = os.waitstatus_to_exitcode(self._status or 0)
         return Death("signal" if code < 0 else "exit", abs(code), text, seconds)
 
@@ -185,6 +193,15 @@ class Process:
             _, self._status = os.waitpid(self.pid, 0)
         except ChildProcessError:
             self._status = 0
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return how long a process has worked so far; infinity where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return math.inf
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _without_other_frames(printed: str) -> str:

@@ -91,9 +91,8 @@ def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
 
 
 def unshown(finding: Finding, why: str) -> Finding:
-    """Return the warning in place of an error whose reproduction does not show it."""
-    message = f"{finding.message}; run anew in a clean process, the reproduction did not show this: {why}"
-    return replace(finding, severity="warning", verdict="inconclusive", message=message)
+    """Return the warning in place of an error that does not stand."""
+    return replace(finding, severity="warning", verdict="inconclusive", message=f"{finding.message}; {why}")
 
 
 def _executed(code: str) -> tuple[str, Exception | None]:

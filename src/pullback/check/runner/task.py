@@ -27,6 +27,8 @@ _REFUSALS = {error.__name__: error for error in (TargetError, OptionError, Runne
 _BEAT = 0.2
 _TO_START = 20.0
 """Seconds for a Python that imports PyTorch, on a busy machine."""
+NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
+WAITED = "it waited all the time, as for a thread, which a forked process has not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class SubjectTask:
         self._attempts = [Attempt()]
         self._skip: frozenset[str] = frozenset()
         self._deaths: list[Finding] = []
+        self._idle: set[str] = set()
         self._may_run_files = may_run_files
         self._told: Outcome | None = None
         self._to_replay: list[Finding] = []
@@ -152,12 +155,12 @@ class SubjectTask:
             self._finished = death.cause == "finished"
             if not self._finished and self._another(death):
                 return True
-            self._told = self._outcome()
+            self._told = self._without_idle(self._outcome())
             self._to_replay = [f for f in self._told.findings if self._can_replay(f)]
         else:
             finding = self._to_replay.pop(0)
             if self._complaint:
-                self._told = self._told.with_finding(finding, unshown(finding, self._complaint))
+                self._told = self._told.with_finding(finding, unshown(finding, NOT_AGAIN + self._complaint))
                 self._complaint = ""
         if self._to_replay and self.limit > 0:
             return True
@@ -168,6 +171,13 @@ class SubjectTask:
         """Whether its reproduction can be run: those of crashes would only crash again."""
         is_death = finding in self._deaths and finding.rule != "PB003"
         return not is_death and can_replay(finding, self._may_run_files)
+
+    def _without_idle(self, told: Outcome) -> Outcome:
+        """Return an outcome in which a hang that cannot be replayed, and took no work, is no error."""
+        for finding in told.findings:
+            if finding.message in self._idle and finding.severity == "error" and not self._can_replay(finding):
+                told = told.with_finding(finding, unshown(finding, WAITED))
+        return told
 
     def _replayed(self, finding: Finding, beat: Callable[[], None]) -> str:
         """Return in what the reproduction of an error does not show it, nothing if it does."""
@@ -182,6 +192,7 @@ class SubjectTask:
         finding = process_finding(self._subject, death, step, limit)
         if not finding.rule.startswith(self._options.ignore or ("-",)):
             self._deaths.append(finding)
+        self._idle |= {finding.message} if death.was_idle else set()
         culprits = {step.rule, step.what}
         again = step.rule and not culprits <= self._skip and death.cause != "late"
         if not again or len(self._attempts) == self._limits.attempts:

@@ -74,8 +74,8 @@ def test_a_narrow_table_has_what_counts_most():
 
 def test_what_one_finding_leads_follows_it_in_short():
     second = replace(WRONG, rule="PB401", name="wrong-double-backward", message="So is the second derivative.")
-    zero = replace(WRONG, rule="PB302", name="spurious-zero", severity="info", verdict="unstable", message="0. " * 60)
-    lost = replace(zero, rule="PB303", name="lost-accuracy", message="Digits are lost. " * 20)
+    zero = replace(WRONG, rule="PB302", name="spurious-zero", severity="warning", verdict="unstable", message="0. " * 60)
+    lost = replace(zero, rule="PB303", name="lost-accuracy", severity="info", message="Digits are lost. " * 20)
     text = render_text(report(WRONG, second, zero, lost))
     assert "\n    also error PB401 wrong-double-backward: So is the second derivative.\n" in text
     assert text.count("reproduce:") == 1
@@ -164,7 +164,7 @@ def test_what_pytorch_drops_is_told_once_for_a_report():
     also = replace(DROPPED, rule="PB415")
     others = [replace(DROPPED, subject=f"Round{i}") for i in range(5)]
     text = " ".join(render_text(report(WRONG, DROPPED, also, *others)).split())
-    assert text.count("PB410") == 2  # of the paragraph: its head, and how to see more
+    assert text.count("PB410") == 1
     assert "drop the backward of MaskedSum, Round0, Round1, Round2 and 2 more" in text
     assert "Dropped." not in text
     assert "1 error, 7 warnings" in text
@@ -184,3 +184,22 @@ def test_one_reproduction_is_printed_for_a_function():
     assert "second()" not in text
     assert "reproduce: --select PB201" in text
     assert "second()" in render_text(report(replace(WRONG, reproduce=""), second))
+
+
+def test_beside_other_findings_infos_are_named_and_warnings_are_short():
+    kept = replace(WRONG, rule="PB205", name="saved-but-unused", severity="info", message="Nothing depends on it.")
+    loud = replace(WRONG, rule="PB411", name="checkpoint-breaks", severity="warning", verdict="unsupported")
+    text = render_text(report(WRONG, loud, kept, INFO))
+    assert "  info PB205 saved-but-unused; not supported: PB413 no-vmap\n" in text
+    assert "Nothing depends on it." not in text
+    assert text.count("expected 1.0005") == 1
+    assert text.count("import torch") == 1
+    assert text.count("help: Multiply") == 2
+    assert "--select PB411" not in text
+
+
+@pytest.mark.parametrize("severity", ["warning", "info"])
+def test_what_is_alone_is_told_in_full(severity):
+    text = render_text(report(replace(WRONG, severity=severity)))
+    assert "it differs at one element in three." in " ".join(text.split())
+    assert ("import torch" in text) == (severity == "warning")

@@ -85,7 +85,7 @@ def _text_of(console: Console) -> str:
 
 
 def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print the findings of each function, with one reproduction for each, and once what is PyTorch's doing."""
+    """Print the findings of each function, and once what is PyTorch's doing."""
     told: list[Finding] = []
     dropped: list[Finding] = []
     for finding in findings:
@@ -95,19 +95,37 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
         told, dropped = dropped, []
     for name, members in groupby(told, key=lambda finding: finding.subject):
         console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
-        shown, unsupported = _split(members)
-        groups = groups_of(shown)
-        scripted = next((group for group in groups if group.first.reproduce), None)
-        for group in groups:
-            _print(group.first, console, with_script=group is scripted)
-            for finding in group.also:
-                _print_also(finding, console)
-        if unsupported:
-            names = ", ".join(f"{finding.rule} {finding.name}" for finding in unsupported)
-            _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" not supported: {names}"), console, 2)
+        _print_function(list(members), console)
         console.print()
     if dropped:
         _print_dropped(dropped, console)
+
+
+def _print_function(findings: Sequence[Finding], console: Console) -> None:
+    """Print the findings of one function: the worst in full, the others in short, the infos on a line.
+
+    A finding that is alone is told in full, whatever it is: it was asked for.
+    """
+    shown, unsupported = _split(findings)
+    groups = groups_of(shown)
+    alone = len(groups) == 1
+    full = next((group for group in groups if alone or group.first.severity == "error"), None)
+    scripted = next((g for g in groups if g.first.reproduce and (alone or g.first.severity == "error")), full)
+    named = []
+    for group in groups:
+        if group.first.severity == "info" and group.first.verdict != "intended" and not alone:
+            named += [group.first, *group.also]
+            continue
+        _print(group.first, console, in_full=group is full, with_script=group is scripted)
+        for finding in group.also:
+            _print_also(finding, console)
+    parts = [_names_of(named)] * bool(named) + [f"not supported: {_names_of(unsupported)}"] * bool(unsupported)
+    if parts:
+        _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" {'; '.join(parts)}"), console, 2)
+
+
+def _names_of(findings: Sequence[Finding]) -> str:
+    return ", ".join(dict.fromkeys(f"{finding.rule} {finding.name}" for finding in findings))
 
 
 def _print_dropped(findings: Sequence[Finding], console: Console) -> None:
@@ -117,8 +135,7 @@ def _print_dropped(findings: Sequence[Finding], console: Console) -> None:
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     text = (
         f" {rules}: torch.export, and torch.compile of a torch.func transform, drop the backward of "
-        f"{', '.join(names[:_NAMES])}{more}, and differentiate the forward in its place. That is PyTorch's doing; "
-        f"pullback.function(derivative_of=…) keeps it. `--select {rules}` shows the numbers."
+        f"{', '.join(names[:_NAMES])}{more}. That is PyTorch's doing; pullback.function(derivative_of=…) keeps it."
     )
     _print_wrapped(Text.assemble(("warning", SEVERITY_STYLE["warning"]), text), console, 0)
     console.print()
@@ -161,12 +178,27 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
     return [line, errors, warnings, infos, str(subject.cases), f"{subject.seconds:.1f}"]
 
 
-def _print(finding: Finding, console: Console, with_script: bool) -> None:
+def _print(finding: Finding, console: Console, in_full: bool, with_script: bool) -> None:
     if finding.severity == "info":
         _print_wrapped(_heading(finding, location=False).append(f"  {clean_line(finding.message)}"), console, 0)
         return
     console.print(_heading(finding, location=True), soft_wrap=True)
     _print_wrapped(Text(clean(finding.message)), console)
+    if in_full:
+        _print_evidence(finding, console)
+    if finding.hint:
+        _print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
+    if finding.reproduce and with_script:
+        console.print(_indented(Text("reproduce:", style="dim")))
+        for line in _highlighted(finding.reproduce):
+            # Not wrapped: a line that is cut in two can no longer be pasted into Python.
+            console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
+    elif finding.reproduce and finding.severity == "error":
+        _print_wrapped(Text(f"reproduce: --select {finding.rule}", style="dim"), console)
+
+
+def _print_evidence(finding: Finding, console: Console) -> None:
+    """Print the line that is meant, and the numbers."""
     _print_excerpt(finding, console)
     numbers = numbers_of(finding.evidence)
     if numbers:
@@ -174,15 +206,6 @@ def _print(finding: Finding, console: Console, with_script: bool) -> None:
     for heading, value in blocks_of(finding.evidence):
         _print_wrapped(Text(f"{heading}:", style="italic"), console)
         _print_end(value, console)
-    if finding.hint:
-        _print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
-    if finding.reproduce and not with_script:
-        _print_wrapped(Text(f"reproduce: --select {finding.rule}", style="dim"), console)
-    elif finding.reproduce:
-        console.print(_indented(Text("reproduce:", style="dim")))
-        for line in _highlighted(finding.reproduce):
-            # Not wrapped: a line that is cut in two can no longer be pasted into Python.
-            console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
 
 
 def _print_also(finding: Finding, console: Console) -> None:

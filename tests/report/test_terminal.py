@@ -74,7 +74,9 @@ def test_a_narrow_table_has_what_counts_most():
 
 def test_what_one_finding_leads_follows_it_in_short():
     second = replace(WRONG, rule="PB401", name="wrong-double-backward", message="So is the second derivative.")
-    zero = replace(WRONG, rule="PB302", name="spurious-zero", severity="warning", verdict="unstable", message="0. " * 60)
+    zero = replace(
+        WRONG, rule="PB302", name="spurious-zero", severity="warning", verdict="unstable", message="0. " * 60
+    )
     lost = replace(zero, rule="PB303", name="lost-accuracy", severity="info", message="Digits are lost. " * 20)
     text = render_text(report(WRONG, second, zero, lost))
     assert "\n    also error PB401 wrong-double-backward: So is the second derivative.\n" in text

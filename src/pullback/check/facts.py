@@ -83,7 +83,7 @@ class Facts:
     @functools.cached_property
     def domain(self) -> Domain:
         """What the tensors of the working example have, which variants keep."""
-        return Domain(self.base, not self.guessed)
+        return Domain(self.base, None if self.guessed else self.is_valid)
 
     @functools.cached_property
     def base_run(self) -> Run:

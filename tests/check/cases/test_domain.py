@@ -35,7 +35,7 @@ EXAMPLES = {
 def test_variants_keep_it_or_are_doubtful(name):
     t, holds = EXAMPLES[name]
     base = case_of(torch.sin, t)
-    domain = Domain(base, is_given=True)
+    domain = Domain(base, takes=None)
     kept = [c for label, change in ORDINARY.items() for c in domain.keep(base.map_inputs(change, label))]
     assert sum(not case.doubtful for case in kept) >= 4
     assert any(case.doubtful for case in kept) == (name not in ("symmetric", "positive definite"))  # told by a rule
@@ -47,22 +47,30 @@ def test_what_any_tensor_may_have_is_not_kept():
     base = case_of(torch.sin, normal(5, 7))
     for label, change in ORDINARY.items():
         case = base.map_inputs(change, label)
-        assert list(Domain(base, is_given=True).keep(case)) == [case]
+        assert list(Domain(base, takes=None).keep(case)) == [case]
 
 
-@pytest.mark.parametrize(("given", "doubtful"), [(True, True), (False, False)])
-def test_a_last_dimension_of_coordinates_is_kept_where_somebody_gave_it(given, doubtful):
+def takes_any(case):
+    return True
+
+
+def takes_three(case):
+    return case.tensors[0].shape[-1] == 3
+
+
+@pytest.mark.parametrize("takes", [takes_three, takes_any, None])
+def test_a_last_dimension_of_coordinates_is_kept_where_no_other_size_is_taken(takes):
     base = case_of(torch.sin, normal(5, 3))
-    (kept,) = Domain(base, given).keep(base.map_inputs(lambda t: t[:, :1], "size 3 -> 1"))
-    assert kept.doubtful == doubtful
-    assert kept.label.endswith("args[0] without a last dimension of size 3") == doubtful
+    (kept,) = Domain(base, takes).keep(base.map_inputs(lambda t: t[:, :1], "size 3 -> 1"))
+    assert kept.doubtful == (takes is takes_three)
+    assert kept.label.endswith("args[0] without a last dimension of size 3") == (takes is takes_three)
     other = base.map_inputs(lambda t: t[:1], "size 5 -> 1")
-    assert list(Domain(base, given).keep(other)) == [other]
+    assert list(Domain(base, takes).keep(other)) == [other]
 
 
 def test_what_cannot_be_restored_is_tried_as_it_is_each_time():
     base = case_of(torch.sin, normalize(normal(5, 7), dim=-1))
-    domain = Domain(base, is_given=True)
+    domain = Domain(base, takes=None)
     zero = base.map_inputs(torch.zeros_like, "all zeros")
     for _ in range(2):
         (kept,) = domain.keep(zero)

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.cases.sizes import resized
 
 _POINTS = (2, 3, 4)
 """Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
+_OTHERS = (1, 2, 5)
 _TELLING = 4
 """Elements of a row that are sorted hardly by chance."""
 
@@ -84,12 +86,14 @@ class Domain:
 
     Args:
         base: the example.
-        is_given: whether somebody gave it: sizes that we chose mean nothing.
+        takes: whether the function takes another; `None` for an example that we made: its sizes mean nothing.
     """
 
-    def __init__(self, base: Case, is_given: bool) -> None:
+    def __init__(self, base: Case, takes: Callable[[Case], bool] | None) -> None:
         self._base = base
-        self._traits: Mapping[int, Sequence[Trait]] = {p: list(_shown(base.values[p], is_given)) for p in base.wrt}
+        self._traits: Mapping[int, Sequence[Trait]] = {
+            p: [*_shown(base.values[p]), *_of_coordinates(base, p, takes)] for p in base.wrt
+        }
         self._broken: set[str] = set()
 
     def holds(self, case: Case) -> bool:
@@ -132,14 +136,21 @@ def _are_equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b)
 
 
-def _shown(t: Tensor, is_given: bool) -> Iterator[Trait]:
+def _shown(t: Tensor) -> Iterator[Trait]:
     """Yield what a tensor of an example has, hardly by chance."""
     if t.layout is not torch.strided or not t.ndim or t.shape[-1] < 2 or not bool(torch.isfinite(t).all()):
         return
     for trait in TRAITS:
         if trait.holds(t) and (trait.holds is not _are_sorted or t.shape[-1] >= _TELLING):
             yield trait
+
+
+def _of_coordinates(base: Case, position: int, takes: Callable[[Case], bool] | None) -> Iterator[Trait]:
+    """Yield the size of a last dimension that may hold coordinates: the function does not take some other size."""
+    t = base.values[position]
+    if takes is None or t.ndim < 2 or t.shape[-1] not in _POINTS or t.shape[-1] == t.shape[-2]:
+        return
     size = t.shape[-1]
-    if is_given and t.ndim > 1 and size in _POINTS and size != t.shape[-2]:
+    if not all(takes(resized(base, {size: other})) for other in _OTHERS if other != size):
         words = f"a last dimension of size {size}"
         yield Trait(words, lambda other: other.ndim > 0 and other.shape[-1] == size)

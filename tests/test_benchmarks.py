@@ -1,5 +1,6 @@
 """The benchmarks of kernels run; what they measure is not looked at."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -64,3 +65,16 @@ def test_the_page_counts_mutants_and_rules_as_they_are():
     assert sum(bool(mutant.survives) for mutant in MUTANTS) == 1
     (rules,) = re.findall(r"All (\d+) runtime rules ran", page)
     assert int(rules) == sum(rule.runtime is not None for rule in all_rules())
+
+
+def test_labels_name_rules_that_exist(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    rules = {rule.id for rule in all_rules()}
+    names = sorted(path.stem for path in (BENCHMARKS / "labels").glob("*.py") if path.stem != "__init__")
+    assert len(names) >= 12
+    for name in names:
+        labels = importlib.import_module(f"labels.{name}")
+        assert len({call.make.__name__ for call in labels.CALLS}) == len(labels.CALLS), name
+        named = {rule for call in labels.CALLS for bug in call.bugs for rule in bug.rules}
+        named |= {rule for call in labels.CALLS for rule in (*call.doubtful, *call.judged)}
+        assert named <= rules, (name, named - rules)

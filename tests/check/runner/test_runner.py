@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -21,6 +22,7 @@ from pullback.check.subject import Options, Subject
 from pullback.errors import OptionError, RunnerError
 from pullback.report.model import Finding, Location
 
+_MARK = Path(tempfile.mkdtemp()) / "looped"
 LIMITS = Limits(silence=1.0, total=20.0, memory=2**30, attempts=3)
 
 
@@ -135,6 +137,14 @@ def waits(events, skip):
         time.sleep(1000)
 
 
+def loops_once(events, skip):
+    events.step("PB101", "a case", "fn()")
+    if not _MARK.exists():
+        _MARK.touch()
+        while True:
+            pass
+
+
 def loops_on_a_variant(events, skip):
     if "PB1" not in skip:
         events.step("PB1", "x: float64(3,) [exact zeros]", "fn()")
@@ -153,7 +163,7 @@ def found(rule, message="found"):
 AUDITS = (
     segfaults, loops, exits, calls_sys_exit, is_killed, throws_bad_alloc, allocates, prints,
     breaks, always_dies_in_new_places, dies_in_what_is_skipped, reads_settings, forks_in_passing,
-    leaves_a_process, hangs_on_a_guess, waits, loops_on_a_variant, is_sound,
+    leaves_a_process, hangs_on_a_guess, waits, loops_once, loops_on_a_variant, is_sound,
 )  # fmt: skip
 
 
@@ -422,3 +432,11 @@ def test_a_variant_that_does_not_return_is_a_warning(outcome):
 
 def test_an_endless_loop_on_the_example_is_an_error(outcome):
     assert outcome(loops).findings[0].severity == "error"
+
+
+def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
+    looped = outcome(loops_once)
+    (finding,) = looped.findings
+    assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
+    assert finding.message.endswith("; called once more, it came back")
+    assert looped.result.cases == 1

@@ -2,7 +2,8 @@
 
 ## What it finds
 Nothing was heard from the audit's process for 10 seconds, or for the budget where that is longer (180 seconds
-with `--deep`); it was killed and the audit goes on without that case and rule. An audit that makes progress but
+with `--deep`), and again nothing when the call was made once more; it was killed and the audit goes on without that
+case and rule. An audit that makes progress but
 is not done after six budgets and half a minute is stopped too: a warning, and the function counts as not
 audited.
 
@@ -11,7 +12,10 @@ A loop that waits for convergence does not end on NaN, on zeros or on an empty t
 hangs without a message.
 
 ## Limits
-A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`.
+A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`. A warning where only a
+variant of the example hangs, or a guessed call, which may be no input for it; where the call came back when it was made
+again; and where the process did not work all the while but waited, as for a thread, which a forked process lacks. From
+the command line a hang on the example is an error only if it also happens in a Python that was not forked.
 
 ## Bad
 ```python

@@ -27,6 +27,7 @@ _REFUSALS = {error.__name__: error for error in (TargetError, OptionError, Runne
 _BEAT = 0.2
 _TO_START = 20.0
 """Seconds for a Python that imports PyTorch, on a busy machine."""
+ONCE = "called once more, it came back"
 NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
 WAITED = "it waited all the time, as for a thread, which a forked process has not"
 
@@ -45,7 +46,7 @@ class Limits:
     silence: float
     total: float
     memory: int = 8 * GIBIBYTE
-    attempts: int = 4
+    attempts: int = 6
 
     @classmethod
     def of(cls, options: Options) -> Limits:
@@ -89,6 +90,7 @@ class SubjectTask:
         self._attempts = [Attempt()]
         self._skip: frozenset[str] = frozenset()
         self._deaths: list[Finding] = []
+        self._hung: dict[Step, Finding] = {}
         self._idle: set[str] = set()
         self._may_run_files = may_run_files
         self._told: Outcome | None = None
@@ -186,16 +188,25 @@ class SubjectTask:
         return "" if hangs(finding.reproduce, self._limits.silence + _TO_START, beat) else "the call returned"
 
     def _another(self, death: Death) -> bool:
-        """Take note of a death, and say whether to start anew without the rule and the case that met it."""
+        """Take note of a death, and say whether to start anew without the rule and the case that met it.
+
+        A call that hangs is made once more before it is left out: a lock that another thread held when this process
+        was forked is seldom held again.
+        """
         step = self._attempts[-1].step
         limit = self._limits.total if death.cause == "late" else self._limits.silence
         finding = process_finding(self._subject, death, step, limit)
-        if not finding.rule.startswith(self._options.ignore or ("-",)):
-            self._deaths.append(finding)
-        self._idle |= {finding.message} if death.was_idle else set()
         culprits = {step.rule, step.what}
-        again = step.rule and not culprits <= self._skip and death.cause != "late"
-        if not again or len(self._attempts) == self._limits.attempts:
+        again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
+        again = again and len(self._attempts) < self._limits.attempts
+        if again and death.cause == "silent" and step not in self._hung:
+            self._hung[step] = finding
+            self._attempts.append(Attempt())
+            return True
+        self._hung.pop(step, None)
+        self._deaths.append(finding)
+        self._idle |= {finding.message} if death.was_idle else set()
+        if not again:
             return False
         self._skip |= culprits
         self._attempts.append(Attempt())
@@ -205,9 +216,11 @@ class SubjectTask:
         attempts = [attempt.findings for attempt in self._attempts]
         if not self._finished:  # the last process died too, perhaps before any rule
             attempts.insert(0, audit.static_findings(self._subject, self._options))
+        deaths = self._deaths + [unshown(finding, ONCE) for finding in self._hung.values()]
+        told = [finding for finding in deaths if not finding.rule.startswith(self._options.ignore or ("-",))]
         return make_outcome(
             self._subject,
-            self._deaths + newest(attempts),
+            told + newest(attempts),
             cases=max(attempt.cases for attempt in self._attempts),
             seconds=self._seconds,
             allowed=max(attempt.allowed for attempt in self._attempts),

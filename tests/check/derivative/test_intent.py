@@ -55,6 +55,8 @@ NAMES = [
     "ApproxSign",
     "ApproximateRound",
     "_ScaleGrad",
+    "NormaliseGradient",
+    "SignGradient",
 ]
 
 

@@ -23,13 +23,14 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward, is_freed
 from pullback.report.model import Severity
 
+_CHANGES = r"(scal\w*|clip\w*|mult\w*|normali[sz]\w*|sign)"
 _IN_NAME = re.compile(
     r"\b(ste|straight ?through|surrogate|approx\w*|revers\w* ?(grad\w*|layer)|grad\w* ?revers\w*|grl|"
-    r"(grad\w* ?(scal\w*|clip\w*|mult\w*))|(scal\w*|clip\w*|mult\w*) ?grad\w*)\b"
+    rf"(grad\w* ?{_CHANGES})|{_CHANGES} ?grad\w*)\b"
 )
 _EXPLICIT = re.compile(
     r"straight[- ]?through|\bSTE\b|surrogate|pseudo[- ]?(gradient|derivative)|(gradient|sign) estimator"
-    r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping)"
+    r"|lineari[sz]e d\w+/d\w+|natural gradient|gradient (reversal|scaling|clipping|normali[sz]ation|modifi(er|cation))"
     r"|computes the gradient as\b|pathwise|guided[- ]?(backprop\w*|relu)|deconvnet"
     r"|tangent[- ]space|lie[- ](algebra|group)|riemannian|on the manifold|manifold gradient"
     r"|(gradients?|derivatives?|backward|cotangents?) (is|are|gets|get) set to|sets? the (gradients?|derivatives?) to"

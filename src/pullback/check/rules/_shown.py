@@ -66,12 +66,18 @@ def _of_one_output(result: FirstOrder, c: Comparison) -> list[str]:
     """Return the lines for a real tensor and a function that returns one tensor."""
     name, step = _name(result, c), _step(result.case.tensors[c.order], c)
     element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    names = variables(result.case)
+    detached = {names[p]: f"{names[p]}.detach()" for p in result.case.wrt}
+    wrt = name if len(result.case.wrt) == 1 else "inputs"  # a backward may ask which of them are
     return [
         f"g = {literal(result.cotangents[0])}",
-        f"got = torch.autograd.grad(out, {name}, g, materialize_grads=True)[0]",
+        f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.order}]",
         *_step_along(c, name, step),
-        f"above = fn({call_text(result.case, {name: f'{name} + step'})})",
-        f"below = fn({call_text(result.case, {name: f'{name} - step'})})",
+        "value_at = torch.no_grad()(fn)",
+        *(
+            f"{side} = value_at({call_text(result.case, {**detached, name: f'{name}.detach() {sign} step'})})"
+            for side, sign in (("above", "+"), ("below", "-"))
+        ),
         f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
         f"print('the gradient is', got{element}.item(), 'and the forward says', quotient)",
     ]

@@ -283,6 +283,8 @@ def wrong_values(
             bar = torch.maximum(bar, _error(run, true))
             kinds |= _same_kind(ours, run) | _is_over(run, ours, true)
             untouched &= run == true
+            if i == _IN_32_BITS and eps > torch.finfo(torch.float32).eps:
+                continue  # it does not overflow where others do
             if _has_overflow(i):
                 unmeasured &= ~run.isfinite()
             else:

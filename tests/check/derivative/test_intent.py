@@ -357,7 +357,7 @@ def test_a_gradient_that_is_not_finite_is_no_small_difference(value):
 @pytest.mark.parametrize("scale", [0.3, 0.05])
 def test_a_staircase_is_flat_wherever_its_steps_lie(scale):
     quantised = function(lambda x: (x / scale).round() * scale, lambda g, x: g)
-    signs = {audit_of(quantised, normal(24, seed=seed)).intent.sign for seed in range(25)}
+    signs = {audit_of(quantised, normal(16, seed=seed)).intent.sign for seed in range(8)}
     assert signs == {"flat"}
 
 

@@ -319,6 +319,12 @@ def test_refused_inputs_end_the_run():
         run_subjects([subject(is_sound)], Options(), given, limits=LIMITS)
 
 
+def children():
+    """Return the children of this process, among them those of a compiler that another test has started."""
+    shown = Path(f"/proc/self/task/{os.getpid()}/children")
+    return set(shown.read_text().split()) if shown.exists() else set()
+
+
 def test_ctrl_c_ends_the_children_and_is_raised():
     started = []
 
@@ -330,12 +336,12 @@ def test_ctrl_c_ends_the_children_and_is_raised():
         subprocess.Popen(["sleep", f"2000.{os.getppid()}"])
         time.sleep(100)
 
+    before = children()
     started.append(time.monotonic())
     with pytest.raises(KeyboardInterrupt):
         run_subjects([subject(loops)] * 2, Options(), audit_loops, limits=LIMITS, tick=interrupt)
     assert not running(f"sleep 2000.{os.getpid()}")
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent has died")

@@ -1,10 +1,6 @@
 """Every reproduction that an audit prints runs, and shows what it says."""
 
-import contextlib
-import io
 import itertools
-import math
-import re
 import sys
 import warnings
 from dataclasses import replace
@@ -13,15 +9,13 @@ import pytest
 import torch
 
 from pullback.check.find.discover import discover
+from pullback.check.runner import replay
 
 from ..bulk import OPTIONS, audit_all, outcomes_of
 from ..mutants.catalogue import MUTANTS
 from ..mutants.load import build, function_of
 
 TUTORIAL = "examples/tutorial_functions.py"
-REFUSED = ("invalid gradient", "incorrect number", "different than None", "no backward")
-"""What the engine says where the finding says it in other words."""
-NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 MADE = """
 import enum
@@ -94,57 +88,20 @@ def blocks_that_a_prompt_refuses(code):
     return [line for before, line in pairs if before.startswith(" ") and line and not line.startswith(" ")]
 
 
-def executed(finding):
-    """Run a reproduction in a namespace of its own; return what it printed and what it raised."""
-    printed, raised = io.StringIO(), None
-    torch.compiler.reset()
-    try:
-        with contextlib.redirect_stdout(printed), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exec(compile(finding.reproduce, "reproduction", "exec"), {})
-    except Exception as error:
-        raised = error
-    return printed.getvalue(), raised
-
-
 def complaint(finding):
     """Say what is amiss with a reproduction; empty if it shows what the finding says."""
     if blocks_that_a_prompt_refuses(finding.reproduce):
         return "it cannot be pasted"
-    printed, raised = executed(finding)
-    if raised is not None:
-        said = " ".join(str(raised).split())
-        meant = finding.verdict == "unsupported" or said[:40] in finding.message or any(w in said for w in REFUSED)
-        return "" if meant else f"it raised {raised!r}"
-    if "raised" in finding.message:
-        return "it did not raise"
-    evidence = finding.evidence
-    if evidence is None or not isinstance(evidence.got, float) or not isinstance(evidence.expected, float):
-        return ""
-    numbers = [float(text) for text in NUMBER.findall(printed)]
-    numbers += [math.nan] * ("nan" in printed) + [math.inf] * ("inf" in printed) + [-math.inf] * ("-inf" in printed)
-    missing = [value for value in (evidence.expected, evidence.got) if not any(near(n, value) for n in numbers)]
-    return f"it printed {printed!r}, without {missing}" if missing else ""
-
-
-def near(a, b):
-    return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-5)
+    torch.compiler.reset()
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return replay.complaint(finding)
 
 
 def complaints(findings):
-    with precise():
-        found = [(finding, complaint(finding)) for finding in findings if finding.reproduce]
+    found = [(finding, complaint(finding)) for finding in findings if finding.reproduce]
     assert found
     return [f"{finding.subject} {finding.rule}: {what}\n{finding.reproduce}" for finding, what in found if what]
-
-
-@contextlib.contextmanager
-def precise():
-    torch.set_printoptions(precision=9)
-    try:
-        yield
-    finally:
-        torch.set_printoptions(profile="default")
 
 
 def audited(target, inputs=lambda subject: None):

@@ -82,7 +82,7 @@ class Facts:
 
     @functools.cached_property
     def domain(self) -> Domain:
-        """What the tensors of the working example have, which variants keep."""
+        """The traits of the tensors of the working example, which variants keep."""
         return Domain(self.base, None if self.guessed else self.is_valid)
 
     @functools.cached_property

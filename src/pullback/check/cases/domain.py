@@ -1,4 +1,4 @@
-"""What an example has that a function may rely on: rows of length 1, symmetric matrices, sorted rows and the like.
+"""The domain that an example shows: rows of length 1, symmetric matrices, sorted rows, which a function may rely on.
 
 A variant that has lost it is restored, so that it stays an input that the function is for. It is tried as it is, too,
 and what fails only there is told with that in mind.
@@ -82,7 +82,7 @@ TRAITS = (
 
 
 class Domain:
-    """What the differentiated tensors of an example have.
+    """The traits of the differentiated tensors of an example.
 
     Args:
         base: the example.

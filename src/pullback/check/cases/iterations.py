@@ -46,9 +46,10 @@ def iterates(subject: Subject, case: Case, variant: Case) -> bool:
         case: an example, run as it is and with its numbers scaled.
         variant: another one, that counts if its tensors have the same shapes.
     """
-    scaled = (case.map_inputs(lambda t, by=factor: by * t, case.label) for factor in _FACTORS)  # type: ignore[misc]
-    alike = [v.shape for v in variant.tensors] == [v.shape for v in case.tensors]
-    counts = {_operations(subject, other) for other in (*scaled, *[variant] * alike)}
+    others = [case.map_inputs(lambda t, by=factor: by * t, case.label) for factor in _FACTORS]  # type: ignore[misc]
+    if [v.shape for v in variant.tensors] == [v.shape for v in case.tensors]:
+        others.append(variant)
+    counts = {_operations(subject, other) for other in others}
     return len(counts - {None}) > 1
 
 

@@ -21,7 +21,7 @@ from pullback.report.model import Finding
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
 _BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
-"""What the engine says where the finding says it in other words."""
+"""Words of the engine, for findings that say it in others."""
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 

@@ -101,7 +101,7 @@ def _executed(code: str) -> tuple[str, Exception | None]:
     torch.set_printoptions(precision=9)
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "<reproduction>", "exec"), {"__name__": "reproduction"})
+            exec(compile(code, "<reproduction>", "exec"), {})  # Dynamo would import a module of any name
     except Exception as error:
         return printed.getvalue(), error
     finally:

@@ -162,3 +162,10 @@ def test_what_a_sum_loses_in_float64_too(native):
 def test_a_square_that_overflows_in_32_bits_too(native):
     inputs = "a = torch.randn(65).to(torch.float16).requires_grad_()"
     agree(inputs, "return torch.log1p(torch.exp(a))", "points(-1.0, 1.0, order=3)", making="written")
+
+
+def test_infinite_slopes_of_what_is_broadcast(native):
+    inputs = "b = torch.full((1,), torch.inf).requires_grad_()\nc = torch.randn(6, 1, 3).requires_grad_()"
+    for context in ("backward()", "func_grad()", "compiled()", "points(-1.0, 0.0, 1.0)"):
+        agree(inputs, "return c * c - b * b", context)
+        agree(inputs.replace(").req", ").half().req"), "return c * c - b * b", context)

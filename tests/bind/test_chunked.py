@@ -420,6 +420,12 @@ def test_the_largest_value_exists_for_one_chunk_at_a_time():
 # What it refuses, and what it says
 
 
+def test_rows_that_a_caller_expanded_have_each_a_gradient():
+    d = torch.randn(1, 1).expand(12, 1).requires_grad_()
+    with pytest.raises(FormulaError, match="`mul` takes `pow`, which is over all rows, back to single rows"):
+        pullback.function(lambda x, d: ((d * x).mean(0) ** 3 * d).sum(), chunk=4)(torch.randn(12, 5), d)
+
+
 def test_what_is_not_a_sum_over_rows_is_refused_in_words():
     def centred(x, w):
         return ((x - x.mean(0)) @ w.t()).square().mean()

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from pullback.bind.relaxed import cut
+from pullback.numerics.formats import working
 
 Function = Callable[..., Tensor]
 By = tuple[int, ...]
@@ -32,11 +33,10 @@ By = tuple[int, ...]
 def first_order(value: Function, slopes: Sequence[Function]) -> Function:
     """Return a function for graphs of a first derivative in plain eager mode; it has no other."""
 
-    def function(*given: Tensor) -> Tensor:
-        xs = torch.broadcast_tensors(*given)
+    def function(*xs: Tensor) -> Tensor:
         at = [x.detach() for x in xs]
-        s = _total([(x - a) * slope(*at) for x, a, slope in zip(xs, at, slopes, strict=True)])
-        return value(*at) - (s.detach() - s)
+        s = _total([(x - a) * slope(*at) for x, a, slope in zip(_summable(xs), _summable(at), slopes, strict=True)])
+        return value(*at) - (s.detach() - s).to(xs[0].dtype)
 
     return function
 
@@ -45,11 +45,28 @@ def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
     """Return the gradient of a function whose slopes are given: of its inputs and a cotangent, one for each input."""
 
     def function(*given: Tensor) -> list[Tensor]:
-        *inputs, g = given
-        xs = torch.broadcast_tensors(*inputs)
-        return [(g * slope(*xs)).sum_to_size(x.shape) for slope, x in zip(slopes, inputs, strict=True)]
+        *xs, g = given
+        return [pulled_back(g, slope(*xs), x) for slope, x in zip(slopes, xs, strict=True)]
 
     return function
+
+
+def pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
+    """Return the cotangent of a tensor that may be broadcast.
+
+    That of the result is summed up before it is multiplied by a slope that is the same for all: Σ gᵢ · ∞ is not
+    Σ (gᵢ · ∞), which has two signs.
+    """
+    if g.shape == x.shape:
+        return g * slope
+    shape = torch.broadcast_shapes(slope.shape, x.shape)
+    return (g.to(working(g.dtype)).sum_to_size(shape) * slope).sum_to_size(x.shape).to(x.dtype)
+
+
+def _summable(xs: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `pulled_back` does."""
+    shape = torch.broadcast_shapes(*(x.shape for x in xs))
+    return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
 
 
 def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
@@ -59,10 +76,10 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
     """
     partials: dict[By, Function] = {(i,): slope for i, slope in enumerate(slopes)}
 
-    def function(*given: Tensor) -> Tensor:
-        point = _Point(given, torch.Tensor.detach)
+    def function(*xs: Tensor) -> Tensor:
+        point = _Point(xs, torch.Tensor.detach)
         out, s = _expanded(value, partials, point)
-        return out - (s.detach() - s)
+        return out - (s.detach() - s).to(out.dtype)
 
     return function
 
@@ -76,11 +93,11 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     """
     order = max(map(len, partials))
 
-    def function(*given: Tensor) -> Tensor:
-        point = _Point(given, cut)
+    def function(*xs: Tensor) -> Tensor:
+        point = _Point(xs, cut)
         out, s = _expanded(value, partials, point)
         s = s + _error_from(order + 1, _total(point.steps))
-        return out - (cut(s) - s)
+        return out - (cut(s) - s).to(out.dtype)
 
     return function
 
@@ -89,17 +106,18 @@ class _Point:
     """Where a function is expanded.
 
     Attributes:
-        xs: the inputs, of one shape.
+        xs: the inputs.
         at: their values.
         infinite: where these are infinite.
         steps: 0 with derivative 1, and with derivative 0 where infinite.
     """
 
-    def __init__(self, given: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
-        self.xs = torch.broadcast_tensors(*given)
-        self.at = [stop(x) for x in self.xs]
+    def __init__(self, xs: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
+        self.xs = xs
+        self.at = [stop(x) for x in xs]
         self.infinite = [torch.isinf(a) for a in self.at]
-        self.steps = [torch.where(inf, 0.0, x - a) for x, a, inf in zip(self.xs, self.at, self.infinite, strict=True)]
+        pairs = zip(_summable(xs), _summable(self.at), self.infinite, strict=True)
+        self.steps = [torch.where(inf, 0.0, x - a) for x, a, inf in pairs]
 
 
 def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
@@ -143,16 +161,26 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
     """
     lines, anywhere = [], []
     for i, (x, a, infinite) in enumerate(zip(point.xs, point.at, point.infinite, strict=True)):
+        turns: list[tuple[Tensor, Tensor]] = []
         fits = infinite & (factors[i,] * a == out)
-        slope = torch.where(fits, factors[i,], 0.0)
+        line = torch.where(_any_of(fits, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(fits, x), x, 1.0)
         for j, step in enumerate(point.steps):
             mixed = factors.get((min(i, j), max(i, j)))
             if i != j and mixed is not None:
                 grows = fits & (mixed * a == factors[j,])
-                slope = slope + torch.where(grows, torch.where(grows, mixed, 0.0) * step, 0.0)
-        lines.append(torch.where(fits, slope * torch.where(fits, x, 1.0), 0.0))
+                turns.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
+        if turns:
+            grown = reduce(torch.logical_or, [grows for grows, _ in turns])
+            slope = torch.where(grown, factors[i,], 0.0) + _total([turn for _, turn in turns])
+            line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
+        lines.append(torch.where(fits, line, 0.0))
         anywhere.append(fits)
     return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
+
+
+def _any_of(mask: Tensor, x: Tensor) -> Tensor:
+    """Whether a mask is true anywhere that a tensor is broadcast to."""
+    return mask if mask.shape == x.shape else mask.to(torch.int32).sum_to_size(x.shape) > 0
 
 
 def _nan_at_infinity(order: int, factor: Tensor, x: Tensor, infinite: Tensor) -> Tensor:

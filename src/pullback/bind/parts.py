@@ -35,14 +35,14 @@ def replaced(cut: Cut, forms: Mapping[Part, Function], dtype: torch.dtype) -> Ca
 def _where_meant(form: Function, written: Function, dtype: torch.dtype) -> Function:
     """Return a form for tensors of its dtype, which for anything else is the part as written.
 
-    In the middle of a formula there may be other things: integers, sizes, what was widened. The inputs of a part
-    may have to be broadcast, and a form need not read them all.
+    In the middle of a formula there may be other things: integers, sizes, what was widened. A form need not read all
+    inputs that its result is broadcast from.
     """
 
     def part(*xs: Any) -> Tensor:
         for x in xs:
             if not isinstance(x, Tensor) or x.dtype != dtype or x.device.type != "cpu":
                 return written(*xs)
-        return form(*torch.broadcast_tensors(*xs))
+        return form(*xs).expand(torch.broadcast_shapes(*(x.shape for x in xs)))
 
     return part

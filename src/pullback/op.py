@@ -425,9 +425,7 @@ def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
 
 def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
     """Return an argument that `torch.fx.symbolic_trace` records by: the op is then a node of its graph."""
-    if not kwargs and all(
-        map(_PLAIN.__contains__, map(type, args))
-    ):  # without opening containers: it runs at each call
+    if not kwargs and _PLAIN.issuperset(map(type, args)):  # without opening containers: it runs at each call
         return None
     return next((a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, fx.Proxy)), None)
 

@@ -13,7 +13,7 @@ from pullback import _torch
 from pullback.bind.gradients import checked, wrong_number
 from pullback.bind.tree import TENSOR, Tree, apart, described
 from pullback.bind.watch import Cutting, Draws, Leaving
-from pullback.dtypes import has_derivative, is_continuous
+from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.reads import Reads
 
@@ -190,8 +190,8 @@ class Rule:
         for i, mark in enumerate(marks):
             gradient = result[i]
             if mark is TENSOR and (gradient is None or isinstance(gradient, Tensor)):  # the usual case, at little cost
-                kind = next(kinds)
-                if gradient is not None and ((gradient.shape, gradient.dtype) != kind or not is_continuous(kind[1])):
+                shape, dtype = kind = next(kinds)
+                if gradient is not None and (gradient.dtype != dtype or gradient.shape != shape or dtype not in _REAL):
                     gradient = checked(self.name, self._argument_name(i), kind, gradient, record.autocast)
                 found.append(gradient)
                 continue
@@ -287,6 +287,8 @@ class Rule:
         return self.parameters[i] if i < len(self.parameters) else f"argument {i}"
 
 
+_REAL = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
+"""The dtypes that most gradients have, with which they need no other look."""
 _PLAIN = frozenset({int, bool, str, type(None)})
 """Residuals that cannot depend on the value of an input, but by what the formula may not do."""
 _ATOMS = _PLAIN | {float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, slice}

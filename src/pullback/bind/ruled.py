@@ -73,7 +73,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = value_of(rule, record, tensors, followed=False)
-        ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), len(outputs))
+        ctx.rule, ctx.record = rule, record
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)
             record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
@@ -109,7 +109,7 @@ class _Transformable(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         rule, record, *tensors = inputs
         n_outputs = len(record.differentiable)
-        ctx.rule, ctx.record, ctx.counts = rule, record, (len(tensors), n_outputs)
+        ctx.rule, ctx.record = rule, record
         ctx.set_materialize_grads(rule.vjp is not None)
         ctx.save_for_backward(*tensors, *output)
         ctx.save_for_forward(*tensors, *output)
@@ -119,7 +119,7 @@ class _Transformable(torch.autograd.Function):
     @staticmethod
     @_torch.left_alone_by_dynamo
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *_backward(ctx, cotangents[: ctx.counts[1]], ctx.needs_input_grad[2:])
+        return None, None, *_backward(ctx, cotangents[: len(ctx.record.differentiable)], ctx.needs_input_grad[2:])
 
     @staticmethod
     def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
@@ -192,8 +192,8 @@ def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    n_inputs, n_outputs = ctx.counts
-    saved = ctx.saved_tensors
+    record: Record = ctx.record
+    n_inputs, n_outputs, saved = len(record.kinds), len(record.differentiable), ctx.saved_tensors
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 

@@ -68,16 +68,15 @@ class Tree:
         if self is _LONE:
             return tensors[0]
         waiting = iter(tensors)
-        return self._of([next(waiting) if leaf is TENSOR else leaf for leaf in self.template])
+        leaves = [next(waiting) if leaf is TENSOR else leaf for leaf in self.template]
+        return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
 
     def of_tensors(self, derivatives: Sequence[Any]) -> Any:
         """Return the structure with what belongs to its tensors; for all else `None`: a number has no derivative."""
         if self is _LONE:
             return derivatives[0]
         waiting = iter(derivatives)
-        return self._of([next(waiting) if leaf is TENSOR else None for leaf in self.template])
-
-    def _of(self, leaves: list[Any]) -> Any:
+        leaves = [next(waiting) if leaf is TENSOR else None for leaf in self.template]
         return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
 
     def identity(self) -> Hashable | None:

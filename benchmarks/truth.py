@@ -4,8 +4,9 @@ Installs each package of `labels/` into a folder that is deleted at the end, aud
 finding against the labels: those are in `labels/`, with proofs in plain PyTorch, and were written before the audit ran
 on the package. Every second package, by name, is held out: its findings are not looked at while the audit is worked on.
 
-    python benchmarks/truth.py [--half tuned|held-out] [--only NAME,…] [--prove] [--json FILE] [--write FILE]
+    python benchmarks/truth.py [--half tuned|held-out] [--only NAME,…] [--guess] [--prove] [--json FILE] [--write FILE]
 
+With `--guess` the audit gets the functions without the labelled inputs, as from the command line.
 The exit status is 1 if an error is not judged yet, or a proof fails. The packages' code is run. Needs a network.
 """
 
@@ -87,7 +88,7 @@ class Audited:
 def main() -> int:
     options = _options()
     if options.of:
-        _print_audits(options.of, options.prove)
+        _print_audits(options.of, options.prove, options.guess)
         return 0
     halves = {name: _half(position) for position, name in enumerate(names())}
     wanted = [n for n in names() if not options.only or n in options.only.split(",")]
@@ -96,7 +97,7 @@ def main() -> int:
     failed = []
     for name in wanted:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        calls, proofs = _run(name, options.prove)
+        calls, proofs = _run(name, options.prove, options.guess)
         audited[halves[name]] += calls
         failed += [f"{name}: {proof}" for proof in proofs]
     rows = {half: _figures(calls) for half, calls in audited.items() if calls}
@@ -124,7 +125,7 @@ def _half(position: int) -> str:
     return "held-out" if position % 2 else "tuned"
 
 
-def _run(name: str, prove: bool) -> tuple[list[Audited], list[str]]:
+def _run(name: str, prove: bool, guess: bool) -> tuple[list[Audited], list[str]]:
     """Audit the labelled calls of a package in a process of its own; return what was said, and proofs that failed."""
     package: Package = importlib.import_module(f"labels.{name}").PACKAGE
     with tempfile.TemporaryDirectory(prefix="pullback-truth-") as folder:
@@ -133,16 +134,16 @@ def _run(name: str, prove: bool) -> tuple[list[Audited], list[str]]:
         subprocess.run([*pip, "--no-deps", "--target", folder, *requirements], check=True)
         paths = [folder, str(LABELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, __file__, "--of", name, *["--prove"] * prove]
+        command = [sys.executable, __file__, "--of", name, *["--prove"] * prove, *["--guess"] * guess]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
     return [Audited(**call) for call in said["calls"]], said["failed"]
 
 
-def _print_audits(name: str, prove: bool) -> None:
+def _print_audits(name: str, prove: bool, guess: bool) -> None:
     """Print what the audit says of each labelled call of a package, as JSON: in a process of its own."""
     labels = importlib.import_module(f"labels.{name}")
-    calls = [_audited(labels.PACKAGE, call) for call in labels.CALLS]
+    calls = [_audited(labels.PACKAGE, call, guess) for call in labels.CALLS]
     failed = [] if not prove else [bug.what for call in labels.CALLS for bug in call.bugs if not _is_proven(bug.proof)]
     print(json.dumps({"calls": [asdict(call) for call in calls], "failed": failed}))
 
@@ -155,13 +156,13 @@ def _is_proven(proof: Any) -> bool:
         return False
 
 
-def _audited(package: Package, call: Call) -> Audited:
+def _audited(package: Package, call: Call, guess: bool) -> Audited:
     bugs = [(bug.what, list(bug.rules)) for bug in call.bugs]
     judged = {**dict.fromkeys(call.doubtful), **{rule: is_right for rule, (is_right, _) in call.judged.items()}}
     audited = Audited(package.name, call.make.__name__, call.purpose, bugs, judged=judged)
     start = time.perf_counter()
     target, args = call.make()
-    report = pullback.check(target, *args, budget=BUDGET)
+    report = pullback.check(target, *([] if guess else args), budget=BUDGET)
     audited.seconds = time.perf_counter() - start
     audited.findings = [(f.rule, f.severity, f.message) for f in report.findings]
     audited.is_run = all(subject.status != "unaudited" for subject in report.subjects)
@@ -233,6 +234,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuned", "held-out"), default="")
     parser.add_argument("--only", help="names of modules of labels/")
+    parser.add_argument("--guess", action="store_true", help="give the audit no inputs")
     parser.add_argument("--prove", action="store_true", help="run the proofs of the known bugs, too")
     parser.add_argument("--json", help="file for every finding")
     parser.add_argument("--write", help="page whose table is renewed")

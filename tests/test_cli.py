@@ -167,7 +167,7 @@ SINE = ("check", "noisy.py", "--select", "PB101", "--budget", "1")
 
 
 @pytest.mark.parametrize(
-    ("form", "begins"), [("sarif", '{\n  "$schema"'), ("html", "<!doctype html>"), ("text", "status")]
+    ("form", "begins"), [("sarif", '{\n  "$schema"'), ("html", "<!doctype html>"), ("text", "Sine  wrong")]
 )
 @pytest.mark.few(1)
 def test_other_forms_go_to_standard_output_or_to_a_file(form, begins, call, tmp_path):

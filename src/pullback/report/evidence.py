@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from pullback.report.clean import clean_line
@@ -30,6 +31,27 @@ def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
     for name, value in (("expected", evidence.expected), ("got", evidence.got)):
         if isinstance(value, str) and _is_long(value):
             yield (name if numbers_of(evidence) else _place(evidence) or name), value
+
+
+def inputs_in(script: str) -> str:
+    """Return on one line the tensors that a script passes to the function; empty if it makes none."""
+    try:
+        body = ast.parse(script).body
+    except SyntaxError:
+        return ""
+    found = []
+    for statement in body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        name, value = statement.targets[0].id, statement.value
+        if name == "out":
+            break
+        if isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".requires_grad_"):
+            value = value.func.value  # type: ignore[attr-defined]
+        if isinstance(value, ast.Call) and ast.unparse(value.func).startswith("torch."):
+            is_plain = ast.unparse(value.func) == "torch.tensor"
+            found.append(f"{name} = {ast.unparse(value.args[0] if is_plain else value)}")
+    return ", ".join(found)
 
 
 def _is_long(value: float | str) -> bool:

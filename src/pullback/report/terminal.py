@@ -7,6 +7,8 @@ characters never reach the terminal.
 from __future__ import annotations
 
 import io
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -17,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pullback.report.clean import clean, clean_line
-from pullback.report.evidence import blocks_of, numbers_of
+from pullback.report.evidence import blocks_of, inputs_in, numbers_of
 from pullback.report.excerpt import excerpt
 from pullback.report.groups import OF_PYTORCH, groups_of
 from pullback.report.model import Finding, Report, Severity, Status, SubjectResult
@@ -57,7 +59,7 @@ def render_failure(report: Report) -> str:
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     first = findings[0]
     console = _plain_console()
-    _print_findings(findings, console)
+    _print_findings(findings, console, scripts=True)
     return f"{clean_line(first.subject)}: {first.rule} {first.name}{more}\n\n{_text_of(console).rstrip()}"
 
 
@@ -68,11 +70,25 @@ def render(report: Report, console: Console) -> None:
         report: what to print.
         console: where to; it decides on width and colour.
     """
-    if report.subjects:
-        console.print(_table(report, narrow=console.width < _WIDE))
-        console.print()
-    _print_findings(report.findings, console)
-    console.print(summary_of(report))
+    if len(report.subjects) == 1:
+        _print_alone(report.subjects[0], report.findings, console)
+    else:
+        if report.subjects:
+            console.print(_table(report, narrow=console.width < _WIDE))
+            console.print()
+        _print_findings(report.findings, console)
+    summary = summary_of(report)
+    if (rule := _cut_short(report.findings)) is not None:
+        summary.append(f" (in full, with a script: --select {rule})", style="dim")
+    console.print(summary, soft_wrap=True)
+
+
+def _cut_short(findings: Sequence[Finding]) -> str | None:
+    """Return the rule of the worst finding that was not told in full; `None` where there is none."""
+    by_function = [list(members) for _, members in groupby(findings, key=lambda finding: finding.subject)]
+    left = [f for members in by_function if not _is_alone(members) for f in members if f.severity != "info"]
+    left.sort(key=lambda finding: finding.severity != "error")
+    return left[0].rule if left else None
 
 
 def _plain_console() -> Console:
@@ -84,8 +100,29 @@ def _text_of(console: Console) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n"))
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print the findings of each function, and once what is PyTorch's doing."""
+def _print_alone(subject: SubjectResult, findings: Sequence[Finding], console: Console) -> None:
+    """Print what was found of the one function of a report, whose row of the table is its heading."""
+    heading = Text(clean_line(subject.name), style="bold underline").append("  ", style="not underline")
+    heading.append(subject.status, style=_STATUS_STYLE[subject.status])
+    place = clean_line(str(subject.location)) if subject.location.file else ""
+    heading.append(f"  {place}  {_count(subject.cases, 'case')}, {subject.seconds:.1f} s", style="dim not underline")
+    _print_findings(findings, console, heading)
+    if not findings:
+        console.print(heading, soft_wrap=True)
+        console.print()
+
+
+def _print_findings(
+    findings: Sequence[Finding], console: Console, heading: Text | None = None, scripts: bool = False
+) -> None:
+    """Print the findings of each function, and once what is PyTorch's doing.
+
+    Args:
+        findings: what to print.
+        console: where to.
+        heading: of the one function that there is; its name, without.
+        scripts: print one for each function, also beside other findings.
+    """
     told: list[Finding] = []
     dropped: list[Finding] = []
     for finding in findings:
@@ -94,34 +131,55 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
     if not told:  # nothing else was asked for
         told, dropped = dropped, []
     for name, members in groupby(told, key=lambda finding: finding.subject):
-        console.print(Text(clean_line(name), style="bold underline"), soft_wrap=True)
-        _print_function(list(members), console)
+        console.print(heading or Text(clean_line(name), style="bold underline"), soft_wrap=True)
+        _print_function(list(members), console, scripts)
         console.print()
     if dropped:
         _print_dropped(dropped, console)
 
 
-def _print_function(findings: Sequence[Finding], console: Console) -> None:
-    """Print the findings of one function: the worst in full, the others in short, the infos on a line.
+def _print_function(findings: Sequence[Finding], console: Console, scripts: bool) -> None:
+    """Print the findings of one function: the worst error with its numbers, the others in short, the infos on a line.
 
-    A finding that is alone is told in full, whatever it is: it was asked for.
+    What is alone is told in full, with its script, whatever it is: it was asked for.
     """
     shown, unsupported = _split(findings)
     groups = groups_of(shown)
-    alone = len(groups) == 1
-    full = next((group for group in groups if alone or group.first.severity == "error"), None)
-    scripted = next((g for g in groups if g.first.reproduce and (alone or g.first.severity == "error")), full)
+    alone = _is_alone(findings)
+    worst = next((group for group in groups if alone or group.first.severity == "error"), None)
+    candidates = [g for g in groups if g.first.reproduce and (alone or (scripts and g.first.severity == "error"))]
+    scripted = candidates[0] if candidates else None
     named = []
     for group in groups:
-        if group.first.severity == "info" and group.first.verdict != "intended" and not alone:
-            named += [group.first, *group.also]
+        first = group.first
+        if first.severity == "info" and first.verdict != "intended" and not alone:
+            named += [first, *group.also]
             continue
-        _print(group.first, console, in_full=group is full, with_script=group is scripted)
+        if first.severity == "warning" and not alone:
+            _print_short(first, console)
+        else:
+            _print(first, console, in_full=group is worst, with_script=group is scripted)
         for finding in group.also:
             _print_also(finding, console)
     parts = [_names_of(named)] * bool(named) + [f"not supported: {_names_of(unsupported)}"] * bool(unsupported)
     if parts:
-        _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" {'; '.join(parts)}"), console, 2)
+        _print_infos("; ".join(parts), console)
+
+
+def _is_alone(findings: Sequence[Finding]) -> bool:
+    """Whether all that is said of a function is of one kind, as with `--select` of a rule."""
+    shown, unsupported = _split(findings)
+    return len(groups_of(shown)) + len(unsupported) == 1
+
+
+def _print_infos(text: str, console: Console) -> None:
+    """Print what infos there are; without their names, if these do not fit on a line."""
+    if len(text) > console.width - 2 * _INDENT:
+        text = _NAME.sub(r"\1", text)
+    _print_wrapped(Text.assemble(("info", SEVERITY_STYLE["info"]), f" {text}"), console, 2)
+
+
+_NAME = re.compile(r"(PB\d+) [a-z-]+")
 
 
 def _names_of(findings: Sequence[Finding]) -> str:
@@ -193,8 +251,28 @@ def _print(finding: Finding, console: Console, in_full: bool, with_script: bool)
         for line in _highlighted(finding.reproduce):
             # Not wrapped: a line that is cut in two can no longer be pasted into Python.
             console.print(_indented(line, 2 * _INDENT), soft_wrap=True)
-    elif finding.reproduce and finding.severity == "error":
-        _print_wrapped(Text(f"reproduce: --select {finding.rule}", style="dim"), console)
+    elif in_full and (given := inputs_in(finding.reproduce)):
+        _print_cut(Text.assemble(("on ", "bold"), clean_line(given)), console, 1)
+
+
+def _print_short(finding: Finding, console: Console) -> None:
+    """Print of a warning what fits on two lines."""
+    heading = (finding.severity, SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold"), f" {finding.name}: "
+    _print_cut(Text.assemble(*heading, clean_line(finding.message)), console, 2, indent=2)
+
+
+def _print_cut(text: Text, console: Console, lines: int, indent: int = _INDENT) -> None:
+    """Print as much of a text as fits on some lines."""
+    width = max(_NARROWEST, console.width - _INDENT)
+    wrapped = text.wrap(console, width)
+    for line in wrapped:
+        line.rstrip()
+    if len(wrapped) > lines:
+        last = Text(" ").join(wrapped[lines - 1 :])
+        last.truncate(width, overflow="ellipsis")
+        wrapped[lines - 1 :] = [last]
+    for number, line in enumerate(wrapped):
+        console.print(_indented(line, indent if number == 0 else _INDENT), soft_wrap=True)
 
 
 def _print_evidence(finding: Finding, console: Console) -> None:
@@ -213,9 +291,7 @@ def _print_also(finding: Finding, console: Console) -> None:
     is_info = finding.severity == "info"
     heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
     text = Text.assemble(*heading, "" if is_info else f" {finding.name}", f": {clean_line(finding.message)}")
-    if is_info:
-        text.truncate(max(_NARROWEST, console.width - _INDENT), overflow="ellipsis")
-    _print_wrapped(text, console)
+    _print_cut(text, console, 1 if is_info else 2)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:
@@ -231,9 +307,7 @@ def _print_excerpt(finding: Finding, console: Console) -> None:
 
 
 def _print_wrapped(text: Text, console: Console, indent: int = _INDENT) -> None:
-    for number, line in enumerate(text.wrap(console, max(_NARROWEST, console.width - _INDENT))):
-        line.rstrip()
-        console.print(_indented(line, indent if number == 0 else _INDENT), soft_wrap=True)
+    _print_cut(text, console, sys.maxsize, indent)
 
 
 def _print_end(value: str, console: Console) -> None:

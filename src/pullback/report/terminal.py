@@ -264,7 +264,7 @@ def _print_short(finding: Finding, console: Console) -> None:
 def _print_cut(text: Text, console: Console, lines: int, indent: int = _INDENT) -> None:
     """Print as much of a text as fits on some lines."""
     width = max(_NARROWEST, console.width - _INDENT)
-    wrapped = text.wrap(console, width)
+    wrapped = list(text.wrap(console, width))
     for line in wrapped:
         line.rstrip()
     if len(wrapped) > lines:

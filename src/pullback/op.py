@@ -105,6 +105,10 @@ class Op:
             result = table.call(args)  # it looks at all that is looked at below
             if result is not NotImplemented:
                 return result
+        return self._call_derived(args, kwargs)
+
+    @_torch.left_alone_by_dynamo  # it calls this where it has met an op that it does not trace
+    def _call_derived(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _torch.is_plain_eager():
             return self._inline(args, kwargs)
         grad = torch.is_grad_enabled()

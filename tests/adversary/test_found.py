@@ -169,3 +169,13 @@ def test_infinite_slopes_of_what_is_broadcast(native):
     for context in ("backward()", "func_grad()", "compiled()", "points(-1.0, 0.0, 1.0)"):
         agree(inputs, "return c * c - b * b", context)
         agree(inputs.replace(").req", ").half().req"), "return c * c - b * b", context)
+
+
+def test_a_call_that_dynamo_runs_but_does_not_trace(native):
+    inputs = "b = torch.randn(4, 1)\nc = torch.randn(1, 5).requires_grad_()"
+    body = """
+    e = (c * b).sum(-1, keepdim=True)
+    e.t_()
+    return e.sum(-2), torch.sqrt(1 + c * c), e
+    """
+    agree(inputs, body, "compiled()", making="relaxed")

@@ -144,7 +144,8 @@ def is_differentiable(value: object) -> bool:
 def copy_tensor(t: Tensor) -> Tensor:
     """Return a detached copy with the same sizes, strides and storage offset, on storage of its own."""
     t = t.detach()
-    if t.layout != torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
+    wraps = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # its own storage is empty
+    if wraps or t.layout != torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
         return t.clone()
     storage = t.untyped_storage().clone()
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())

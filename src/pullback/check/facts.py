@@ -31,7 +31,7 @@ from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 
 _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
-"""How many elements to compare singly, at 82 forwards each, where a forward takes less than so many seconds."""
+"""How many elements to compare singly, at `SAMPLES` forwards each, where one takes less than so many seconds."""
 _DIRECTIONS = 3
 """Of the example, for each input; one where only one element is compared."""
 _FILLED = "new memory filled with NaN"
@@ -51,6 +51,7 @@ class Facts:
         skip: ids of rules and descriptions of cases that are left out.
         guessed: the example was guessed, so that a variant may be no valid input.
         memory: what the subject remembered before its first call, where somebody looked.
+        pace: seconds that the comparison on the working example took, once it is made.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Facts:
         self.started = time.monotonic()
         self.cases = 0
         self.memory: Memory | None = None
+        self.pace = 0.0
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -192,7 +194,10 @@ class Facts:
     @functools.cached_property
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example."""
-        return self.compare(self.base, directions=min(_DIRECTIONS, self.elements))
+        started = time.monotonic()
+        found = self.compare(self.base, directions=min(_DIRECTIONS, self.elements))
+        self.pace = time.monotonic() - started
+        return found
 
     @functools.cached_property
     def growths(self) -> list[Growth]:

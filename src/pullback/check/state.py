@@ -95,7 +95,7 @@ class Audit(Facts):
             settled.update(c.order for c in self.base_result.wrong if not c.is_small)
         share = max(_BEFORE_LATE, self.elapsed() / self.options.budget + _VARIANTS_SHARE)
         for case, numeric in variants_of(self):
-            if not self.has_time(share):
+            if not self.has_time(share) or self._would_be_late():
                 return
             if case.describe() in self.skip:
                 continue
@@ -108,6 +108,11 @@ class Audit(Facts):
         if self.options.deep:
             drawn = smallest_drawn(self, settled | doubtful)
             yield from () if drawn is None else (drawn,)
+
+    def _would_be_late(self) -> bool:
+        """Whether one more comparison, at the pace of the first, would take much longer than the budget."""
+        budget = self.options.budget
+        return self.pace > _VARIANTS_SHARE * budget and self.elapsed() + self.pace > budget
 
     @functools.cached_property
     def inside(self) -> list[Audit]:
@@ -147,6 +152,11 @@ class Audit(Facts):
         """Why a disagreement is meant, if there is a sign of it."""
         flat = intent.flat_in(comparison) if result is self.base_result else None
         return self.intent or flat or intent.bound(result, self.subject.name)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether one comparison takes longer than shrinking may."""
+        return self.pace > 2 * _SHRINK_SECONDS
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
         """Return the smallest case found for which `fails` holds, within half a second.

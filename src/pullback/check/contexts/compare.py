@@ -149,14 +149,14 @@ class Refused:
 
 
 def refusing(audit: Audit, rule: str, setting: Setting, error: Raised, refused: Refused) -> Finding:
-    """Build the finding that a context is not supported."""
+    """Build the finding that a context is not supported, or that the function raises there by its own fault."""
     why = refusal(error, audit.subject.kind, refused.context)
-    severity = refused.severity or ("info" if why.clear else "warning")
+    severity = "error" if why.is_fault else refused.severity or ("info" if why.clear else "warning")
     says = f"{refused.name} is not supported" if severity == "info" else f"under {refused.name} it raises"
     return audit.finding(
         rule,
         severity,
-        "unsupported",
+        "wrong" if why.is_fault else "unsupported",
         f"{says}: {why.reason}",
         case=setting.case,
         tail=refused.code,

@@ -26,6 +26,7 @@ class Refusal:
 
     Attributes:
         clear: whether it says plainly that this is not supported.
+        is_fault: whether it can only be the function's own fault, which it can mend.
         reason: one line of what it says.
         hint: what to do.
     """
@@ -33,15 +34,17 @@ class Refusal:
     clear: bool
     reason: str
     hint: str
+    is_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An error that PyTorch raises: what it says, what to do, and where it is a plain refusal."""
+    """An error that PyTorch raises: what it says, what to do, where it is a plain refusal, whether it is a fault."""
 
     pattern: str
     hint: str
     clear_in: tuple[Context, ...] = ("vectorised", "traced", "other")
+    is_fault: bool = False
 
 
 _KNOWN = (
@@ -66,7 +69,7 @@ _KNOWN = (
         "an operation in it has no forward derivative: use reverse mode, or replace the operation",
     ),
     _Known(
-        r"vmap: \w+\(self, \*extra_args\) is not possible",
+        r"vmap: [\w: ]+\(self, \*extra_args\) is not possible",
         "vmap cannot write a batch into an unbatched tensor: offer an out-of-place variant",
     ),
     _Known(
@@ -84,7 +87,17 @@ _KNOWN = (
         clear_in=("traced",),
     ),
     _Known(
-        r"is_nonzero|data-dependent|\.item\(\)|dynamic shape|local_scalar_dense|\bbool\(\)|nonzero",
+        r"vmap over .* isn't supported|support batching operators that can support dynamic shape",
+        "PyTorch cannot vectorise a branch on tensor values or a boolean mask: use torch.where",
+        clear_in=("vectorised",),
+    ),
+    _Known(
+        "^InternalTorchDynamoError",
+        "PyTorch's compiler fails on it: torch.compiler.disable on the function that calls it leaves it out",
+        clear_in=("traced",),
+    ),
+    _Known(
+        r"is_nonzero|data-dependent|^DataDependent|\.item\(\)|dynamic shape|local_scalar_dense|\bbool\(\)|nonzero",
         "a branch, .item() or boolean mask on tensor values cannot be followed here: use torch.where",
         clear_in=("traced",),
     ),
@@ -101,6 +114,7 @@ _KNOWN = (
         r"ctx\.saved_tensors in backward, make sure to do so only once",
         "read ctx.saved_tensors once: x, y = ctx.saved_tensors",
         clear_in=(),
+        is_fault=True,
     ),
     _Known(
         "same dtype|expected scalar type|have different dtypes|must match the other",
@@ -112,7 +126,7 @@ _KNOWN = (
 
 def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:
     """Read an error that a transform raised."""
-    text = str(error.error)
+    text = f"{type(error.error).__name__}: {error.error}"
     reason = first_line(error.error)
     if isinstance(error.error, PullbackError):
         return Refusal(True, reason, "")
@@ -121,7 +135,7 @@ def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:
         return Refusal(True, reason, hint)
     for known in _KNOWN:
         if re.search(known.pattern, text):
-            return Refusal(context in known.clear_in, reason, known.hint)
+            return Refusal(context in known.clear_in, reason, known.hint, known.is_fault)
     return Refusal(isinstance(error.error, NotImplementedError), reason, "")
 
 

@@ -9,6 +9,7 @@ import torch
 
 from pullback.check.contexts.dropped import may_drop
 from pullback.check.contexts.transforms import base_setting, settings
+from pullback.report.groups import OF_PYTORCH
 from pullback.report.measured import Context, ContextState
 from pullback.report.model import Finding
 
@@ -51,6 +52,8 @@ def _state(findings: Sequence[Finding]) -> ContextState | None:
     if any(f.severity == "error" for f in findings):
         return "error"
     if any(f.severity == "warning" and f.verdict != "inconclusive" for f in findings):
+        return "warning"
+    if any(f.verdict == "wrong" and f.rule in OF_PYTORCH for f in findings):
         return "warning"
     # Of the contract an info about complex numbers or broadcasting is no word on ordinary gradients.
     verdicts = {f.verdict for f in findings if f.rule == "PB101" or not f.rule.startswith("PB1")}

@@ -23,7 +23,11 @@ _BLUR_SEED = 11
 
 
 class Sampler:
-    """Samples the forward of one case along directions in one of its inputs, projected on the cotangents."""
+    """Samples the forward of one case along directions in one of its inputs, projected on the cotangents.
+
+    Attributes:
+        taken: samples so far.
+    """
 
     def __init__(self, subject: Subject, case: Case, positions: Sequence[int], cotangents: Sequence[Tensor]) -> None:
         self.subject = subject
@@ -32,12 +36,14 @@ class Sampler:
         self.cotangents = cotangents
         self.weights = torch.cat([as_real(g) for g in cotangents])
         self.analytic: bool | None = None
+        self.taken = 0
 
     def sample(self, order: int, change: Tensor, imaginary: bool = False) -> Tensor:
         """Return every output, as one real vector, with `change` added to the `order`-th input.
 
         With `imaginary`, everything is made complex, and the imaginary parts of the outputs are returned.
         """
+        self.taken += 1
         moving = twins(self.case, order)
         moved = [
             t + change if position in moving else (t.to(change.dtype) if imaginary else t)
@@ -81,6 +87,7 @@ class Sampler:
             moved = {p: once[id(self.case.values[p])] for p in self.case.wrt}  # one passed twice stays one
             there = Sampler(self.subject, self.case.with_values(moved), self.positions, self.cotangents)
             near = there.derivative(order, direction, disagrees=lambda _: True)
+            self.taken += there.taken
             spread = torch.maximum(spread, torch.maximum((near.low - estimate.low).abs(), near.bar))
             valid = valid & near.valid
         return replace(estimate, bar=estimate.bar + spread, valid=valid)

@@ -241,7 +241,7 @@ def _may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
 
 def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:
     """Shrink the case, and show it with a cotangent of ones if that still fails."""
-    if result.case.layout_only or audit.draws:
+    if result.case.layout_only or audit.draws or audit.is_slow:
         return result, comparison
     smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison))
     for unit in (True, False):

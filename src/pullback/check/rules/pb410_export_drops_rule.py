@@ -1,10 +1,11 @@
 """export-drops-rule (PB410): torch.export keeps the forward and replaces the backward by another one.
 
 ## What it finds
-A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too),
-and the gradient of the exported module is compared with the eager one. A difference is a warning, whatever the
-function is: PyTorch's exporter inlines the forward of every `autograd.Function` and differentiates what it
-finds there. An export that fails for a reason that PyTorch states is information, any other failure a warning.
+A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and
+the gradient of the exported module is compared with the eager one. PyTorch's exporter inlines the forward of every
+`autograd.Function` and differentiates what it finds there. A difference is a warning; of a backward that is
+another one on purpose it is information, since its author cannot help it. An export that fails for a reason that
+PyTorch states is information, any other failure a warning.
 
 ## Why it hurts
 A straight-through estimator, a surrogate or a clipped gradient is gone after the export: training the exported
@@ -51,7 +52,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare
-from pullback.check.contexts.dropped import may_drop
+from pullback.check.contexts.dropped import as_meant, may_drop
 from pullback.check.contexts.pure import Pure
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
@@ -70,7 +71,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for found in _find(audit, setting):
         if found.verdict == "wrong":
             found = on_smallest(audit, setting, found, lambda small: next(_find(audit, small), None))
-        yield found
+        yield as_meant(audit, found)
 
 
 def _find(audit: Audit, setting: Setting) -> Iterator[Finding]:

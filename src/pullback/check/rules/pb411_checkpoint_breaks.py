@@ -2,7 +2,8 @@
 
 ## What it finds
 The gradient through `torch.utils.checkpoint.checkpoint`, with `use_reentrant=False` and `True`, against the
-plain one. A different gradient is an error; an exception is a warning.
+plain one. A different gradient is an error, and so is a second read of `ctx.saved_tensors`, which
+`use_reentrant=False` refuses. Any other exception is a warning.
 
 ## Why it hurts
 Checkpointing runs the forward again during the backward. A backward that reads `ctx.saved_tensors` twice raises

@@ -9,10 +9,10 @@
 gets the instance for its context. With `@classmethod` eager mode works and `torch.compile` fails to trace the forward.
 
 ## Limits
-A warning. Read from the source alone, so it also holds where the code cannot run. A decorator that makes a static
-method of its own accord is not understood unless it is called `staticmethod`; a method assigned from elsewhere is not
-looked at. `pullback check --fix` writes `@staticmethod` above a method that has no decorator, and makes one of a
-classmethod that does not use its class.
+A warning; of a classmethod, information, as the compiler says so. Read from the source alone, so it also holds
+where the code cannot run. A decorator that makes a static method of its own accord is not understood unless it is
+called `staticmethod`; a method assigned from elsewhere is not looked at. `pullback check --fix` writes
+`@staticmethod` above a method that has no decorator, and makes one of a classmethod that does not use its class.
 
 ## Bad
 ```python
@@ -65,7 +65,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
                 method.lineno,
                 f"{name} is a classmethod, which torch.compile does not trace",
                 "make it a @staticmethod and call the class by its name",
-                "warning",
+                "info",
             )
         elif not method.decorator_list:
             yield SourceMatch(method.lineno, f"{name} is no staticmethod", "write @staticmethod above it", "warning")

@@ -51,7 +51,7 @@ def complaint(finding: Finding) -> str:
             or any(words in said for words in _BY_THE_ENGINE)
         )
         return "" if is_meant else f"it raised {type(raised).__name__}: {said[:200]}"
-    if "raised" in finding.message:
+    if re.search(r"\b(raised|it raises)\b", finding.message):
         return "it did not raise"
     evidence = finding.evidence
     if evidence is None or not isinstance(evidence.got, float) or not isinstance(evidence.expected, float):

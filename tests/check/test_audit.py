@@ -84,6 +84,16 @@ def test_what_is_cheap_comes_before_the_variants_and_what_takes_long_after_them(
     assert [rule for rule, _, _ in events.steps].count("PB101") == 2
 
 
+def test_a_slow_function_is_not_compared_on_variants_beyond_the_budget():
+    def staircase(x):
+        time.sleep(1e-3)
+        return x.round()
+
+    events, _ = run(function(staircase, lambda g, x: g * x), normal(40), options=Options(budget=1.0))
+    assert any(rule == "PB101" for rule, _, _ in events.steps)
+    assert [what for rule, what, _ in events.steps if rule == "PB1" and what.startswith("x: ")] == []
+
+
 def test_without_time_the_contract_is_still_checked():
     events, _ = run(slip, normal(3), options=Options(select=("PB101",), budget=1e-6))
     assert ("PB101", "error", "wrong") in found(events)

@@ -211,3 +211,39 @@ def test_under_no_grad_it_is_that_and_not_what_was_saved():
     (found,) = report.findings
     assert found.rule == "PB401"
     assert "once_differentiable" in found.hint
+
+
+class OnPurpose(Function):
+    """A surrogate gradient, whose scale is lost to a second derivative."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale.square())
+        return x.round() * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        x, square = ctx.saved_tensors
+        return g * square * x.cos(), (g * x.round()).sum()
+
+
+def test_what_is_lost_between_two_inputs_of_a_backward_on_purpose():
+    found = second(OnPurpose, normal(4), normal(1)[0])
+    assert found.status == "wrong"
+    assert found.got == 0
+    assert abs(found.expected) > 10 * found.bar
+
+
+def test_the_mixed_second_derivative_of_a_surrogate_may_be_right():
+    class Right(OnPurpose):
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.save_for_backward(x, scale)
+            return x.round() * scale
+
+        @staticmethod
+        def backward(ctx, g):
+            x, scale = ctx.saved_tensors
+            return g * scale.square() * x.cos(), (g * x.round()).sum()
+
+    assert second(Right, normal(4), normal(1)[0]).status != "wrong"

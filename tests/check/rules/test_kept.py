@@ -202,6 +202,23 @@ def test_209_an_error_comes_before_a_warning():
     assert message.startswith("after an in-place change of x")
 
 
+def test_209_a_sparse_matrix():
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, x):
+            ctx.a = a
+            return a @ x
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, ctx.a.t() @ g
+
+    a = torch.eye(3, dtype=torch.float64).to_sparse()
+    ((severity, message),) = found("PB209", Product, a, normal(3, 2).requires_grad_())
+    assert severity == "error"
+    assert message.startswith("after an in-place change of a")
+
+
 def test_209_a_copy_may_be_kept():
     assert found("PB209", square(lambda ctx, x: ctx.save_for_backward(x.clone()))) == []
 

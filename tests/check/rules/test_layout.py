@@ -41,6 +41,15 @@ def test_502_an_expanded_cotangent():
     assert message.startswith("with an expanded cotangent, the gradient of x changes")
 
 
+def test_502_a_cotangent_of_another_batch_order():
+    def gradient(g, x):
+        return 2 * x * g.view(-1, *g.shape[2:]).view(g.shape)
+
+    ((severity, message),) = found("PB502", squared(torch.square, gradient), normal(2, 3, 4, 5))
+    assert severity == "error"
+    assert message.startswith("with a batch-transposed cotangent, backward raised")
+
+
 def test_503_a_refusal_of_its_own_is_an_info():
     def value(x):
         if not len(x):

@@ -131,7 +131,7 @@ def test_blocks_may_be_nested():
 def test_it_prints_the_report(capsys):
     with pullback.watch(**QUICK):
         square(ones())
-    assert re.search(r"^wrong +Square", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^Square +wrong", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_wrong_option_is_said_before_the_block():

@@ -13,8 +13,11 @@ backward itself is probed: b(x, g) with g fixed, differentiated in x, against it
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]
 _AGREEMENT = 1e-6
+_MOST_INPUTS = 3
+"""Of a function whose second derivative is looked at by pairs of inputs."""
 _CLEAR = re.compile(
     r"once_differentiable|differentiate twice|not implemented|not supported|unsupported|double backward"
     r"|second(-| )order|second derivative|not differentiable",
@@ -88,7 +93,13 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
-    worst = min(outcomes, key=lambda o: ("wrong", "raised", "inconclusive", "ok").index(o.status))
+        quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)
+        for block in probe.blocks() if quiet else ():
+            found = [_lost_or_nothing(outcome) for outcome in block.outcomes()]
+            if any(outcome.status == "wrong" for outcome in found):
+                probe, outcomes = block, found
+                break
+    worst = min(outcomes, key=_worst_first)
     raised = next((o.error for o in outcomes if o.error is not None), None)
     return SecondOrder(
         "wrong" if changed else worst.status,
@@ -103,6 +114,10 @@ def second_order(audit: Audit) -> SecondOrder:
         tuple(probe.u),
         tuple(probe.v),
     )
+
+
+def _worst_first(outcome: SecondOrder) -> int:
+    return ("wrong", "raised", "inconclusive", "ok").index(outcome.status)
 
 
 def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
@@ -153,6 +168,15 @@ class _Probe:
         constant = [g is None for g in gradients(subject, case)]
         v = [random_like(t, generator) for t in case.tensors]
         self.v = [torch.zeros_like(d) if held else d for d, held in zip(v, constant, strict=True)]
+
+    def blocks(self) -> Iterator[_Probe]:
+        """Yield the probes of one gradient by one input each, where there are several inputs."""
+        n = len(self.u)
+        for i, j in itertools.product(range(n), range(n)) if 1 < n <= _MOST_INPUTS else ():
+            block = copy.copy(self)
+            block.u = [u if k == i else torch.zeros_like(u) for k, u in enumerate(self.u)]
+            block.v = [v if k == j else torch.zeros_like(v) for k, v in enumerate(self.v)]
+            yield block
 
     def gradient(self, run: Run, create_graph: bool) -> list[Tensor | None]:
         """Return the gradient of the composite, or b(x, g) for a fixed g."""

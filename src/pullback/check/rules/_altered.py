@@ -15,7 +15,10 @@ def altered(t: Tensor) -> list[Tensor]:
 
     Floating ones are of other sign, zero, far out and NaN, so that a comparison with any number comes out otherwise
     for one of them. Whole numbers stay between the least and the greatest there is, since they may be indices.
+    Sparse ones have the same places.
     """
+    if t.layout == torch.sparse_coo and has_derivative(t):
+        return [-3 * t.detach()] if bool(t.to_dense().any()) else []
     if t.layout != torch.strided or t.is_quantized or not t.numel():
         return []
     t = t.detach()

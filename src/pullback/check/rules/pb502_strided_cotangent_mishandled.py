@@ -70,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if not audit.backward_works:
         return
     plain = standard_cotangents(audit.base_run.roots)
-    for how, change in (("a transposed", _transposed), ("an expanded", _expanded), ("a sliced", _sliced)):
+    for how, change in _CHANGES:
         odd = [change(g) for g in plain]
         if all(a.stride() == b.stride() for a, b in zip(odd, plain, strict=True)):
             continue
@@ -105,6 +105,10 @@ def _transposed(g: Tensor) -> Tensor:
     return g.transpose(-1, -2).contiguous().transpose(-1, -2) if g.ndim >= 2 else g
 
 
+def _batch_transposed(g: Tensor) -> Tensor:
+    return g.transpose(0, 1).contiguous().transpose(0, 1) if g.ndim >= 3 else g
+
+
 def _expanded(g: Tensor) -> Tensor:
     return g.flatten()[:1].reshape((1,) * g.ndim).expand(g.shape) if g.numel() and g.ndim else g
 
@@ -112,5 +116,12 @@ def _expanded(g: Tensor) -> Tensor:
 def _sliced(g: Tensor) -> Tensor:
     return layouts.sliced(g) if g.ndim else g
 
+
+_CHANGES = (
+    ("a transposed", _transposed),
+    ("a batch-transposed", _batch_transposed),
+    ("an expanded", _expanded),
+    ("a sliced", _sliced),
+)
 
 RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

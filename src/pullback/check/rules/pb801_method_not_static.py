@@ -9,7 +9,7 @@
 gets the instance for its context. With `@classmethod` eager mode works and `torch.compile` fails to trace the forward.
 
 ## Limits
-A warning; of a classmethod, information, as the compiler says so. Read from the source alone, so it also holds
+A warning, one for all methods. Read from the source alone, so it also holds
 where the code cannot run. A decorator that makes a static method of its own accord is not understood unless it is
 called `staticmethod`; a method assigned from elsewhere is not looked at. `pullback check --fix` writes
 `@staticmethod` above a method that has no decorator, and makes one of a classmethod that does not use its class.
@@ -56,19 +56,24 @@ _STATIC = ("forward", "backward", "setup_context", "jvp", "vmap", "vjp")
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     if not isinstance(source.node, ast.ClassDef):
         return
+    bound: list[str] = []
+    plain: list[str] = []
     for name in _STATIC:
         method = source.methods.get(name)
         if method is None or "staticmethod" in decorator_names(method):
             continue
         if "classmethod" in decorator_names(method):
-            yield SourceMatch(
-                method.lineno,
-                f"{name} is a classmethod, which torch.compile does not trace",
-                "make it a @staticmethod and call the class by its name",
-                "info",
-            )
+            bound.append(name)
         elif not method.decorator_list:
-            yield SourceMatch(method.lineno, f"{name} is no staticmethod", "write @staticmethod above it", "warning")
+            plain.append(name)
+    for names, one, several, hint in (
+        (bound, "is a classmethod", "are classmethods", "make it a @staticmethod and call the class by its name"),
+        (plain, "is no staticmethod", "are no staticmethods", "write @staticmethod above it"),
+    ):
+        if names:
+            what = f"{' and '.join(names)} {one if len(names) == 1 else several}"
+            what += ", which torch.compile does not trace" if names is bound else ""
+            yield SourceMatch(source.methods[names[0]].lineno, what, hint, "warning")
 
 
 RULE = rule(__doc__, static=_static, kinds=("function",))

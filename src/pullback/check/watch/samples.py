@@ -87,17 +87,20 @@ class Samples:
 
 def _is_plain(t: Tensor) -> bool:
     """Whether a tensor has values that a copy has too: none of a tracer, no subclass."""
-    return type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.device.type != "meta"
+    layouts = (torch.strided, torch.sparse_coo)
+    return type(t) in (Tensor, torch.nn.Parameter) and t.layout in layouts and t.device.type != "meta"
 
 
 def _kind(value: Any) -> Any:
     """Return what two samples differ by."""
     if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype, value.device, value.requires_grad, value.is_contiguous()
+        is_dense = value.layout is torch.strided and value.is_contiguous()
+        return tuple(value.shape), value.dtype, value.device, value.requires_grad, value.layout, is_dense
     return value if isinstance(value, bool | int | float | str | None) else type(value)
 
 
 def _copied(t: Tensor) -> Tensor:
     """Return a copy with the same strides, a leaf."""
     with torch.no_grad():
-        return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(t.requires_grad)
+        same_strides = {"memory_format": torch.preserve_format} if t.layout is torch.strided else {}
+        return t.detach().clone(**same_strides).requires_grad_(t.requires_grad)

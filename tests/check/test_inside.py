@@ -91,3 +91,32 @@ def test_rules_for_functions_alone_are_run_on_them():
 def test_an_audit_of_a_small_example_keeps_the_intent():
     state = audit_of(lambda x: Negate.apply(x) * 2.0, normal(3))
     assert state.on(make_case((normal(1),), {}, ("x",))).intent is state.intent is not None
+
+
+class Own(torch.Tensor):
+    """A tensor that refuses most ops."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.isfinite:
+            raise NotImplementedError("isfinite is not supported")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Wraps(Function):
+    """Gives a tensor of a class of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return (2 * x).as_subclass(Own)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+def test_functions_of_tensors_of_another_class_are_left_alone():
+    found = functions_inside(
+        subject_of(lambda x: Cube.apply(Wraps.apply(x).as_subclass(torch.Tensor))), make_case((normal(3),), {}, ("x",))
+    )
+    assert [inner.target for inner, _ in found] == [Cube]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from torch import Tensor
+
 from pullback import _torch
 from pullback.check.case import Case, make_case
 from pullback.check.cases.signature import positional_names
@@ -21,7 +23,7 @@ _OURS = ("torch.", "pullback.")
 def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
     """Return the first few Functions that a call of a callable applies, each with the smallest call of it.
 
-    Those that differentiate nothing there are left out, and those of PyTorch.
+    Those that differentiate nothing there are left out, those of PyTorch, and those of subclasses of tensors.
     """
     if subject.kind != "callable" or subject.is_made:
         return []
@@ -41,6 +43,13 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
             inner = subject_of(function)
             args, kwargs = inputs[0]
             called = make_case(args, kwargs, positional_names(inner), "given", nested=False)
-            if called.wrt:
+            if called.wrt and _gives_plain_tensors(inner, called):
                 found.append((inner, called))
     return found
+
+
+def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
+    """Whether its outputs are of no subclass, which may refuse whatever they are looked at with."""
+    with suppress(Raised):
+        return all(type(out) is Tensor for out in forward(subject, case).outputs)
+    return False

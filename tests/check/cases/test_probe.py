@@ -7,6 +7,7 @@ from torch.autograd import Function
 
 import pullback
 from pullback.check.cases.probe import probe
+from pullback.check.cases.search import asked_shapes
 from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.find.discover import subject_of
 from pullback.check.trial import forward, vjp
@@ -512,3 +513,45 @@ class HalfOfAMeanSquare(Function):
 
 def test_a_target_is_a_number_where_the_function_takes_one():
     assert all(x.is_floating_point() for x in example(HalfOfAMeanSquare))
+
+
+def twist(ctx, x):
+    if x.shape[-1] != 6:
+        raise ValueError("a twist must have shape (..., 6)")
+    return x * x
+
+
+def blocks(ctx, x, w):
+    if w.shape[-2:] != (8, 4):
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and 8x4)")
+    return x @ w
+
+
+def pose(ctx, x, p):
+    assert x.shape[-1] == 7
+    return torch.linalg.cross(x[..., :3], p) + p
+
+
+@pytest.mark.parametrize("forward_method", [twist, blocks, pose])
+def test_shapes_that_errors_ask_for(forward_method):
+    assert example(op(forward_method, 2))
+
+
+@pytest.mark.parametrize(
+    ("message", "shape"),
+    [
+        ("data tensors must have shape (..., 3, 4)", (3, 3, 4)),
+        ("Given normalized_shape=[8], expected input with shape [*, 8]", (3, 8)),
+        ("linalg.cross: inputs dimension -1 must have length 3. Got 2 and 3", (3, 3)),
+        ("expected input[2, 3, 6, 6] to have 8 channels", (2, 8, 6, 6)),
+        ("mat1 and mat2 shapes cannot be multiplied (3x5 and 8x4)", (3, 8)),
+        ("not enough values to unpack (expected 4, got 2)", (2, 3, 6, 6)),
+        ("Expected 3D (unbatched) input", (2, 3, 5)),
+    ],
+)
+def test_what_a_message_asks_for(message, shape):
+    assert shape in asked_shapes(message)
+
+
+def test_a_message_without_sizes_asks_for_nothing():
+    assert asked_shapes("expected 1000 elements, of 0 or 1") == []

@@ -361,6 +361,29 @@ def test_a_staircase_is_flat_wherever_its_steps_lie(scale):
     assert signs == {"flat"}
 
 
+def _by_its_largest(x):
+    scale = x.abs().max() / 7
+    return (x / scale).round() * scale
+
+
+class QuantizeByLargest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return _by_its_largest(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def test_a_quantiser_whose_scale_is_made_by_its_largest_element_is_flat():
+    assert audit_of(QuantizeByLargest, normal(16)).intent.sign == "flat"
+
+
+def test_what_is_flat_but_for_one_element_and_does_not_say_that_it_quantises_is_accused():
+    assert audit_of(function(_by_its_largest, lambda g, x: g), normal(16)).intent is None
+
+
 def test_what_changes_its_input_in_place_returns_it_changed():
     class Doubled(torch.autograd.Function):
         @staticmethod

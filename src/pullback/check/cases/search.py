@@ -18,7 +18,7 @@ from pullback.check.cases.attempt import Attempt, Score
 from pullback.check.cases.blame import Blame
 from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
 from pullback.check.cases.signature import called_function, definition
-from pullback.check.cases.tensors import FAMILIES, SHAPES, SQUARE, SequenceOf, TensorOf, make_tensor
+from pullback.check.cases.tensors import FAMILIES, SHAPES, SQUARE, SequenceOf, Shape, TensorOf, make_tensor
 from pullback.check.cases.usage import Usage, usage
 from pullback.check.subject import Subject
 
@@ -34,13 +34,41 @@ _ASKS_FOR_STRUCTURE = re.compile(
 )
 
 
+_SHAPE = re.compile(r"[\[(](?:(?:\*|\.\.\.|[A-Za-z]\w*), ?)*(\d+(?:, ?\d+)*),?[\])]")
+_PRODUCT = re.compile(r"\b(\d+)x(\d+)\b")
+_SIZE = re.compile(
+    r"(?:must have length|last dim\w* should be|channels to be|features) (\d+)|(\d+) (?:channels|features)", re.I
+)
+_DIMENSIONS = re.compile(r"unpack \(expected (\d)|\b([1-5])-?d\b|\b([1-5])[ -]dimension", re.IGNORECASE)
+_BY_DIMENSIONS: dict[int, Shape] = {1: (5,), 2: (3, 5), 3: (2, 3, 5), 4: (2, 3, 6, 6), 5: (2, 3, 4, 4, 4)}
+_SMALLEST, _LARGEST, _MOST_ASKED = 2, 64, 24
+"""Of the sizes that errors ask for, and the number of shapes."""
+
+
+def asked_shapes(message: str) -> list[Shape]:
+    """Return shapes that an error may ask for: those that it names, and matrices and vectors of the sizes in it."""
+    found: dict[Shape, None] = {}
+    for match in _SHAPE.finditer(message):
+        sizes = tuple(map(int, match[1].split(",")))
+        found |= {sizes: None, (3, *sizes): None}
+    for match in _PRODUCT.finditer(message):
+        rows, columns = int(match[1]), int(match[2])
+        found |= {(3, rows): None, (rows, columns): None, (columns, rows): None}
+    for match in _SIZE.finditer(message):
+        size = int(match[1] or match[2])
+        found |= {(3, size): None, (size,): None, (2, size, 6, 6): None}
+    for match in _DIMENSIONS.finditer(message):
+        found |= {_BY_DIMENSIONS.get(int(next(filter(None, match.groups()))), ()): None}
+    return [shape for shape in found if shape and all(_SMALLEST <= n <= _LARGEST for n in shape)]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One call to try.
 
     Attributes:
         values: for each parameter, which of its candidates.
-        shapes: for each parameter, which of `SHAPES`; `None` for that of the family.
+        shapes: for each parameter, which of the shapes of a tensor alone; `None` for that of the family.
         family: which of `FAMILIES`.
         dtype: of the floating tensors.
         differentiated: the parameters that require grad; `None` for every floating tensor.
@@ -80,6 +108,7 @@ class Search:
             p.default is not p.empty or bool(hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)
         ]
         self._settled = False
+        self._shapes = list(SHAPES)
         self._order = itertools.count()
         self._tried: set[Choice] = set()
         self._queued: dict[Choice, float] = {}
@@ -138,6 +167,7 @@ class Search:
                 for shape in range(len(SHAPES)):
                     yield replace(choice, shapes=_with(choice.shapes, i, shape)), 1 + 0.25 * shape
         yield from ((other, 0.2) for other in self._as_returned(choice, outcome))
+        yield from ((other, 0.4) for other in self._as_asked(choice, outcome, blamed))
         for family in range(len(FAMILIES)):
             yield replace(choice, family=family), 1 + 0.3 * family
         if choice.dtype is torch.float64:
@@ -154,6 +184,18 @@ class Search:
         tensors = self._tensors(choice)
         if shape in SHAPES and index < len(tensors):
             yield replace(choice, shapes=_with(choice.shapes, tensors[index], SHAPES.index(shape)))
+
+    def _as_asked(self, choice: Choice, outcome: Attempt, blamed: Sequence[int]) -> Iterator[Choice]:
+        """Yield the choice with a tensor of a shape that the error of a forward names."""
+        if outcome.error is None or outcome.score > Score.RAISED:
+            return
+        for shape in asked_shapes(outcome.reason):
+            if shape not in self._shapes and len(self._shapes) < len(SHAPES) + _MOST_ASKED:
+                self._shapes.append(shape)
+            if shape in self._shapes:
+                for i in blamed:
+                    if isinstance(chosen := self._chosen(choice, i), TensorOf) and chosen.leads:
+                        yield replace(choice, shapes=_with(choice.shapes, i, self._shapes.index(shape)))
 
     def _tensors(self, choice: Choice) -> list[int]:
         return [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
@@ -183,7 +225,7 @@ class Search:
         tensors = 0
         for i, own in enumerate(choice.shapes):
             value = self._chosen(choice, i)
-            shape = family[min(tensors, len(family) - 1)] if own is None else SHAPES[own]
+            shape = family[min(tensors, len(family) - 1)] if own is None else self._shapes[own]
             if isinstance(value, TensorOf):
                 tensors += value.leads
                 first = family[0] if own is None else None

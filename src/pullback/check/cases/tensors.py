@@ -29,8 +29,15 @@ FAMILIES: tuple[tuple[Shape, ...], ...] = (
     ((),),
     ((3, 5), ()),
     ((2, 5, 3),),
+    ((3, 4), (3, 3)),
+    ((3, 7),),
+    ((3, 7), (3, 3)),
+    ((3, 7), (3, 6)),
 )
-"""Shapes that go together, by position of a tensor among the tensors; the last serves all that follow."""
+"""Shapes that go together, by position of a tensor among the tensors; the last serves all that follow.
+
+The last ones are quaternions and poses, with points and twists.
+"""
 
 SHAPES: tuple[Shape, ...] = (
     (3, 5), (5,), (3,), (5, 5), (), (5, 3), (4, 5), (4,), (2, 3, 5), (2, 5, 3), (3, 3), (1,), (2, 3, 6, 6),
@@ -69,7 +76,10 @@ def make_tensor(
     if kind == "index":
         return torch.randint(0, 3, shape if first is None else first[:1], generator=generator)
     if kind == "mask":
-        return torch.rand(shape if first is None else first, generator=generator) < 0.6
+        mask = torch.rand(shape if first is None else first, generator=generator) < 0.6
+        if mask.numel() > 1:  # neither all nor none: a fault may not show there
+            mask.view(-1)[0], mask.view(-1)[-1] = True, False
+        return mask
     if kind == "binary":
         return (torch.rand(shape, generator=generator) < 0.5).to(dtype)
     t = (torch.randn(_squared(shape) if kind in SQUARE else shape, generator=generator) * 256).round() / 256 + 1 / 1024

@@ -151,18 +151,20 @@ class Refused:
 def refusing(audit: Audit, rule: str, setting: Setting, error: Raised, refused: Refused) -> Finding:
     """Build the finding that a context is not supported, or that the function raises there by its own fault."""
     why = refusal(error, audit.subject.kind, refused.context)
-    severity = "error" if why.is_fault else refused.severity or ("info" if why.clear else "warning")
+    severity = _BY_BLAME.get(why.blame) or refused.severity or ("info" if why.clear else "warning")
     says = f"{refused.name} is not supported" if severity == "info" else f"under {refused.name} it raises"
     return audit.finding(
         rule,
         severity,
-        "wrong" if why.is_fault else "unsupported",
+        "wrong" if why.blame == "function" else "unsupported",
         f"{says}: {why.reason}",
         case=setting.case,
         tail=refused.code,
         hint=why.hint or refused.hint,
     )
 
+
+_BY_BLAME: dict[str, Severity] = {"function": "error", "PyTorch": "info"}
 
 GRADIENT = (
     "kept = [(o, g) for o, g in zip(outs, cotangents) if o.requires_grad]",

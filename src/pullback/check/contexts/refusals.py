@@ -16,6 +16,7 @@ _LENGTH = 200
 _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"
 
 
+Blame = Literal["", "function", "PyTorch"]
 Context = Literal["vectorised", "traced", "other"]
 """What a transform does with a function: run it on batches, follow it with a tracer, or neither."""
 
@@ -26,7 +27,7 @@ class Refusal:
 
     Attributes:
         clear: whether it says plainly that this is not supported.
-        is_fault: whether it can only be the function's own fault, which it can mend.
+        blame: whose fault it can only be: the function's, which can be mended there, or PyTorch's own.
         reason: one line of what it says.
         hint: what to do.
     """
@@ -34,17 +35,17 @@ class Refusal:
     clear: bool
     reason: str
     hint: str
-    is_fault: bool = False
+    blame: Blame = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An error that PyTorch raises: what it says, what to do, where it is a plain refusal, whether it is a fault."""
+    """An error that PyTorch raises: what it says, what to do, where it is a plain refusal, whose fault it is."""
 
     pattern: str
     hint: str
     clear_in: tuple[Context, ...] = ("vectorised", "traced", "other")
-    is_fault: bool = False
+    blame: Blame = ""
 
 
 _KNOWN = (
@@ -95,6 +96,7 @@ _KNOWN = (
         "^InternalTorchDynamoError",
         "PyTorch's compiler fails on it: torch.compiler.disable on the function that calls it leaves it out",
         clear_in=("traced",),
+        blame="PyTorch",
     ),
     _Known(
         r"is_nonzero|data-dependent|^DataDependent|\.item\(\)|dynamic shape|local_scalar_dense|\bbool\(\)|nonzero",
@@ -114,7 +116,7 @@ _KNOWN = (
         r"ctx\.saved_tensors in backward, make sure to do so only once",
         "read ctx.saved_tensors once: x, y = ctx.saved_tensors",
         clear_in=(),
-        is_fault=True,
+        blame="function",
     ),
     _Known(
         "same dtype|expected scalar type|have different dtypes|must match the other",
@@ -135,7 +137,7 @@ def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:
         return Refusal(True, reason, hint)
     for known in _KNOWN:
         if re.search(known.pattern, text):
-            return Refusal(context in known.clear_in, reason, known.hint, known.is_fault)
+            return Refusal(context in known.clear_in, reason, known.hint, known.blame)
     return Refusal(isinstance(error.error, NotImplementedError), reason, "")
 
 

@@ -63,6 +63,7 @@ class Comparison:
         index: of the worst element; `None` if only a direction was compared.
         failing, compared: elements (or directions) that disagree, and all that were compared.
         flat: no disagreeing element moves the output at all.
+        still: how many disagreeing elements do not.
         moves: some element does move the output.
         kink: the point is a kink for this input.
         low, high: the interval of right values.
@@ -78,6 +79,7 @@ class Comparison:
     failing: int = 0
     compared: int = 0
     flat: bool = False
+    still: int = 0
     moves: bool = True
     kink: bool = False
     low: float = 0.0
@@ -273,6 +275,7 @@ def _compare_elements(
         failing=len(wrong),
         compared=len(results),
         flat=all(c.flat for _, c in wrong),
+        still=sum(c.flat for _, c in wrong),
         moves=any(c.moves and c.status != "inconclusive" for _, c in results),
     )
 

@@ -130,14 +130,18 @@ def flat(result: FirstOrder, name: str) -> Intent | None:
     """Return an intent if the forward is flat almost everywhere in an input whose gradient is not zero.
 
     It speaks for the whole function where every disagreeing input is flat, or where the name says that it
-    quantises: then a scale's gradient is an estimate too. Else a slip in another input would hide behind it.
+    quantises: then a scale's gradient is an estimate too, and so is that of a largest element, which makes the scale.
+    Else a slip in another input would hide behind it.
     """
     estimated = [c for c in result.wrong if flat_in(c)]
-    if estimated and (len(estimated) == len(result.wrong) or _QUANTISES.search(name)):
-        return flat_in(estimated[0])
-    return None
+    if _QUANTISES.search(name):
+        estimated += [c for c in result.wrong if c.still > (1 - _LITTLE) * c.failing]
+    elif len(estimated) < len(result.wrong):
+        return None
+    return _FLAT if estimated else None
 
 
+_FLAT = Intent("flat", "its forward is flat almost everywhere and its backward is not")
 ROUNDED = Intent("rounded", "its forward moves in steps as small as those of half precision, in which it may compute")
 """Not known to be meant, but no derivative can be had of it either."""
 
@@ -165,9 +169,7 @@ def _outputs(subject: Subject, case: Case, factor: float) -> Tensor:
 
 def flat_in(comparison: Comparison) -> Intent | None:
     """Return an intent, for one input, if nothing that was compared of it moves the output."""
-    if comparison.flat and not comparison.moves:
-        return Intent("flat", "its forward is flat almost everywhere and its backward is not")
-    return None
+    return _FLAT if comparison.flat and not comparison.moves else None
 
 
 def bound(result: FirstOrder, name: str) -> Intent | None:

@@ -4,8 +4,8 @@
 A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and
 the gradient of the exported module is compared with the eager one. PyTorch's exporter inlines the forward of every
 `autograd.Function` and differentiates what it finds there. A difference is a warning; of a backward that is
-another one on purpose it is information, since its author cannot help it. An export that fails for a reason that
-PyTorch states is information, any other failure a warning.
+another one on purpose it is information, since its author cannot help it. An export that fails is
+information.
 
 ## Why it hurts
 A straight-through estimator, a surrogate or a clipped gradient is gone after the export: training the exported
@@ -117,6 +117,7 @@ def _way(strict: bool) -> Way:
         severity="warning",
         cause="PyTorch's exporter drops the backward of every autograd.Function",
         context="traced",
+        refused_as="info",
     )
 
 

@@ -3,7 +3,8 @@
 ## What it finds
 Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in
 training. An exception is a warning. A gradient that is not finite, or off by more than a tenth of its largest
-element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as far.
+element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as far; of a function that
+iterates for as long as its numbers ask for, a warning.
 
 ## Why it hurts
 Autocast hands matrix products bfloat16 results: the backward then meets a bfloat16 cotangent and float32
@@ -59,12 +60,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pullback.check.cases.iterations import iterates
 from pullback.check.contexts.compare import PRINT, Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.transforms import Setting, setting_of, settings
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, guarded, reseed
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -99,8 +101,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if sensitivity is None:
         return
     different = difference(single.gradients, got, _SPREAD * sensitivity + _GROSS)
-    if different is not None:
-        yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT))
+    if different is not None:  # how far an iteration gets may depend on the precision
+        severity: Severity = "warning" if iterates(audit.subject, audit.base, audit.base) else "error"
+        yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT, severity))
 
 
 def _under_autocast(single: Setting) -> list[Tensor | None]:

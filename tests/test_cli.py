@@ -294,7 +294,7 @@ def test_a_reader_that_goes_away_is_no_error():
     os.close(read)
     program = subprocess.run([sys.executable, "-m", "pullback", "rules"], stdout=write, stderr=subprocess.PIPE)
     os.close(write)
-    assert program.stderr == b""
+    assert (program.returncode, program.stderr) == (141, b"")
 
 
 def test_help_and_version_do_not_load_torch():

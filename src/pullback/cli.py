@@ -21,7 +21,7 @@ from pullback.errors import PullbackError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CLEAN, _FOUND, _COULD_NOT_RUN, _INTERRUPTED, _TERMINATED = 0, 1, 2, 130, 143
+_CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _UNREAD, _TERMINATED = 0, 2, 130, 141, 143
 
 _FILE = click.Path()
 """Of what begins with the name of a file, so that a shell can complete it."""
@@ -60,7 +60,7 @@ def _run() -> int:
     except BrokenPipeError:
         # The reader has gone, as `| head` does; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FOUND
+        return _UNREAD
     except Exception:  # a bug of ours is not to be taken for findings, which is what Python's own status 1 says
         traceback.print_exc()
         return _COULD_NOT_RUN

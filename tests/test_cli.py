@@ -289,10 +289,11 @@ def eventually(condition):
     return met
 
 
-def test_a_reader_that_goes_away_is_no_error():
+@pytest.mark.parametrize("arguments", [["rules"], ["rules", "PB101"]])
+def test_a_reader_that_goes_away_is_no_error(arguments):
     read, write = os.pipe()
     os.close(read)
-    program = subprocess.run([sys.executable, "-m", "pullback", "rules"], stdout=write, stderr=subprocess.PIPE)
+    program = subprocess.run([sys.executable, "-m", "pullback", *arguments], stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (program.returncode, program.stderr) == (141, b"")
 

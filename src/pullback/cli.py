@@ -61,6 +61,10 @@ def _run() -> int:
         # The reader has gone, as `| head` does; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _UNREAD
+    except SystemExit:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # so click says that the reader has gone
+            return _UNREAD
+        raise
     except Exception:  # a bug of ours is not to be taken for findings, which is what Python's own status 1 says
         traceback.print_exc()
         return _COULD_NOT_RUN
@@ -298,7 +302,11 @@ def rules(rule: str | None) -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Piped(highlight=False)
 
 
 @contextlib.contextmanager

@@ -93,8 +93,9 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
+        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase is nobody's concern
         quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)
-        for block in probe.blocks() if quiet else ():
+        for block in probe.blocks() if is_smooth and quiet else ():
             found = [_lost_or_nothing(outcome) for outcome in block.outcomes()]
             if any(outcome.status == "wrong" for outcome in found):
                 probe, outcomes = block, found

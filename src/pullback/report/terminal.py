@@ -158,7 +158,8 @@ def _print_function(findings: Sequence[Finding], console: Console, scripts: bool
         if first.severity == "warning" and not alone:
             _print_short(first, console)
         else:
-            _print(first, console, in_full=group is worst, with_script=group is scripted)
+            is_only = all(other is group or other.first.severity == "info" for other in groups)
+            _print(first, console, in_full=group is worst, with_lines=is_only, with_script=group is scripted)
         for finding in group.also:
             _print_also(finding, console)
     parts = [_names_of(named)] * bool(named) + [f"not supported: {_names_of(unsupported)}"] * bool(unsupported)
@@ -236,12 +237,15 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
     return [line, errors, warnings, infos, str(subject.cases), f"{subject.seconds:.1f}"]
 
 
-def _print(finding: Finding, console: Console, in_full: bool, with_script: bool) -> None:
+def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, with_script: bool) -> None:
+    """Print a finding: in full with its numbers, and on demand the source lines and the script as well."""
     if finding.severity == "info":
         _print_wrapped(_heading(finding, location=False).append(f"  {clean_line(finding.message)}"), console, 0)
         return
     console.print(_heading(finding, location=True), soft_wrap=True)
     _print_wrapped(Text(clean(finding.message)), console)
+    if in_full and with_lines:
+        _print_excerpt(finding, console)
     if in_full:
         _print_evidence(finding, console)
     if finding.hint:
@@ -276,8 +280,7 @@ def _print_cut(text: Text, console: Console, lines: int, indent: int = _INDENT) 
 
 
 def _print_evidence(finding: Finding, console: Console) -> None:
-    """Print the line that is meant, and the numbers."""
-    _print_excerpt(finding, console)
+    """Print the numbers."""
     numbers = numbers_of(finding.evidence)
     if numbers:
         _print_wrapped(Text(numbers, style="italic"), console)

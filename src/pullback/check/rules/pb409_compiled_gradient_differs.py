@@ -4,9 +4,9 @@
 The function is compiled by `torch.compile` with the backend `aot_eager` (which traces forward and backward but
 generates no code), run and differentiated, then called again with another size, which makes it dynamic; and
 with one tensor passed as two arguments, where there are two of equal shape. A gradient that differs from the
-eager one is an error. A function that `fullgraph=True` refuses is information, with the first line of PyTorch's
-reason; one that does not run compiled even with graph breaks is a warning. With `--deep` it is compiled by
-Inductor too.
+eager one is an error. A function that PyTorch does not compile, in one graph or with graph breaks, is information,
+with the first line of its reason; one that runs and fails on the other size is a warning. With `--deep` it is
+compiled by Inductor too.
 
 ## Why it hurts
 Under the compiler the backward runs on traced tensors: a branch on `torch.compiler.is_compiling()`, on the type
@@ -155,7 +155,7 @@ class _Compiled:
             ],
             hint=_HINT,
             raising=_BREAK if self.fullgraph else _BROKEN,
-            refused_as="info" if self.fullgraph and not circumstance else "warning",
+            refused_as="warning" if circumstance else "info",
         )
 
 

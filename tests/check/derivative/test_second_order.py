@@ -263,3 +263,33 @@ def test_of_a_staircase_nobody_asks_for_mixed_second_derivatives():
 
     assert audit_of(Staircase, normal(4), normal(1)[0]).intent is not None
     assert second(Staircase, normal(4), normal(1)[0]).status != "wrong"
+
+
+def sinc(x):
+    small = x.abs() < 1e-4
+    return torch.where(small, 1 - x * x / 6, x.sin() / torch.where(small, torch.ones_like(x), x))
+
+
+def slope_of_sinc(g, x, safe):
+    small = x.abs() < 1e-4
+    x = torch.where(small, torch.ones_like(x), x) if safe else x
+    return g * torch.where(small, -x / 3 if not safe else torch.zeros_like(x), x.cos() / x - x.sin() / (x * x))
+
+
+def test_a_second_derivative_that_is_nan_at_zero_alone():
+    findings = pullback.check(function(sinc, lambda g, x: slope_of_sinc(g, x, False)), normal(3)).findings
+    (found,) = [f for f in findings if f.rule == "PB401"]
+    assert (found.severity, found.verdict) == ("warning", "unstable")
+    assert "gives nan" in found.message
+    assert "0/0" in found.hint
+
+
+@pytest.mark.parametrize("value", [torch.sin, torch.square, torch.relu, lambda x: x.pow(3)])
+def test_second_derivatives_at_zero_that_are_right_or_that_are_none(value):
+    def gradient(g, x):
+        with torch.enable_grad():
+            x = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+            return torch.autograd.grad(value(x), x, g, create_graph=True)[0]
+
+    findings = pullback.check(function(value, gradient), normal(3), select="PB401").findings
+    assert [f for f in findings if f.severity != "info"] == []

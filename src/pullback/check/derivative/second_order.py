@@ -117,6 +117,14 @@ def second_order(audit: Audit) -> SecondOrder:
     )
 
 
+def second_order_on(audit: Audit, case: Case) -> SecondOrder:
+    """Probe double backward on another case, of a function that is right on its example."""
+    assert audit.second is not None
+    probe = _Probe(audit.subject, case, audit.second.composite, audit.generator)
+    worst = min(probe.outcomes(), key=_worst_first)
+    return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
+
+
 def _worst_first(outcome: SecondOrder) -> int:
     return ("wrong", "raised", "inconclusive", "ok").index(outcome.status)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.check.case import Case
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
@@ -34,10 +35,11 @@ def runs_without_grad(audit: Audit) -> bool:
     return backward is not None and bool({"no_grad", "inference_mode"} & decorator_names(backward))
 
 
-def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Finding:
-    """Build the finding of a second derivative that is wrong without an error."""
-    second = audit.second
-    assert second is not None
+def silently_wrong(
+    audit: Audit, rule: str, second: SecondOrder, hint: str, because: str = "", on: Case | None = None
+) -> Finding:
+    """Build the finding of a second derivative that is wrong without an error, on the example or another case."""
+    case = on or audit.base
     if second.changed:
         message, evidence = second.changed, None
     else:
@@ -57,17 +59,17 @@ def silently_wrong(audit: Audit, rule: str, hint: str, because: str = "") -> Fin
         )
     return audit.finding(
         rule,
-        "error",
-        "wrong",
+        "error" if on is None else "warning",
+        "wrong" if on is None else "unstable",
         message + because,
-        case=audit.base,
+        case=case,
         evidence=evidence,
-        tail=_tail(audit, second),
+        tail=_tail(audit, second, case),
         hint=hint,
     )
 
 
-def _tail(audit: Audit, second: SecondOrder) -> list[str]:
+def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
     """Return lines that print a second derivative by autograd, and by differences of the first one."""
     complex_ = any(t.is_complex() for t in (*audit.base.tensors, *audit.base_run.roots))
     product = "({0}.conj() * {1}).real.sum()" if complex_ else "({0} * {1}).sum()"
@@ -78,7 +80,7 @@ def _tail(audit: Audit, second: SecondOrder) -> list[str]:
         "first = torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)",
         "return loss, first",
     ]
-    define, *rest = definition("gradient_at", audit.base, body)
+    define, *rest = definition("gradient_at", case, body)
     lines = [
         f"weights = {literals(standard_cotangents(audit.base_run.roots))}",
         define.replace("(inputs)", "(inputs, create_graph)"),
@@ -90,7 +92,7 @@ def _tail(audit: Audit, second: SecondOrder) -> list[str]:
             "print('without create_graph:', gradient_at(inputs, False)[1])",
             "print('with create_graph:', gradient_at(inputs, True)[1])",
         ]
-    step = 1e-4 if all(t.dtype in (torch.float64, torch.complex128) for t in audit.base.tensors) else 1e-2
+    step = 1e-4 if all(t.dtype in (torch.float64, torch.complex128) for t in case.tensors) else 1e-2
     moved = "gradient_at([(x {} * t).detach().requires_grad_() for x, t in zip(inputs, v)], False)[1]"
     return [
         *lines,

@@ -4,7 +4,8 @@
 The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`,
 against finite differences of its first-order gradients; and a first-order gradient that changes when
 `create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
-causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates).
+causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). A second derivative that
+is NaN at 0 alone, where the gradient is smooth, is a warning.
 
 ## Why it hurts
 Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
@@ -45,11 +46,17 @@ class Cube(torch.autograd.Function):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
+from pullback.check.derivative.agreement import gradients
+from pullback.check.derivative.second_order import second_order_on
 from pullback.check.rules._rule import rule
 from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
+from pullback.check.trial import Raised
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -57,6 +64,9 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.varied:
+        yield from _at_zero(audit)
+        return
     second = audit.second
     if second is not None and second.unconverged:
         why = "the second derivative is wrong, and right with ten times the iterations: the forward has not converged"
@@ -69,7 +79,24 @@ def _run(audit: Audit) -> Iterator[Finding]:
     others = [("PB402", is_once_differentiable(audit)), ("PB404", hidden)]
     if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
         return
-    yield silently_wrong(audit, "PB401", _WITHOUT_GRAD if cut else _HINT)
+    yield silently_wrong(audit, "PB401", second, _WITHOUT_GRAD if cut else _HINT)
+
+
+def _at_zero(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that only the second derivative is NaN at 0, as that of a branch not taken makes it."""
+    if audit.second is None or audit.second.status != "ok" or not audit.has_time():
+        return
+    for case in audit.domain.keep(audit.base.map_inputs(torch.zeros_like, "all zeros")):
+        try:
+            first = gradients(audit.subject, case)
+            found = second_order_on(audit, case)
+        except Raised:
+            continue
+        finite = all(g is None or bool(g.isfinite().all()) for g in first)
+        if finite and found.status == "wrong" and math.isnan(found.got):
+            why = f" (with {case.label})"
+            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, on=case)
+            return
 
 
 _HINT = (
@@ -80,6 +107,10 @@ _WITHOUT_GRAD = (
     "the backward runs under `no_grad`, so that nothing of it is differentiated: decorate it with "
     "`once_differentiable` in place of that, and double backward raises"
 )
+_AT_ZERO = (
+    "a 0/0 in a branch that is not taken is NaN once it is differentiated: put a safe number in before the division, "
+    "`torch.where(small, 1, x)`"
+)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = rule(__doc__, runtime=_run, blames="backward", varies=True)

@@ -64,6 +64,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield silently_wrong(
         audit,
         "PB402",
+        second,
         "make the backward differentiable; if it cannot be, let it return the result of a second Function whose "
         "backward raises",
         because=", although the backward is marked once_differentiable",

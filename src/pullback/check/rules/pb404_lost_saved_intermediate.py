@@ -66,6 +66,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield silently_wrong(
         audit,
         "PB404",
+        second,
         "save inputs and outputs only and recompute the rest in backward, or return the intermediate as an output",
         because=(
             f"; it uses {plural(second.hidden, 'saved tensor')} that {'is' if second.hidden == 1 else 'are'} neither "

@@ -196,7 +196,8 @@ def _print_dropped(findings: Sequence[Finding], console: Console) -> None:
         f" {rules}: torch.export, and torch.compile of a torch.func transform, drop the backward of "
         f"{', '.join(names[:_NAMES])}{more}. That is PyTorch's doing; pullback.function(derivative_of=…) keeps it."
     )
-    _print_wrapped(Text.assemble(("warning", SEVERITY_STYLE["warning"]), text), console, 0)
+    severity: Severity = "warning" if any(finding.severity == "warning" for finding in findings) else "info"
+    _print_wrapped(Text.assemble((severity, SEVERITY_STYLE[severity]), text), console, 0)
     console.print()
 
 

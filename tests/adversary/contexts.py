@@ -167,10 +167,14 @@ def layouts(side: Side) -> Observed:
     return seen
 
 
+def _infinite(leaves: dict[str, Tensor]) -> Observed:
+    return {f"{name}{IS_INFINITE}": x.detach().isinf() for name, x in leaves.items()}
+
+
 def _called(side: Side, inputs: dict[str, Any], order: int = 1) -> Observed:
     """Return what a call and its derivatives give, or the error that PyTorch or the op raises for such inputs."""
     leaves = leaves_of(inputs)
-    infinite = {f"{name}{IS_INFINITE}": x.detach().isinf() for name, x in leaves.items()}
+    infinite = _infinite(leaves)
     try:
         outs = side.call(inputs)
         return infinite | _outputs(outs) | _derivatives(outs, leaves, order)
@@ -368,31 +372,33 @@ def grad_of_grad(side: Side) -> Observed:
     return {f"second gradient of {name}": g for name, g in zip(leaves, again, strict=True)}
 
 
-def _batched(leaves: dict[str, Tensor]) -> list[Tensor]:
-    return [torch.stack([x, x + cotangent(x, seed=11), x - cotangent(x, seed=12)]) for x in leaves.values()]
+def _batched(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.stack([x, x + cotangent(x, seed=11), x - cotangent(x, seed=12)]) for name, x in leaves.items()}
 
 
 def vmap(side: Side) -> Observed:
     """`torch.func.vmap` over a new first dimension of the leaves."""
     function, leaves = _function_of_leaves(side)
-    outs = torch.func.vmap(function, randomness="same")(*_batched(leaves))
-    return _outputs(list(outs))
+    batched = _batched(leaves)
+    outs = torch.func.vmap(function, randomness="same")(*batched.values())
+    return _infinite(batched) | _outputs(list(outs))
 
 
 def vmap_backward(side: Side) -> Observed:
     """The backward of `torch.func.vmap`."""
     function, leaves = _function_of_leaves(side)
-    batched = dict(zip(leaves, [x.detach().requires_grad_() for x in _batched(leaves)], strict=True))
+    batched = {name: x.detach().requires_grad_() for name, x in _batched(leaves).items()}
     outs = list(torch.func.vmap(function, randomness="same")(*batched.values()))
-    return _outputs(outs) | _gradients(outs, batched)
+    return _infinite(batched) | _outputs(outs) | _gradients(outs, batched)
 
 
 def vmap_of_grad(side: Side) -> Observed:
     """Gradients of single samples."""
     function, leaves = _function_of_leaves(side)
     grad = torch.func.grad(loss_of(function), tuple(range(len(leaves))))
-    found = torch.func.vmap(grad, randomness="same")(*_batched(leaves))
-    return {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
+    batched = _batched(leaves)
+    found = torch.func.vmap(grad, randomness="same")(*batched.values())
+    return _infinite(batched) | {f"gradient of {name}": g for name, g in zip(leaves, found, strict=True)}
 
 
 def batched_grad(side: Side) -> Observed:

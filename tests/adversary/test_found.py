@@ -179,3 +179,9 @@ def test_a_call_that_dynamo_runs_but_does_not_trace(native):
     return e.sum(-2), torch.sqrt(1 + c * c), e
     """
     agree(inputs, body, "compiled()", making="relaxed")
+
+
+def test_a_slope_at_infinity_of_single_samples(native):
+    inputs = "a = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0]).unsqueeze(-1).requires_grad_()"
+    for context in ("vmap()", "vmap_backward()", "vmap_of_grad()"):
+        agree(inputs, "return torch.log(a + torch.sqrt(a * a + 1))", context)

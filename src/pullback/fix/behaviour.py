@@ -63,8 +63,11 @@ def differences(
             return asdict(Difference(value=f"in the new style it was not run: {describe_failure(error)}"))
 
     task = do_each(target, chosen, do, load)
-    lost = Difference(value=f"running it in the new style, {task.why}")
-    return [Difference(**task.found[i]) if i in task.found else lost for i in range(len(positions))]
+    results = [task.of(i) for i in range(len(positions))]
+    return [
+        Difference(value=f"running it in the new style, {r}") if isinstance(r, str) else Difference(**r)
+        for r in results
+    ]
 
 
 @dataclass(frozen=True, slots=True)

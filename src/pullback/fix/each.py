@@ -29,11 +29,11 @@ Do = Callable[[Subject | None, Given, Sender], dict[str, Any]]
 
 
 class EachTask:
-    """What is done with some functions of one target.
+    """What is done with some functions of one target. One that ends the process is left out of the next one.
 
     Attributes:
         found: what came of each, by its position among those chosen.
-        why: the process ended before it was done; empty if it was.
+        lost: why there is nothing of a function, by its position; by `None` for all that there is nothing of.
     """
 
     has_processes = False
@@ -42,7 +42,8 @@ class EachTask:
 
     def __init__(self, target: str, choose: Choose, do: Do, load: Callable[[], Given]) -> None:
         self.found: dict[int, dict[str, Any]] = {}
-        self.why = ""
+        self.lost: dict[int | None, str] = {}
+        self._at: int | None = None
         self._target, self._choose, self._do, self._load = target, choose, do, load
 
     def work(self, channel: Channel) -> None:
@@ -52,7 +53,9 @@ class EachTask:
             subjects = self._choose(discover(self._target))
             given = self._load()
             for i, subject in enumerate(subjects):
-                channel.send("found", position=i, what=self._do(subject, given, Sender(channel)))
+                if i not in self.found and i not in self.lost:
+                    channel.send("begin", position=i)
+                    channel.send("found", position=i, what=self._do(subject, given, Sender(channel)))
         except PullbackError as error:
             channel.send("refused", error=type(error).__name__, message=str(error))
         else:
@@ -65,6 +68,8 @@ class EachTask:
             PullbackError: if the process says that it cannot be done as asked.
         """
         match message["event"]:
+            case "begin":
+                self._at = message["position"]
             case "found":
                 self.found[message["position"]] = message["what"]
             case "refused":
@@ -72,11 +77,18 @@ class EachTask:
         return bool(message["event"] == "end")
 
     def over(self, death: Death) -> bool:
-        """Remember why it ended; no other process is started."""
+        """Remember why it ended; what comes after the function that ended it is done in another process."""
         what = signal_name(death.status) if death.cause == "signal" else f"exit status {death.status}"
         silent = f"for {_SILENCE:g} s it did not get on"
-        self.why = silent if death.cause == "silent" else f"the process ended with {what}"
-        return False
+        self.lost[self._at] = silent if death.cause == "silent" else f"the process ended with {what}"
+        is_known, self._at = self._at is not None, None
+        return is_known
+
+    def of(self, position: int) -> dict[str, Any] | str:
+        """Return what came of a function, or why nothing did."""
+        if position in self.found:
+            return self.found[position]
+        return self.lost.get(position) or self.lost.get(None, "")
 
 
 def do_each(target: str, choose: Choose, do: Do, load: Callable[[], Given]) -> EachTask:

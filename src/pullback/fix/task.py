@@ -66,8 +66,8 @@ def find_all(
         return asdict(_found(subject, partial(_example, given=given, options=options, sender=sender), derives))
 
     task = do_each(target, chosen, do, load)
-    lost = Found(f"reading how to mend it, {task.why}")
-    return {key: _from_dict(task.found[i]) if i in task.found else lost for i, key in enumerate(keys)}
+    results = ((key, task.of(i)) for i, key in enumerate(keys))
+    return {key: Found(f"reading how to mend it, {r}") if isinstance(r, str) else _from_dict(r) for key, r in results}
 
 
 def _from_dict(data: Mapping[str, Any]) -> Found:

@@ -87,7 +87,7 @@ def test_the_program_runs_as_it_is_and_the_report_follows(folder):
     got = run("train.py", "--lr", "3", "-m", folder=folder)
     assert got.stdout.startswith(expected.stdout)
     report = got.stdout.removeprefix(expected.stdout)
-    assert re.search(r"^wrong +Square +8 ", report, re.MULTILINE)
+    assert re.search(r"^Square +wrong +train.py:8 ", report, re.MULTILINE)
     assert got.returncode == 1
     assert got.stderr == ""
 

@@ -185,3 +185,15 @@ def test_a_slope_at_infinity_of_single_samples(native):
     inputs = "a = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0]).unsqueeze(-1).requires_grad_()"
     for context in ("vmap()", "vmap_backward()", "vmap_of_grad()"):
         agree(inputs, "return torch.log(a + torch.sqrt(a * a + 1))", context)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("shape", ["()", "(1,)", "(2, 1)", "(0, 1)"])
+def test_second_derivatives_of_stable_forms_of_what_is_broadcast(backend, shape, native):
+    for formula in ("a * a - b * b", "torch.log(1 + torch.exp(a)) * b", "a / (1 + torch.exp(b))"):
+        for needs in ("ab", "b"):
+            size = "(0, 3)" if shape.startswith("(0") else "3"
+            inputs = [f"a = torch.randn({size})", f"b = torch.randn({shape})"]
+            inputs = [line + ".requires_grad_()" * (line[0] in needs) for line in inputs]
+            for context in ("second()", "third()"):
+                agree("\n".join(inputs), f"return {formula}", context, backend)

@@ -426,6 +426,16 @@ def test_rows_that_a_caller_expanded_have_each_a_gradient():
         pullback.function(lambda x, d: ((d * x).mean(0) ** 3 * d).sum(), chunk=4)(torch.randn(12, 5), d)
 
 
+def test_columns_that_a_caller_expanded_may_be_expanded_to_rows():
+    x, b = torch.randn(10, 5), torch.zeros(()).expand(5).detach().requires_grad_()
+
+    def loss(x, b):
+        return ((x - b.expand(x.shape[0], 5)) ** 2).mean()
+
+    (got,) = torch.autograd.grad(pullback.function(loss, chunk=4)(x, b), b)
+    torch.testing.assert_close(got, torch.autograd.grad(loss(x, b), b)[0])
+
+
 def test_what_is_not_a_sum_over_rows_is_refused_in_words():
     def centred(x, w):
         return ((x - x.mean(0)) @ w.t()).square().mean()

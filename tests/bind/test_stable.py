@@ -1,6 +1,7 @@
 """Which calls use stable forms, and which the formula as written."""
 
 import copy
+import math
 import pickle
 import threading
 import warnings
@@ -495,3 +496,37 @@ def test_a_look_up_draws_no_random_numbers_and_shows_no_warnings(recwarn):
     op._stable._found(torch.float32, [], [])
     assert torch.equal(torch.get_rng_state(), state)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "differentiated",
+    [
+        lambda f: f,
+        torch.vmap,
+        lambda f: torch.compile(f, backend="eager"),
+        lambda f: lambda x: x.detach() * 0 + torch.func.vjp(f, x)[0],
+    ],
+    ids=["recorded", "vmap", "compiled", "vjp"],
+)
+def test_an_infinite_slope_keeps_its_sign(differentiated):
+    x = torch.tensor([100.0, 0.5], requires_grad=True)
+    grown = differentiated(pullback.function(lambda x: torch.exp(x) - 1))
+    (slope,) = torch.autograd.grad(grown(x), x, torch.tensor([-3.0, 1.0]))
+    assert slope[0] == -torch.inf
+    assert slope[1] == pytest.approx(math.exp(0.5))
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+def test_the_derivative_of_a_gradient_by_its_cotangent_at_infinity(backend):
+    softplus = pullback.function(backend=backend)(lambda x: torch.log(1 + torch.exp(x)))
+    x = torch.tensor([-torch.inf, 0.0, 1.0], requires_grad=True)
+    w = torch.tensor(2.0, requires_grad=True)
+    (g,) = torch.autograd.grad((softplus(x) * w).sum(), x, create_graph=True)
+    (by_w,) = torch.autograd.grad(g.square().sum(), w)
+    assert by_w == pytest.approx(2 * 2 * (0.25 + torch.sigmoid(torch.tensor(1.0)).item() ** 2))
+
+
+def test_forward_derivatives_of_nothing():
+    softplus = pullback.function(lambda x: torch.log(1 + torch.exp(x)))
+    assert torch.func.jacfwd(softplus)(torch.zeros(0)).shape == (0, 0)
+    assert torch.func.hessian(lambda x: softplus(x).sum())(torch.zeros(0)).shape == (0, 0)

@@ -151,7 +151,8 @@ def _gradients(
     slopes: Sequence[Callable[..., Tensor]], curvatures: Mapping[tuple[int, int], Callable[..., Tensor]]
 ) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
     n = range(len(slopes))
-    differentiable = [first_order(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
+    # as in the middle of a formula: the derivative by the cotangent is the slope itself, at infinite inputs too
+    differentiable = [first_order_within(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
     return gradients(slopes), gradients(differentiable)
 
 

@@ -142,7 +142,8 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
             along = _total([point.steps[i] for i in dict.fromkeys(by)])
             if len(by) == 1 and (*by, *by) in factors:
                 turned = steep & (_sign(factors[*by, *by]) * _sign(factor) > 0)
-                terms.append(_steep(len(by), -factor, -along, turned))
+                # 0 − 0 is +0, of which a root has slope ∞; −0 is not, and has −∞
+                terms.append(_steep(len(by), -factor, 0.0 - along, turned))
                 steep = steep & ~turned
             terms.append(_steep(len(by), factor, along, steep))
         else:
@@ -232,6 +233,8 @@ def _error_from(order: int, x: Tensor) -> Tensor:
     and n is a 64-bit integer, of which PyTorch refuses the negative ones: beyond 2⁶³ − 1 it is negative. The tensor is
     empty, so that nothing is computed, and its sum is 0.
     """
+    if not x.numel():  # vmap has no rule for a batch of nothing
+        return x.new_zeros(())
     zero: Tensor = torch.special.polygamma(_LAST_ORDER - (order - 1), x.unsqueeze(0)[:0]).sum()
     return zero
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.jet import pulled_back
 
 Function = Callable[..., Tensor]
 By = tuple[int, ...]
@@ -21,7 +20,7 @@ By = tuple[int, ...]
 
 
 class Turns:
-    """A function of tensors that are broadcast, and its derivatives.
+    """A function of tensors of one shape, and its derivatives.
 
     Args:
         form: returns that of the value or of a derivative, if it has one.
@@ -33,8 +32,7 @@ class Turns:
 
     def __call__(self, *given: Tensor) -> Tensor:
         """Return the value, of which autograd takes derivatives in plain eager mode."""
-        out, shape = self.of((), given), torch.broadcast_shapes(*(x.shape for x in given))
-        return out if out.shape == shape else out.expand(shape)  # a form need not read all of them
+        return self.of((), torch.broadcast_tensors(*given))
 
     def of(self, by: By, xs: Sequence[Tensor]) -> Tensor:
         """Return a derivative; where autograd records, one that it can differentiate further."""
@@ -78,10 +76,7 @@ class _Turn(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         xs, by = ctx.saved_tensors, ctx.by
         wanted = ctx.needs_input_grad[3:]
-        gs = [
-            pulled_back(g, ctx.turns.of(tuple(sorted((*by, i))), xs), x) if needed else None
-            for i, (x, needed) in enumerate(zip(xs, wanted, strict=True))
-        ]
+        gs = [g * ctx.turns.of(tuple(sorted((*by, i))), xs) if needed else None for i, needed in enumerate(wanted)]
         return (None, None, None, *gs)
 
 

@@ -60,19 +60,19 @@ def _aligned(at: At, shape: Sequence[int]) -> Rows:
 
 def _narrow(at: At, a: fx.Node, dim: int, block: int) -> None:
     """Give a chunk its part of a value that the formula expanded to all rows: the first ones, which are like all."""
-    if _torch.traced_value(a).stride(dim) != 0 or _is_given_expanded(a):
+    if _torch.traced_value(a).stride(dim) != 0 or _is_given_expanded(a, shape_of(a)[dim]):
         raise at.mixed(f"pairs rows with the places of `{op_name(a)}`, which has none")
     size = at.proof.call(operator.mul, at.proof.count, block)
     part = at.proof.call(_aten.slice.Tensor, a, dim, 0, size)
     at.args = list(fx.node.map_arg(at.args, lambda b: part if b is a else b))
 
 
-def _is_given_expanded(node: fx.Node) -> bool:
-    """Whether a view may be of an input that its caller expanded: its rows are alike, their gradients are not."""
+def _is_given_expanded(node: fx.Node, size: int) -> bool:
+    """Whether a view may be of an input that its caller expanded to as many rows: of these each has a gradient."""
     while node.all_input_nodes:
         node = node.all_input_nodes[0]
     x = _torch.traced_value(node)
-    return node.op == "placeholder" and any(n > 1 and not s for n, s in zip(x.shape, x.stride(), strict=True))
+    return node.op == "placeholder" and any(n == size and not s for n, s in zip(x.shape, x.stride(), strict=True))
 
 
 def _pointwise(at: At) -> Mark:

@@ -339,8 +339,9 @@ def _error(run: Tensor, true: Tensor) -> Tensor:
 
 
 def _is_over(run: Tensor, ours: Tensor, true: Tensor) -> Tensor:
-    """Where rounding alone takes a run to infinity or NaN; which of them is chance."""
-    return ~run.isfinite() & ~ours.isfinite() & true.isfinite()
+    """Where rounding alone takes a run to infinity or NaN; which of them is chance, but not the sign of an infinity."""
+    over = ~run.isfinite() & ~ours.isfinite() & true.isfinite()
+    return over & (run.isnan() | ours.isnan() | (ours.sign() == true.sign()))
 
 
 def _same_kind(x: Tensor, y: Tensor) -> Tensor:

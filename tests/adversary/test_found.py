@@ -197,3 +197,9 @@ def test_second_derivatives_of_stable_forms_of_what_is_broadcast(backend, shape,
             inputs = [line + ".requires_grad_()" * (line[0] in needs) for line in inputs]
             for context in ("second()", "third()"):
                 agree("\n".join(inputs), f"return {formula}", context, backend)
+
+
+def test_the_sign_of_an_infinite_slope(native):
+    inputs = "a = torch.tensor([100.0, 0.5, -100.0]).requires_grad_()"
+    for context in ("compiled()", "vmap_backward()"):
+        agree(inputs, "return torch.exp(a) - 1", context)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.adversary.agree import GUARDED, MAKINGS, Trial
-from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS
+from tests.adversary.grammar import COMMON, FAMILIES, NUMBERS, POINTWISE
 from tests.adversary.program import PACKINGS, Program
 
 SIZES = (4, 5, 3, 2, 1, 7, 16, 8, 33, 17, 64, 15, 31, 9, 0, 13, 65, 127, 128, 129, 257, 300, 1023, 4097, 65537)
@@ -193,7 +193,7 @@ class _Formula:
 
     draw: Draw
 
-    def __init__(self, inputs: dict[str, Any], is_random: bool, is_small: bool) -> None:
+    def __init__(self, inputs: dict[str, Any], is_random: bool, is_small: bool, is_pointwise: bool = False) -> None:
         self.space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **inputs}
         self.names = [name for name, x in inputs.items() if isinstance(x, Tensor)]
         self.owned: list[str] = []
@@ -201,6 +201,8 @@ class _Formula:
         self.lines: list[str] = []
         others = [name for name in FAMILIES if is_random or name != "random"]
         self.families = list(COMMON) if is_small else [*COMMON, *COMMON, *others]
+        if is_pointwise:
+            self.families = list(POINTWISE)
         self.skips = 0 if is_small else 3
         self.is_stable = False  # whether an op computes some of it by another formula
 
@@ -360,7 +362,16 @@ GRAPHS = [
     "symbolic()",
 ]
 """Contexts that make a graph of a program: there rules are lost."""
-NATIVE_FORMS = ["grad_of_grad()", "jvp_of_grad()", "vmap_of_grad()", "traced()", "exported()", "compiled()", "third()"]
+NATIVE_FORMS = [
+    "grad_of_grad()",
+    "jvp_of_grad()",
+    "vmap_of_grad()",
+    "traced()",
+    "exported()",
+    "compiled()",
+    "second()",
+    "third()",
+]
 """Contexts in which an op with stable forms is a jet of native ops, or is differentiated beyond them."""
 PLAIN = (
     ["backward()"] * 8
@@ -464,8 +475,9 @@ def _trial(draw: Draw, backend: str) -> Trial:
         except RuntimeError:
             assume(False)
         torch.manual_seed(program.seed)
-        formula = _Formula(given, draw.rarely(8), is_small)
-        for _ in range(draw.of(FEW_LINES) if is_small else LINES):
+        is_pointwise = is_small and draw.rarely(5)
+        formula = _Formula(given, draw.rarely(8), is_small, is_pointwise)
+        for _ in range(1 + draw.number(2) if is_pointwise else draw.of(FEW_LINES) if is_small else LINES):
             formula.add(draw.part(24))
         text = "\n".join([*formula.lines, _returned(draw, formula, is_loss=making == "chunked")])
     if not draw.rarely(4):  # stable forms are for formulas that use all of their inputs

@@ -117,6 +117,10 @@ FAMILIES: dict[str, list[str]] = {
         "torch.log({r1}.exp() + {r2}.exp())",
         "{r1}.exp() / ({r1}.exp() + {r2}.exp())",
         "{r1} * {r1} - {r2} * {r2}",
+        "torch.log(1 + torch.exp({r1})) * {r2}",
+        "{r1} / (1 + torch.exp({r2}))",
+        "{r2} * (torch.sqrt(1 + {r1} * {r1}) - 1)",
+        "{r1} * ({r2}.exp() - 1)",
     ],
     "choices": [
         "torch.where({m1}, {f2}, {f3})",
@@ -378,4 +382,6 @@ COMMON = (
     "shapes",
 )
 """Families that are drawn more often: they are what kernels of our own take in."""
+POINTWISE = ("stable", "stable", "arithmetic")
+"""Families of formulas that are pointwise as a whole: only these have stable forms without a certificate."""
 NUMBERS = ("2", "0.5", "-1", "0", "1.7", "0.3", "-0.0", "3", "1e-3", "1")

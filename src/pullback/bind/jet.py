@@ -59,14 +59,20 @@ def pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
     """
     if g.shape == x.shape:
         return g * slope
-    shape = torch.broadcast_shapes(slope.shape, x.shape)
+    shape = _broadcast(slope, x)
     return (g.to(working(g.dtype)).sum_to_size(shape) * slope).sum_to_size(x.shape).to(x.dtype)
 
 
 def _summable(xs: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `pulled_back` does."""
-    shape = torch.broadcast_shapes(*(x.shape for x in xs))
+    shape = _broadcast(*xs)
     return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
+
+
+def _broadcast(*xs: Tensor) -> torch.Size:
+    """Return the shape that tensors are broadcast to; `torch.broadcast_shapes` imports SymPy."""
+    shape: torch.Size = torch.broadcast_tensors(*xs)[0].shape
+    return shape
 
 
 def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:

@@ -43,6 +43,6 @@ def _where_meant(form: Function, written: Function, dtype: torch.dtype) -> Funct
         for x in xs:
             if not isinstance(x, Tensor) or x.dtype != dtype or x.device.type != "cpu":
                 return written(*xs)
-        return form(*xs).expand(torch.broadcast_shapes(*(x.shape for x in xs)))
+        return form(*xs).expand(torch.broadcast_tensors(*xs)[0].shape)
 
     return part

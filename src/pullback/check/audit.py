@@ -175,7 +175,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
         else:
             left_out.append(rule.id)
     state.varied = True
-    for rule in (rule for rule in running if rule.varies or rule.late):
+    for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
         if rule.varies or state.has_time():
             _run_rule(state, rule, sink)
         else:

@@ -187,16 +187,8 @@ def test_a_slope_at_infinity_of_single_samples(native):
         agree(inputs, "return torch.log(a + torch.sqrt(a * a + 1))", context)
 
 
-_SHAPES = ("()", "(1,)", "(2, 1)", "(0, 1)")
-
-
-@pytest.mark.parametrize(
-    ("backend", "shape"),
-    [
-        *(pytest.param("eager", shape) for shape in _SHAPES),
-        *(pytest.param("native", shape, marks=[pytest.mark.slow] * (shape != "(1,)")) for shape in _SHAPES),
-    ],
-)
+@pytest.mark.parametrize("backend", ["eager", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", ["()", "(1,)", "(2, 1)", "(0, 1)"])
 def test_second_derivatives_of_stable_forms_of_what_is_broadcast(backend, shape, native):
     for formula in ("a * a - b * b", "torch.log(1 + torch.exp(a)) * b", "a / (1 + torch.exp(b))"):
         for needs in ("ab", "b"):

@@ -86,7 +86,7 @@ def logit(x: Tensor) -> Tensor:
 
 @function
 def sinc(x: Tensor) -> Tensor:
-    """sin(πx) / (πx), 1 at 0."""
+    """sin(πx) / (πx), 1 at 0. In float64 the second derivative at 0 is NaN, as that of `torch.special.sinc` is."""
     y: Tensor = torch.special.sinc(x)
     return y
 

@@ -88,8 +88,8 @@ _KNOWN = (
         clear_in=("traced",),
     ),
     _Known(
-        r"vmap over .* isn't supported|support batching operators that can support dynamic shape",
-        "PyTorch cannot vectorise a branch on tensor values or a boolean mask: use torch.where",
+        r"vmap over .* isn't supported",
+        "PyTorch cannot vectorise a branch on tensor values: use torch.where",
         clear_in=("vectorised",),
     ),
     _Known(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pullback.check.case import copy_tensor, make_case
 
+from ..wrappers import Wrapper
 from .making import normal
 
 grid = partial(normal, 4, 6)
@@ -149,21 +150,6 @@ def test_any_strided_view_survives(shape, data):
     copy = copy_tensor(t)
     assert torch.equal(copy, t)
     assert (copy.stride(), copy.storage_offset()) == (t.stride(), t.storage_offset())
-
-
-class Wrapper(torch.Tensor):
-    """Holds its values in another tensor, and has no memory itself."""
-
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return cls(func(*(a.inner if isinstance(a, cls) else a for a in args), **(kwargs or {})))
 
 
 def test_a_wrapper_is_copied_by_its_own_clone():

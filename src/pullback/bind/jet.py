@@ -46,12 +46,12 @@ def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
 
     def function(*given: Tensor) -> list[Tensor]:
         *xs, g = given
-        return [pulled_back(g, slope(*xs), x) for slope, x in zip(slopes, xs, strict=True)]
+        return [_pulled_back(g, slope(*xs), x) for slope, x in zip(slopes, xs, strict=True)]
 
     return function
 
 
-def pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
+def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
     """Return the cotangent of a tensor that may be broadcast.
 
     That of the result is summed up before it is multiplied by a slope that is the same for all: Σ gᵢ · ∞ is not
@@ -64,7 +64,7 @@ def pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
 
 
 def _summable(xs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `pulled_back` does."""
+    """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `_pulled_back` does."""
     shape = _broadcast(*xs)
     return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
 

@@ -29,7 +29,7 @@ Do = Callable[[Subject | None, Given, Sender], dict[str, Any]]
 
 
 class EachTask:
-    """What is done with some functions of one target. One that ends the process is left out of the next one.
+    """A task for each of some functions of one target. One that ends the process is left out of the next one.
 
     Attributes:
         found: what came of each, by its position among those chosen.
@@ -85,7 +85,7 @@ class EachTask:
         return is_known
 
     def of(self, position: int) -> dict[str, Any] | str:
-        """Return what came of a function, or why nothing did."""
+        """Return the result of a function, or the reason why there is none."""
         if position in self.found:
             return self.found[position]
         return self.lost.get(position) or self.lost.get(None, "")

@@ -203,3 +203,9 @@ def test_the_sign_of_an_infinite_slope(native):
     inputs = "a = torch.tensor([100.0, 0.5, -100.0]).requires_grad_()"
     for context in ("compiled()", "vmap_backward()"):
         agree(inputs, "return torch.exp(a) - 1", context)
+
+
+def test_a_quotient_whose_denominator_overflows_in_16_bits(native):
+    inputs = "a = torch.rand((n + m,)).to(torch.float16).unfold(0, m, 1)[:n].requires_grad_()"
+    body = "return torch.addcdiv(a - a.amax(-1, keepdim=True), (a - a.mean(0)) * a, a * a + 1)"
+    agree(inputs, body, "points(-1.0, 0.0, 1.0)", sizes={"n": 100, "m": 32}, seed=22)

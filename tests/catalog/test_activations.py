@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import mpmath
 import pytest
 import torch
+from torch.func import grad, vmap
 
 import pullback
 from pullback import catalog
@@ -91,3 +93,21 @@ def test_in_float64_it_is_the_function_of_that_name(name):
     op = getattr(activations, name)
     assert torch.equal(op(x), op.__wrapped__(x))
     assert torch.autograd.gradcheck(op, x.clone().requires_grad_())
+
+
+def test_sinc_has_three_derivatives_in_float64_at_and_around_its_hole():
+    points = [0.0, 1e-12, 1e-5, 0.01, -0.3, 0.4999, 0.5, 0.7, -2.2]
+    f = catalog.sinc
+    for order in range(4):
+        found = vmap(f)(torch.tensor(points, dtype=torch.float64)).tolist()
+        for x, y in zip(points, found, strict=True):
+            cancelled = 2e-15 if abs(x) >= 0.5 else 0  # of terms of size 1
+            assert y == pytest.approx(sinc_derivative(order, x), rel=2e-15, abs=cancelled)
+        f = grad(f)
+
+
+def sinc_derivative(order, x):
+    """Return ∫₀¹ of that of cos(πxt) by x, which is sinc, by mpmath's quadrature."""
+    with mpmath.workdps(40):
+        turn = [mpmath.cos, lambda t: -mpmath.sin(t), lambda t: -mpmath.cos(t), mpmath.sin][order]
+        return float(mpmath.quad(lambda t: (mpmath.pi * t) ** order * turn(mpmath.pi * mpmath.mpf(x) * t), [0, 1]))

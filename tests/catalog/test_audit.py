@@ -19,8 +19,6 @@ OPS = {
     if isinstance(value, pullback.Op) and value.__module__ == module.__name__
 }
 MODIFIERS = {"reverse_grad", "scale_grad", "clip_grad"}
-OF_PYTORCH = {"sinc"}
-"""In float64, which has no stable forms, the second derivative of `torch.special.sinc` is NaN at 0."""
 PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"
 
 
@@ -45,11 +43,8 @@ def case(name):
 def test_no_fault_is_found(name, subjects):
     (outcome,) = outcomes_of([subjects[name]])
     bad = [f for f in outcome.findings if f.severity != "info"]
-    known = [f for f in bad if name in OF_PYTORCH and f.rule == "PB401" and "gives nan" in f.message]
-    bad = [f for f in bad if f not in known]
     assert not bad, "\n".join(f"{f.rule} {f.name}: {f.message}\n{f.reproduce}" for f in bad)
-    assert len(known) == (name in OF_PYTORCH)
-    assert outcome.result.status == ("intended" if name in MODIFIERS else "ok") or known
+    assert outcome.result.status == ("intended" if name in MODIFIERS else "ok")
     assert outcome.result.cases >= 15
 
 

@@ -6,11 +6,13 @@ stable forms, or computes the formula as written (its value or derivatives, then
 
 import copy
 import io
+import itertools
 import math
 
 import mpmath
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._decomp import core_aten_decompositions
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
@@ -561,3 +563,55 @@ def test_where_a_second_derivative_is_infinite_at_infinity_it_is_not_0():
     op = pullback.function(lambda x: torch.exp(x) - 1)
     assert grad(op)(torch.tensor(math.inf)) == math.inf
     assert grad(grad(op))(torch.tensor(math.inf)).isnan()
+
+
+OF_TWO_AT_INFINITY = {
+    "difference of squares": (lambda a, b: a * a - b * b, lambda a, b: [2 * a, -2 * b, 2, 0, 0, -2]),
+    "softplus times": (
+        lambda a, b: torch.log1p(torch.exp(a)) * b,
+        lambda a, b: (
+            [b * torch.sigmoid(a), F.softplus(a), b * torch.sigmoid(a) * torch.sigmoid(-a)]
+            + [torch.sigmoid(a)] * 2
+            + [0]
+        ),
+    ),
+}
+"""Formulas of two inputs with first and second derivatives, by hand."""
+POINTS_AT_INFINITY = [(a, b) for a in (math.inf, -math.inf, 1.0, 0.0) for b in (math.inf, -math.inf, -2.0, 0.0)]
+
+
+def of_two_by_func(f, a, b):
+    return [*grad(f, (0, 1))(a, b), *itertools.chain(*hessian(f, (0, 1))(a, b))]
+
+
+def of_two_recorded(f, a, b):
+    leaves = (a.requires_grad_(), b.requires_grad_())
+    first = torch.autograd.grad(f(*leaves), leaves, create_graph=True)
+    second = [torch.autograd.grad(g, leaves, retain_graph=True, materialize_grads=True) for g in first]
+    return [*first, *itertools.chain(*second)]
+
+
+@pytest.mark.parametrize("name", OF_TWO_AT_INFINITY)
+@pytest.mark.parametrize("run", [of_two_by_func, of_two_recorded])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_a_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
+    """A first derivative is right wherever the one by hand is a number or infinite, and not 0 · ∞."""
+    formula, derivatives = OF_TWO_AT_INFINITY[name]
+    op = pullback.function(formula)
+    for point in POINTS_AT_INFINITY:
+        a, b = map(torch.tensor, point)
+        f = make_fx(lambda a, b: op(a, b))(a, b) if is_graph else op
+        right = [float(x) for x in derivatives(a, b)]
+        for i, (found, wanted) in enumerate(zip(run(f, a, b), right, strict=True)):
+            is_lost = found.isnan() and (i > 1 or math.isnan(wanted))
+            assert is_lost or found.item() == pytest.approx(wanted), (point, i)
+
+
+@pytest.mark.parametrize("power", [1.5, 3.0])
+def test_a_line_of_infinite_slope_has_no_second_derivative(power):
+    """Where a is ∞, that of log(1 + eᵃ) bᵖ by b is p (p − 1) bᵖ⁻² ∞, and that of log(1 + eᵃ) b is 0."""
+    op = pullback.function(lambda a, b: torch.log1p(torch.exp(a)) * b)
+    a, b = torch.tensor(math.inf), torch.tensor(0.5)
+    assert grad(op, 1)(a, b) == math.inf
+    assert hessian(op, 1)(a, b) == 0
+    assert hessian(lambda b: op(a, b**power))(b) == math.inf

@@ -8,17 +8,17 @@ A polynomial of order n has no derivative beyond n: that would be 0, silently. S
 (`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
 the right coefficients are infinitely many.
 
-Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote:
-this has the derivative f₁(a), and 0 for the higher ones. From an order on at which a derivative is NaN, or infinite
-beyond the first, they are NaN. Elsewhere the derivatives by an infinite x are 0: those of a function that tends to a
-number.
+Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote,
+or if f(a) is NaN: this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x
+are 0: those of a function that tends to a number. Where a derivative is another one, it and all of its order and beyond
+are NaN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from math import factorial, prod
+from math import factorial, inf, prod
 
 import torch
 from torch import Tensor
@@ -125,16 +125,20 @@ class _Point:
         pairs = zip(_summable(xs), _summable(self.at), self.infinite, strict=True)
         self.steps = [torch.where(inf, 0.0, x - a) for x, a, inf in pairs]
 
+    def near(self, i: int) -> Tensor:
+        """Return the step of an input, and 1/x² where that is infinite: 0, too, but a function of x."""
+        inverse = torch.where(self.infinite[i], self.xs[i], 1.0).pow(-2)
+        return torch.where(self.infinite[i], inverse, self.steps[i])
+
 
 def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
     """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others."""
     factors = {by: partial(*point.at) for by, partial in partials.items()}
-    out = _with_asymptotes(value(*point.at), factors, point)
+    out, carried = _with_asymptotes(value(*point.at), factors, point)
     products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
     terms, unknown = [], []
     for by, factor in factors.items():
-        if len(set(by)) == 1:
-            terms.append(_nan_at_infinity(len(by), factor, point.xs[by[0]], point.infinite[by[0]]))
+        terms.append(_nan_at_infinity(by, factor, carried, point))
         for i in set(by):
             factor = factor.masked_fill(point.infinite[i], 0.0)
         repeats = prod([factorial(by.count(i)) for i in set(by)])
@@ -147,10 +151,13 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
         if len(by) <= _SIGNED:
             along = _total([point.steps[i] for i in dict.fromkeys(by)])
             if len(by) == 1 and (*by, *by) in factors:
-                turned = steep & (_sign(factors[*by, *by]) * _sign(factor) > 0)
+                bend = factors[*by, *by]
+                straight = steep & torch.isfinite(bend) & ~factor.isnan()
+                terms.append(_line(factor, along, straight))
+                turned = steep & (_sign(bend) * _sign(factor) > 0) & ~straight
                 # 0 − 0 is +0, of which a root has slope ∞; −0 is not, and has −∞
                 terms.append(_steep(len(by), -factor, 0.0 - along, turned))
-                steep = steep & ~turned
+                steep = steep & ~turned & ~straight
             terms.append(_steep(len(by), factor, along, steep))
         else:
             unknown.append(steep)
@@ -161,28 +168,32 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     return out, _total(terms)
 
 
-def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> Tensor:
-    """Return the value; where an input is infinite, as slope · input if that is the value.
+def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> tuple[Tensor, dict[By, Tensor]]:
+    """Return the value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
 
-    The slope depends on the other inputs: it is expanded to first order.
+    The slope depends on the other inputs: it is expanded to first order. Where it is, by both inputs, comes second.
     """
     lines, anywhere = [], []
+    carried: dict[By, Tensor] = {}
     for i, (x, a, infinite) in enumerate(zip(point.xs, point.at, point.infinite, strict=True)):
         turns: list[tuple[Tensor, Tensor]] = []
-        fits = infinite & (factors[i,] * a == out)
+        fits = infinite & ((factors[i,] * a == out) | out.isnan())
         line = torch.where(_any_of(fits, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(fits, x), x, 1.0)
         for j, step in enumerate(point.steps):
-            mixed = factors.get((min(i, j), max(i, j)))
+            by = (min(i, j), max(i, j))
+            mixed = factors.get(by)
             if i != j and mixed is not None:
-                grows = fits & (mixed * a == factors[j,])
+                grows = fits & ~point.infinite[j] & torch.isfinite(mixed) & (mixed * a == factors[j,])
                 turns.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
+                carried[by] = carried[by] | grows if by in carried else grows
         if turns:
             grown = reduce(torch.logical_or, [grows for grows, _ in turns])
             slope = torch.where(grown, factors[i,], 0.0) + _total([turn for _, turn in turns])
             line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
         lines.append(torch.where(fits, line, 0.0))
         anywhere.append(fits)
-    return torch.where(reduce(torch.logical_or, anywhere), _total(lines), out)
+    total = torch.where(out.isnan(), out, 0.0) + _total(lines)
+    return torch.where(reduce(torch.logical_or, anywhere), total, out), carried
 
 
 def _any_of(mask: Tensor, x: Tensor) -> Tensor:
@@ -190,13 +201,17 @@ def _any_of(mask: Tensor, x: Tensor) -> Tensor:
     return mask if mask.shape == x.shape else mask.to(torch.int32).sum_to_size(x.shape) > 0
 
 
-def _nan_at_infinity(order: int, factor: Tensor, x: Tensor, infinite: Tensor) -> Tensor:
-    """Return 0 whose derivatives from an order on are NaN where x is infinite and the derivative there is NaN.
+def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _Point) -> Tensor:
+    """Return 0 whose derivatives are NaN from an order on where an input is infinite and the derivative is not carried.
 
-    Infinite ones beyond the first, too: that of a line is 0.
+    A line has any slope that is a number or infinite, and 0 for the higher derivatives.
     """
-    unknown = infinite & (factor.isnan() if order == 1 else ~factor.isfinite())
-    return torch.where(unknown, torch.where(unknown, x, 1.0).pow(-2).pow(order - 0.5), 0.0)
+    infinite = reduce(torch.logical_or, [point.infinite[i] for i in set(by)])
+    unknown = infinite & (factor.isnan() if len(by) == 1 else factor != 0)
+    if by in carried:
+        unknown = unknown & ~carried[by]
+    near = [point.near(i) for i in dict.fromkeys(by)]
+    return torch.where(unknown, nan_from(len(by), torch.where(unknown, _total(near), 1.0)), 0.0)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -220,6 +235,13 @@ def _steep(order: int, factor: Tensor, along: Tensor, steep: Tensor) -> Tensor:
     """
     d = torch.where(steep, along, 1.0)
     return torch.where(steep, _sign(factor) * d.pow(order - 0.5), 0.0)
+
+
+def _line(slope: Tensor, along: Tensor, where: Tensor) -> Tensor:
+    """Return 0 with a slope of ±∞ and no higher derivative, 0 · log(∞)."""
+    d, steepest = torch.where(where, along, 0.0), torch.where(where, inf, 1.0).to(along.dtype)
+    zero: Tensor = _sign(slope) * torch.special.xlogy(d, steepest)
+    return zero
 
 
 def _sign(x: Tensor) -> Tensor:

@@ -26,6 +26,9 @@ def functionalise(graph: fx.Graph) -> fx.Node | None:
         if any(order[user] > order[node] or _is_view(user) for user in others):
             return node  # type: ignore[no-any-return]
         node.target = pure
+        if pure == torch.ops.aten.fill.Scalar and target.target == torch.ops.aten.empty_like.default:
+            node.target, node.args = torch.ops.aten.full_like.default, (target.args[0], node.args[1])
+            node.kwargs = dict(target.kwargs)
     return None
 
 

@@ -298,6 +298,18 @@ def test_zeros_without_memory_are_known():
     assert not _torch.is_zero_tensor(torch.zeros(2))
 
 
+def test_beneath_a_mode_they_get_memory_where_pytorch_reads_it():
+    class Running(_torch.DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    zeros = torch.ops.aten._efficientzerotensor.default([2])
+    with Running():
+        product, total = torch.ops.aten.mul.Scalar(zeros, 3), torch.ops.aten.add.Scalar(zeros, 3)
+    assert product.tolist() == [0, 0]
+    assert total.tolist() == [3, 3]
+
+
 def test_an_op_that_writes_is_named_after_the_one_that_does_not():
     aten = torch.ops.aten
     assert _torch.out_of_place(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar

@@ -52,16 +52,31 @@ class DispatchMode(TorchDispatchMode):
 
     PyTorch has Dynamo leave that method alone, and imports Dynamo for it, which takes a second. Relies on
     `TorchDispatchMode._should_skip_dynamo`.
+
+    Beneath a mode, PyTorch's sums and products with a number read the memory of zeros that have none, and the process
+    ends. Here such zeros get some before.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         if "__torch_dispatch__" in vars(cls):
-            left_alone_by_dynamo(vars(cls)["__torch_dispatch__"])
+            cls.__torch_dispatch__ = _given_memory(left_alone_by_dynamo(vars(cls)["__torch_dispatch__"]))  # type: ignore[method-assign]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+def _given_memory(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatched(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READS_NO_MEMORY and is_zero_tensor(args[0]):
+            args = (torch.zeros_like(args[0]), *args[1:])
+        return dispatch(self, func, types, args, kwargs)
+
+    return left_alone_by_dynamo(dispatched)
+
+
+_READS_NO_MEMORY = frozenset([torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar])
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:

@@ -391,7 +391,7 @@ def _differences(
                 yield found
 
 
-_OF_A_CALL = re.compile(r"(?:gradient of (\w+)|output \d+)[^(]*(.*)")
+_OF_A_CALL = re.compile(r"(?:grad(?:ient)? of (\w+)|output \d+)[^(]*(.*)")
 
 
 def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> Tensor | None:

@@ -209,3 +209,8 @@ def test_a_quotient_whose_denominator_overflows_in_16_bits(native):
     inputs = "a = torch.rand((n + m,)).to(torch.float16).unfold(0, m, 1)[:n].requires_grad_()"
     body = "return torch.addcdiv(a - a.amax(-1, keepdim=True), (a - a.mean(0)) * a, a * a + 1)"
     agree(inputs, body, "points(-1.0, 0.0, 1.0)", sizes={"n": 100, "m": 32}, seed=22)
+
+
+def test_zeros_without_memory_in_a_relaxed_op(native):
+    inputs = "a = torch.randn(7, 3).requires_grad_()\nb = torch.rand(3)"
+    agree(inputs, "return torch.addcmul(b, a, b, value=3)", "jvp_of_grad()", making="relaxed")

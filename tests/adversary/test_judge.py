@@ -392,3 +392,7 @@ def test_a_view_whose_base_is_written_to_is_drawn_on():
         exec(statement, formula.space)
     assert formula._write("e.add_(2)")
     assert not formula._is_large("a.exp()")
+
+
+def test_a_limit_at_an_infinite_input_may_be_accumulated():
+    judged("a = torch.tensor([-torch.inf, 0.0]).requires_grad_()", "return 1 / (1 + torch.exp(-a))", "accumulated()")

@@ -177,6 +177,14 @@ def test_named_tuples_enumerations_and_dataclasses_are_imported():
     assert others == [Mode.FAST, Settings(Mode.FAST, 1e-3), [OrderedDict(a=1)]]
 
 
+def test_an_ellipsis_is_no_gap():
+    code = script(subject_of(everything), make_case((..., normal(2)), {}, ["index", "x"]))
+    names = {"fn": everything}
+    exec(code, names)
+    assert names["out"][0][0] is ...
+    assert "no literal" not in code
+
+
 def test_a_gap_and_values_that_are_too_many_are_told():
     code = script(subject_of(everything), make_case((object(), torch.zeros(300)), {}, ["thing", "x"]))
     assert "# ... stands for thing, of type object, which has no literal" in code

@@ -22,10 +22,11 @@ def found(rule, target):
     return list(pullback.check(target, normal(3, 4), select=rule).findings)
 
 
-def test_runs_the_very_numbers_of_float32_in_both_dtypes():
+def test_runs_the_very_numbers_of_a_dtype_in_float64():
     audit = audit_of(naive_softmax, normal(3, 4))
-    for trial in scaled(audit.subject, audit.base):
-        assert trial.case.tensors[0].dtype == torch.float32
+    trials = list(scaled(audit.subject, audit.base))
+    assert {trial.dtype for trial in trials} == {torch.float32, torch.bfloat16, torch.float16}
+    for trial in trials:
         for beside in trial.tensors:
             assert beside.right.dtype == torch.float64
             if beside.label == "value":
@@ -73,3 +74,38 @@ def test_digits_that_cancel_are_found_where_the_values_are_far_from_0():
 )
 def test_stable_ones_are_not_accused(target):
     assert [f.message for f in found("PB3", target) if f.severity != "info"] == []
+
+
+def rms_norm(x):
+    """The squares of numbers beyond 256 overflow in float16."""
+    return x * (x * x).mean(-1, keepdim=True).rsqrt()
+
+
+def shares(x):
+    return x * x / (x * x).sum(-1, keepdim=True)
+
+
+def variance_about_6(x):
+    return naive_variance(x + 6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "target", "size", "dtype", "severity"),
+    [
+        ("PB301", shares, 600, torch.float16, "warning"),
+        ("PB301", shares, 20, torch.float16, "info"),
+        ("PB303", rms_norm, 600, torch.float16, "warning"),
+        ("PB303", variance_about_6, 1, torch.float16, "info"),
+    ],
+)
+def test_what_16_bits_lose_and_float32_inside_would_not(rule, target, size, dtype, severity):
+    *_, finding = pullback.check(target, size * normal(3, 4), select=rule).findings
+    assert finding.severity == severity
+    namespace = {"fn": target}
+    exec(finding.reproduce, namespace)
+    x = namespace["x"].detach()
+    assert x.dtype == dtype
+    found, right = target(x), target(x.float())
+    at = finding.evidence.worst_index
+    assert finding.evidence.got == pytest.approx(float(found[at]), nan_ok=True)
+    assert finding.evidence.expected == pytest.approx(float(right[at]), rel=1e-3)

@@ -54,6 +54,8 @@ def spelled(value: object) -> str:
         return f"complex({spelled(value.real)}, {spelled(value.imag)})"
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f"float('{float(value)}')"
+    if value is ...:
+        return "Ellipsis"  # not the gap
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if value is None or isinstance(value, _PLAIN | _OF_TORCH | StandIn):

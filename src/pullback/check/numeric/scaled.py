@@ -1,7 +1,7 @@
-"""Subjects that mix elements, on their example made larger, smaller and moved: float32 beside float64.
+"""Subjects that mix elements, on their example made larger, smaller and moved: float32 and 16 bits beside float64.
 
-The float64 run is given the very numbers of the float32 one. It counts for a tensor where it is finite and where small
-changes of the inputs change it little.
+The float64 run is given the very numbers of the other one. It counts for a tensor where it is finite and where small
+changes of the inputs change it little. Beside 16 bits there is a float32 run, too: what it loses is no fault of theirs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pullback.dtypes import has_derivative
 
 _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
 _SHIFTS = (100.0, 1000.0)
+_NARROW_FACTORS = (1.0, 10.0, 100.0)
 _STEADY_BY, _STEADY = 2.0**-44, 2.0**-24
 """Inputs that change by so much, relatively, may change a tensor by so much of its largest element."""
 _STEADY_RUNS, _SPREAD_RUNS = 2, 6
@@ -29,17 +30,21 @@ _BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Beside:
-    """One tensor in float32 beside the same in float64.
+    """One tensor in a dtype beside the same in float64.
 
     Attributes:
         label: "value" or "gradient of x".
-        got: in float32, as float64.
+        dtype: the dtype.
+        got: in it, as float64.
         right: in float64.
+        inside: of 16 bits, computed in float32 and rounded at the end.
     """
 
     label: str
+    dtype: torch.dtype
     got: Tensor
     right: Tensor
+    inside: Tensor | None = None
 
     @property
     def size(self) -> float:
@@ -48,8 +53,8 @@ class Beside:
 
     @property
     def is_within_range(self) -> bool:
-        """Whether all of it is finite in float32."""
-        return self.size <= torch.finfo(torch.float32).max
+        """Whether all of it is finite in the dtype."""
+        return self.size <= torch.finfo(self.dtype).max
 
     @property
     def worst(self) -> int:
@@ -58,8 +63,16 @@ class Beside:
 
     def error(self, usual: float) -> float:
         """Return the largest error, relative to the largest element or, if that is larger, to the usual one."""
+        return self._error_of(self.got, usual)
+
+    @property
+    def error_inside(self) -> float:
+        """That of what was computed in float32, relative to the largest element."""
+        return 0.0 if self.inside is None else self._error_of(self.inside, 0.0)
+
+    def _error_of(self, x: Tensor, usual: float) -> float:
         size = max(self.size, usual)
-        return float((self.got - self.right).abs().max()) / size if size else 0.0
+        return float((x - self.right).abs().max()) / size if size else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class Scaled:
     """A variant of the example, run in both dtypes.
 
     Attributes:
-        case: the variant, in float32.
+        case: the variant, in the narrower dtype.
         label: what was done to the example.
         change: what does it to a tensor, by a factor or a shift.
         amount: the factor or the shift.
@@ -81,6 +94,11 @@ class Scaled:
     tensors: tuple[Beside, ...]
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The narrower dtype."""
+        return self.case.tensors[0].dtype
+
+    @property
     def largest(self) -> float:
         """The largest number among the inputs."""
         return max(float(t.abs().max()) for t in self.case.tensors)
@@ -92,27 +110,35 @@ def scaled(subject: Subject, base: Case) -> Iterator[Scaled]:
         return
     for factor in _FACTORS:
         yield from measured(subject, base, _times, factor)
+    for dtype in (torch.bfloat16, torch.float16):
+        for factor in _NARROW_FACTORS:
+            yield from measured(subject, base, _times, factor, dtype)
     if not any(is_structured(t) for t in base.tensors):
         for shift in _SHIFTS:
             yield from measured(subject, base, _moved, shift)
 
 
 def measured(
-    subject: Subject, base: Case, change: Callable[[Tensor, float], Tensor], amount: float
+    subject: Subject,
+    base: Case,
+    change: Callable[[Tensor, float], Tensor],
+    amount: float,
+    dtype: torch.dtype = torch.float32,
 ) -> Iterator[Scaled]:
-    """Yield the example changed by one amount, run in both dtypes; nothing if the subject does not take it."""
+    """Yield the example changed by one amount, run in a dtype and in float64; nothing if the subject refuses it."""
     label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
-    case = in_float32(base.map_inputs(lambda t: change(t, amount), label))
+    case = cast(base.map_inputs(lambda t: change(t, amount), label), dtype)
     wide = widened(case)
     try:
         got = results(subject, case)
+        inside = results(subject, cast(case, torch.float32)) if dtype.itemsize == 2 else [("", None)] * len(got)
         right = results(subject, wide)
         again = [results(subject, _nudged(wide, _STEADY_BY, seed)) for seed in range(_STEADY_RUNS)]
     except Raised:
         return
     pairs = [
-        Beside(name, g.double(), r)
-        for (name, g), (_, r), *others in zip(got, right, *again, strict=True)
+        Beside(name, dtype, g.double(), r, None if i is None else i.to(dtype).double())
+        for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *again, strict=True)
         if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
     ]
     yield Scaled(case, label, change, amount, tuple(pairs))
@@ -159,12 +185,12 @@ def _nudged(case: Case, by: float, seed: int) -> Case:
     return case.with_values({p: once[id(case.values[p])] for p in case.wrt})
 
 
-def in_float32(case: Case) -> Case:
-    """Return the case with its floating tensors in float32; one passed twice stays one."""
+def cast(case: Case, dtype: torch.dtype) -> Case:
+    """Return the case with its floating tensors in a dtype; one passed twice stays one."""
     once: dict[int, Tensor] = {}
     for value in case.values:
         if isinstance(value, Tensor) and has_derivative(value):
-            once.setdefault(id(value), value.float())
+            once.setdefault(id(value), value.to(dtype))
     return case.with_values({p: once[id(v)] for p, v in enumerate(case.values) if id(v) in once})
 
 
@@ -181,7 +207,7 @@ def first_bad(subject: Subject, base: Case, trial: Scaled, bad: Callable[[Scaled
     good, found = (1.0 if trial.change is _times else 0.0), trial
     for _ in range(_BISECTIONS):
         middle = (good * found.amount) ** 0.5 if trial.change is _times else (good + found.amount) / 2
-        there = next(measured(subject, base, trial.change, middle), None)
+        there = next(measured(subject, base, trial.change, middle, trial.dtype), None)
         if there is None:
             return found
         if bad(there):

@@ -70,7 +70,7 @@ from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.numeric.weight import STEP, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of
 from pullback.check.rules._rule import rule
-from pullback.check.rules._scaled import lost_when_scaled
+from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled
 from pullback.numerics.formats import Floats, Mask, format_of
 from pullback.numerics.ulp import errors
 from pullback.report.model import Finding
@@ -101,6 +101,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if sweeper is None:
         if (mixing := lost_when_scaled(audit, "PB303", zero=False)) is not None:
             yield mixing
+        if (narrow := lost_in_16_bits(audit)) is not None:
+            yield narrow
         return
     for dtype in (torch.float64, torch.float32):
         sweep = audit.numbers.sweep(dtype)

@@ -360,3 +360,22 @@ def test_a_factor_that_is_the_size_of_a_dimension_is_told_as_that():
     assert "1/N of a mean" in hint(lambda x: (x * x).mean(), lambda g, x: 2 * g * x, (5, 3))
     assert "1/N too many" in hint(lambda x: (x * x).sum(), lambda g, x: 2 * g * x / x.numel(), (5, 3))
     assert "2 times" in hint(lambda x: x * x, lambda g, x: 4 * g * x, (5, 3))
+
+
+def test_of_inputs_that_may_be_none_one_finding_is_made():
+    class MeanSquaredError(Function):
+        """Its gradients are not those of inputs that broadcast."""
+
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return (x - y).square().mean()
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            d = g * 2 * (x - y) / x.numel()
+            return d.sum_to_size(x.shape), -d.sum_to_size(y.shape)
+
+    events, _ = run(MeanSquaredError, normal(3, 4), normal(3, 4, seed=1), options=Options(select=("PB101",)))
+    assert found(events) == [("PB101", "warning", "wrong")]

@@ -110,11 +110,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
 def _disagreements(
     audit: Audit, wrong: Sequence[tuple[FirstOrder, Comparison]], reported: set[int]
 ) -> Iterator[Finding]:
-    """Yield a finding for each input that is none of those reported, and note which are now."""
+    """Yield a finding for each input that is none of those reported, and note which are now.
+
+    Of inputs that may be none, one finding says enough: it is about what the function is for.
+    """
+    is_doubted = False
     for result, comparison in wrong:
-        if comparison.order in reported:
+        if comparison.order in reported or (is_doubted and result.case.doubtful):
             continue
         found = _disagreement(audit, result, comparison)
+        is_doubted = is_doubted or result.case.doubtful
         meant = found is not None and audit.intent_of(result, comparison) is not None
         if not meant:
             reported.add(comparison.order)

@@ -615,3 +615,64 @@ def test_a_line_of_infinite_slope_has_no_second_derivative(power):
     assert grad(op, 1)(a, b) == math.inf
     assert hessian(op, 1)(a, b) == 0
     assert hessian(lambda b: op(a, b**power))(b) == math.inf
+
+
+def slope_of_compiled(op, x, g):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(torch.compile(lambda x: op(x), backend="eager")(x), x, g)[0]
+
+
+@pytest.mark.parametrize(
+    ("formula", "dtype", "x", "g"),
+    [
+        (lambda a: torch.exp(10 * a) - 1, torch.float16, 0.0, 2000.0),
+        (lambda a: torch.exp(10 * a) - 1, torch.float32, 0.0, 1e37),
+        (torch.logit, torch.float16, 0.004, 3.0),
+    ],
+)
+def test_a_graph_multiplies_no_cotangent_by_a_higher_derivative(formula, dtype, x, g):
+    x, g = torch.tensor([x], dtype=dtype), torch.tensor([g], dtype=dtype)
+    right = grad(lambda x: formula(x).sum())(x.double()) * g
+    torch.testing.assert_close(slope_of_compiled(pullback.function(formula), x, g), right.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_forward_derivatives_of_a_single_number_keep_its_dtype(dtype):
+    x = torch.tensor(0.5, dtype=dtype)
+    for found in (jvp(log_sigmoid(), (x,), (torch.ones_like(x),))[1], hessian(log_sigmoid())(x)):
+        assert found.dtype == dtype
+
+
+def test_an_infinite_mixed_derivative_leaves_the_others_as_they_are():
+    for formula, a, b in (
+        (lambda a, b: (torch.exp(a) - 1) / b, 1.0, 1e-3),
+        (lambda a, b: (torch.exp(a) - 1) * b, 12.0, 0.5),
+        (lambda a, b: b * b * torch.log1p(torch.exp(a)), 0.3, 6e4),
+    ):
+        op = pullback.function(formula)
+        a, b = torch.tensor(a, dtype=torch.float16), torch.tensor(b, dtype=torch.float16)
+        right = hessian(formula, (0, 1))(a.double(), b.double())
+        for i, j in itertools.product((0, 1), (0, 1)):
+            torch.testing.assert_close(hessian(op, (0, 1))(a, b)[i][j], right[i][j].half())
+
+
+def test_a_third_derivative_is_right_where_the_first_two_overflow():
+    formula = lambda b: torch.log1p(torch.exp(b)) - b * b * b * b  # noqa: E731
+    assert grad(grad(grad(pullback.function(formula))))(torch.tensor(-200.0, dtype=torch.float16)) == 4800
+
+
+@pytest.mark.parametrize("shape", [(2,), ()])
+def test_what_is_nan_leaves_the_gradient_by_others_as_it_is(shape):
+    op = pullback.function(lambda a, b: a * a - b * b)
+    b = torch.tensor([math.nan, 1.0])
+    a = torch.full(shape, 3.0).requires_grad_()
+    right = torch.autograd.grad((a * a - b * b).sum(), a)[0]
+    f = make_fx(lambda a, b: op(a, b))(a.detach(), b)
+    assert torch.equal(torch.autograd.grad(f(a, b).sum(), a)[0], right)
+    a = torch.full(shape, 3.0)
+    (found,) = torch.autograd.grad(op(a, b.requires_grad_()).sum(), b)
+    assert found.isnan().tolist() == [True, False]
+
+
+def test_derivatives_of_no_samples():
+    assert vmap(grad(log_sigmoid()))(torch.empty(0)).shape == (0,)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from math import factorial, inf, prod
+from math import factorial, prod
 
 import torch
 from torch import Tensor
@@ -114,25 +114,29 @@ class _Point:
     Attributes:
         xs: the inputs.
         at: their values.
-        infinite: where these are infinite.
-        steps: 0 with derivative 1, and with derivative 0 where infinite.
+        beyond: where these are infinite or NaN.
+        steps: 0 with derivative 1, and with derivative 0 where infinite or NaN.
     """
 
     def __init__(self, xs: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
         self.xs = xs
         self.at = [stop(x) for x in xs]
-        self.infinite = [torch.isinf(a) for a in self.at]
-        pairs = zip(_summable(xs), _summable(self.at), self.infinite, strict=True)
-        self.steps = [torch.where(inf, 0.0, x - a) for x, a, inf in pairs]
+        self.beyond = [~torch.isfinite(a) for a in self.at]
+        pairs = zip(_summable(xs), _summable(self.at), self.beyond, strict=True)
+        self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]
 
     def near(self, i: int) -> Tensor:
-        """Return the step of an input, and 1/x² where that is infinite: 0, too, but a function of x."""
-        inverse = torch.where(self.infinite[i], self.xs[i], 1.0).pow(-2)
-        return torch.where(self.infinite[i], inverse, self.steps[i])
+        """Return the step of an input, and 1/x² where that is infinite or NaN: a function of x, too."""
+        inverse = torch.where(self.beyond[i], self.xs[i], 1.0).pow(-2)
+        return torch.where(self.beyond[i], inverse, self.steps[i])
 
 
 def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
-    """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others."""
+    """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others.
+
+    A step meets the factor before it meets the others: the backward then multiplies the cotangent by 0 first, and not
+    by the factor of a higher derivative, with which it may overflow.
+    """
     factors = {by: partial(*point.at) for by, partial in partials.items()}
     out, carried = _with_asymptotes(value(*point.at), factors, point)
     products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
@@ -140,31 +144,23 @@ def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -
     for by, factor in factors.items():
         terms.append(_nan_at_infinity(by, factor, carried, point))
         for i in set(by):
-            factor = factor.masked_fill(point.infinite[i], 0.0)
+            factor = factor.masked_fill(point.beyond[i], 0.0)
         repeats = prod([factorial(by.count(i)) for i in set(by)])
         if repeats > 1:
             factor = factor * (1 / repeats)
-        if len(by) > 1:
-            products[by] = products[by[:-1]] * point.steps[by[-1]]
-        steep = ~torch.isfinite(factor)
-        terms.append(products[by] * torch.where(steep, 0.0, factor))
+        step, rest = point.steps[by[-1]], products.get(by[:-1])
+        if rest is not None:
+            products[by] = rest * step
+        term = step * torch.where(torch.isfinite(factor), factor, 0.0)
+        terms.append(term if rest is None else rest * term)
         if len(by) <= _SIGNED:
+            terms.append(_steep(factor, step, rest))
             along = _total([point.steps[i] for i in dict.fromkeys(by)])
-            if len(by) == 1 and (*by, *by) in factors:
-                bend = factors[*by, *by]
-                straight = steep & torch.isfinite(bend) & ~factor.isnan()
-                terms.append(_line(factor, along, straight))
-                turned = steep & (_sign(bend) * _sign(factor) > 0) & ~straight
-                # 0 − 0 is +0, of which a root has slope ∞; −0 is not, and has −∞
-                terms.append(_steep(len(by), -factor, 0.0 - along, turned))
-                steep = steep & ~turned & ~straight
-            terms.append(_steep(len(by), factor, along, steep))
+            terms.append(_nan_where(factor.isnan(), len(by), along))
         else:
-            unknown.append(steep)
+            unknown.append(~torch.isfinite(factor))
     if unknown:
-        steep = reduce(torch.logical_or, unknown)
-        d = torch.where(steep, _total(point.steps), 1.0)
-        terms.append(torch.where(steep, nan_from(_SIGNED + 1, d), 0.0))
+        terms.append(_nan_where(reduce(torch.logical_or, unknown), _SIGNED + 1, _total(point.steps)))
     return out, _total(terms)
 
 
@@ -175,25 +171,31 @@ def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -
     """
     lines, anywhere = [], []
     carried: dict[By, Tensor] = {}
-    for i, (x, a, infinite) in enumerate(zip(point.xs, point.at, point.infinite, strict=True)):
+    for i, (x, a, beyond) in enumerate(zip(point.xs, point.at, point.beyond, strict=True)):
         turns: list[tuple[Tensor, Tensor]] = []
-        fits = infinite & ((factors[i,] * a == out) | out.isnan())
-        line = torch.where(_any_of(fits, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(fits, x), x, 1.0)
+        fits = beyond & ((factors[i,] * a == out) | out.isnan())
         for j, step in enumerate(point.steps):
             by = (min(i, j), max(i, j))
             mixed = factors.get(by)
             if i != j and mixed is not None:
-                grows = fits & ~point.infinite[j] & torch.isfinite(mixed) & (mixed * a == factors[j,])
+                grows = fits & ~point.beyond[j] & torch.isfinite(mixed) & _equal(mixed * a, factors[j,])
                 turns.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
                 carried[by] = carried[by] | grows if by in carried else grows
-        if turns:
-            grown = reduce(torch.logical_or, [grows for grows, _ in turns])
+        grown = reduce(torch.logical_or, [grows for grows, _ in turns]) if turns else None
+        plain = fits if grown is None else fits & ~grown
+        line = torch.where(_any_of(plain, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(plain, x), x, 1.0)
+        if grown is not None:
             slope = torch.where(grown, factors[i,], 0.0) + _total([turn for _, turn in turns])
             line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
         lines.append(torch.where(fits, line, 0.0))
         anywhere.append(fits)
     total = torch.where(out.isnan(), out, 0.0) + _total(lines)
     return torch.where(reduce(torch.logical_or, anywhere), total, out), carried
+
+
+def _equal(x: Tensor, y: Tensor) -> Tensor:
+    """Where two tensors are equal, or both NaN."""
+    return (x == y) | (x.isnan() & y.isnan())
 
 
 def _any_of(mask: Tensor, x: Tensor) -> Tensor:
@@ -206,12 +208,13 @@ def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point
 
     A line has any slope that is a number or infinite, and 0 for the higher derivatives.
     """
-    infinite = reduce(torch.logical_or, [point.infinite[i] for i in set(by)])
-    unknown = infinite & (factor.isnan() if len(by) == 1 else factor != 0)
+    beyond = reduce(torch.logical_or, [point.beyond[i] for i in set(by)])
+    unknown = beyond & (factor.isnan() if len(by) == 1 else factor != 0)
     if by in carried:
         unknown = unknown & ~carried[by]
-    near = [point.near(i) for i in dict.fromkeys(by)]
-    return torch.where(unknown, nan_from(len(by), torch.where(unknown, _total(near), 1.0)), 0.0)
+    if len(set(by)) > 1:  # what is NaN by one input alone leaves the slopes by others as they are
+        unknown = unknown & ~reduce(torch.logical_or, [point.at[i].isnan() for i in set(by)])
+    return _nan_where(unknown, len(by), _total([point.near(i) for i in dict.fromkeys(by)]))
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -225,33 +228,32 @@ _SIGNED = 2
 """The order up to which an infinite derivative is infinite. Beyond, it makes all of a higher order NaN."""
 
 
-def _steep(order: int, factor: Tensor, along: Tensor, steep: Tensor) -> Tensor:
-    """Return 0 with the derivatives of a product of zeros and a factor that is not finite.
+def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
+    """Return 0 with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
 
-    It is a power of d = 0 that has an infinite derivative of the product's order, of the sign of the factor, and no
-    lower one; where the factor is NaN, that derivative is. Elsewhere d is 1, so that no 0 · ∞ arises. The derivative
-    after that is infinite too, of the other sign. Where it is to have the same one, as the derivatives of an
-    exponential have, the power is one of −d.
+    Two numbers stand for ∞, of which each is finite and the product is not. One meets each of two zeros, or both meet
+    the only one: a derivative of the product has both, any other a 0.
     """
-    d = torch.where(steep, along, 1.0)
-    return torch.where(steep, _sign(factor) * d.pow(order - 0.5), 0.0)
+    dtype = working(step.dtype)
+    infinite = torch.isinf(factor)
+    one = factor.to(dtype).masked_fill(~infinite, 0.0).masked_fill(infinite, torch.finfo(dtype).max ** 0.75)
+    other = torch.where(factor > 0, one, -one)
+    product = step.to(dtype) * one
+    return product * (other if rest is None else rest.to(dtype) * other)
 
 
-def _line(slope: Tensor, along: Tensor, where: Tensor) -> Tensor:
-    """Return 0 with a slope of ±∞ and no higher derivative, 0 · log(∞)."""
-    d, steepest = torch.where(where, along, 0.0), torch.where(where, inf, 1.0).to(along.dtype)
-    zero: Tensor = _sign(slope) * torch.special.xlogy(d, steepest)
-    return zero
-
-
-def _sign(x: Tensor) -> Tensor:
-    """Return the sign of a number, 0 for NaN."""
-    return torch.where(x > 0, 1.0, torch.where(x < 0, -1.0, 0.0)).to(x.dtype)
+def _nan_where(mask: Tensor, order: int, d: Tensor) -> Tensor:
+    """Return 0 whose derivatives by d = 0 are NaN from an order on where a mask is true."""
+    return torch.where(mask, nan_from(order, torch.where(mask, d, 1.0)), 0.0)
 
 
 def nan_from(order: int, d: Tensor) -> Tensor:
-    """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on."""
-    return d.pow(order - 0.5) * 0.0
+    """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on.
+
+    ∞ − ∞, and not ∞ · 0: forward mode makes float64 of a single number times one of Python.
+    """
+    infinite = d.pow(order - 0.5)
+    return infinite - infinite
 
 
 def _error_from(order: int, x: Tensor) -> Tensor:

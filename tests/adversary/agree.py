@@ -386,7 +386,7 @@ def _differences(
         if isinstance(truth, Tensor) and truth.shape == theirs.shape and truth.is_complex() == theirs.is_complex():
             sampled = functools.partial(samples, label=label)
             infinite = _of_infinite(label, wide, right, truth.shape) if limits else None
-            found = wrong_values(label, mine, theirs, truth, sampled, infinite)
+            found = wrong_values(label, mine, theirs, truth, sampled, infinite, limits and "magnitudes" in label)
             if found is not None:
                 yield found
 
@@ -395,18 +395,23 @@ _OF_A_CALL = re.compile(r"(?:grad(?:ient)? of (\w+)|output \d+)[^(]*(.*)")
 
 
 def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> Tensor | None:
-    """Return where the input of a derivative by one is infinite, or any input that a value of this shape may be of."""
+    """Return where the input of a derivative by one is infinite, or any input that a value of this shape may be of.
+
+    A derivative is a sum over what its input is broadcast to: if another input is infinite anywhere, all may be of it.
+    """
     of = _OF_A_CALL.search(label)
     if of is None:
         return None
     by, call = of.groups()
     found = None
     for name, x in wide.inputs().items():
-        if not isinstance(x, Tensor) or by not in (None, name):
+        if not isinstance(x, Tensor):
             continue
         where = seen.get(f"{name}{IS_INFINITE}{' ' * bool(call)}{call}")
         where = x.detach().isinf() if where is None else where
-        if by is None:
+        if by not in (None, name):
+            where = where.any().expand(shape)
+        elif by is None:
             try:
                 where = where.expand(shape)
             except RuntimeError:  # the value is of other sizes

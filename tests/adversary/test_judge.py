@@ -396,3 +396,8 @@ def test_a_view_whose_base_is_written_to_is_drawn_on():
 
 def test_a_limit_at_an_infinite_input_may_be_accumulated():
     judged("a = torch.tensor([-torch.inf, 0.0]).requires_grad_()", "return 1 / (1 + torch.exp(-a))", "accumulated()")
+
+
+def test_a_stable_form_may_be_finite_where_the_formula_overflows_in_float64_too():
+    inputs = "a = torch.randn(n, m).bfloat16().requires_grad_()\nb = torch.randn(n, 1).bfloat16().requires_grad_()"
+    judged(inputs, "return torch.log(1 + torch.exp(a * a - b * b))", "points(-1.0, 0.0, 1.0, order=2)")

@@ -102,13 +102,14 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
 def unaudited(subject: Subject, why: str) -> Finding:
     """Return the warning that a subject could not be run, with why and what to do."""
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
-    if why.startswith("the given inputs do not work"):
+    is_given = why.startswith("the given inputs do not work")
+    if is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
     return Finding(
         subject=subject.name,
         rule="PB001",
         name="unaudited",
-        severity="warning",
+        severity="error" if is_given else "warning",
         verdict="unaudited",
         message=f"not audited: {why}",
         location=subject.location,

@@ -82,10 +82,14 @@ def _reached(target: Any) -> tuple[list[FunctionType], list[type], list[Any]]:
     while waiting:
         thing = waiting.pop()
         thing = thing.__func__ if isinstance(thing, staticmethod | classmethod) else thing
-        if hasattr(thing, "cache_clear"):
+        if inspect.getattr_static(thing, "cache_clear", None) is not None:  # another's __getattr__ may raise anything
             caches.append(thing)
             thing = inspect.unwrap(thing)
-        if getattr(thing, "__module__", None) != target.__module__ or thing in (*functions, *classes):
+        if (
+            not isinstance(thing, type | FunctionType)
+            or thing.__module__ != target.__module__
+            or thing in (*functions, *classes)
+        ):
             continue
         if isinstance(thing, type):
             classes.append(thing)

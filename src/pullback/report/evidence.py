@@ -16,10 +16,13 @@ def numbers_of(evidence: Evidence | None) -> str:
     if evidence is None:
         return ""
     unit = f" {clean_line(evidence.unit)}" if evidence.unit else ""
-    labelled = (("expected", evidence.expected), ("got", evidence.got))
-    parts = [f"{name} {_value(value)}{unit}" for name, value in labelled if value is not None and not _is_long(value)]
-    if evidence.error_bar is not None:
-        parts.append(f"± {evidence.error_bar:.2g}")
+    bar = "" if evidence.error_bar is None else f" ± {evidence.error_bar:.2g}"
+    labelled = (("expected", evidence.expected, bar), ("got", evidence.got, ""))
+    parts = [
+        f"{name} {_value(value)}{unit}{error}"
+        for name, value, error in labelled
+        if value is not None and not _is_long(value)
+    ]
     place = _place(evidence)
     return "  ".join([*parts, place] if parts and place else parts)
 

@@ -351,7 +351,7 @@ def summary_of(report: Report) -> Text:
     line = Text(f"{_count(summary['subjects'], 'function')}: ", style="bold")
     line.append_text(Text(", ").join(Text(text, style=style) for text, style in found))
     if not found:
-        line.append("nothing found", style="green")
+        line.append("nothing found" if summary["subjects"] else "nothing was audited", style="green")
     for label, counted in (("not audited", "unaudited"), ("allowed", "allowed"), ("in the baseline", "known")):
         if summary[counted]:
             line.append(f"; {label}: {summary[counted]}")

@@ -101,7 +101,7 @@ def test_the_reproduction_shows_it(capsys):
     script = finding.reproduce.replace("# fn = ", "fn = lambda x: Custom.apply(x)  # ")
     namespace = {"Custom": softplus()}
     exec(script, namespace)
-    assert "the gradient is nan and exactly 1" in capsys.readouterr().out
+    assert "the gradient is nan and should be exactly 1" in capsys.readouterr().out
 
 
 def test_304_names_the_branch_and_says_where_it_begins():

@@ -29,6 +29,8 @@ _MAX_TRIALS = 1500
 _MAX_SECONDS = 4.0
 _AFTER_BROKEN = 100
 """Trials after a call whose backward seems to fail whatever it is given: perhaps the call was no valid one."""
+_ALWAYS = 5
+"""Calls whose backward raised the same, after which it would whatever it is given, if none raised another."""
 _AFTER_ENVIRONMENT = 20
 """Failures for want of a GPU, a process group or a package, after which no other call is tried."""
 _AFTER_REFUSED = 20
@@ -71,6 +73,7 @@ class _Trials:
         self.reasons: Counter[str] = Counter()
         self.lacking: Counter[str] = Counter()
         self.refused = 0
+        self.of_backward: Counter[str] = Counter()
 
     @property
     def over(self) -> bool:
@@ -88,12 +91,20 @@ class _Trials:
         self.reasons[outcome.reason] += bool(outcome.reason)
         self.lacking[outcome.reason] += of_environment(outcome.reason)
         self.refused += isinstance(outcome.error, FormulaError)
+        if outcome.score >= Score.NO_BACKWARD:
+            self.of_backward[outcome.reason] += 1
         if outcome.score > self.score and not self._hides_the_fault(case):
             self.score, self.case = outcome.score, case
             if outcome.score == Score.BROKEN:
                 self.broken = case
                 self.limit = min(self.limit, self.count + _AFTER_BROKEN)
         return outcome
+
+    @property
+    def works(self) -> bool:
+        """Whether the best call is an example: also if every backward that began raised the same."""
+        always = self.score == Score.NO_BACKWARD and len(self.of_backward) == 1
+        return self.score >= Score.BROKEN or (always and self.of_backward.total() >= _ALWAYS)
 
     def _hides_the_fault(self, case: Case) -> bool:
         """Whether a broken backward may run only because all sizes are the same, or its tensors of another kind."""
@@ -134,7 +145,7 @@ def probe(
             if count is not None and not shortened and _may_be_left_out(search, count):
                 searches.insert(0, Search(subject, search.parameters[:count], generator))
                 shortened = True
-    result = Probe(trials.case if trials.score >= Score.BROKEN else None, trials.count)
+    result = Probe(trials.case if trials.works else None, trials.count)
     result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
     result.broken = trials.broken if _differ_in_shapes(result.case, trials.broken) else None
     result.lacks = next((reason for reason, _ in trials.lacking.most_common(1) if of_environment(reason)), "")

@@ -121,7 +121,7 @@ def accuracy_finding(
         rule,
         severity,
         verdict,
-        f"at {spelled_point(spot.point)} ({name_of(spot.dtype)}) the {measured.label} is {show(spot.got)}, and {says}"
+        f"at {spelled_point(spot.point)} ({name_of(spot.dtype)}) the {measured.label} is {show(spot.got)} and should be {says}"
         f"{tell}",
         case=case,
         evidence=Evidence(spot.expected, spot.got, where=measured.label, dtype=name_of(spot.dtype)),
@@ -132,7 +132,7 @@ def accuracy_finding(
 
 def _shown(case: Case, by: str, says: str) -> list[str]:
     if not by:
-        return [f"print('the value is', out.flatten()[0].item(), 'and', {says!r})"]
+        return [f"print('the value is', out.flatten()[0].item(), 'and should be', {says!r})"]
     return gradient_lines(case, by, says)
 
 
@@ -141,7 +141,7 @@ def gradient_lines(case: Case, by: str, says: str) -> list[str]:
     position = next(p for p in case.wrt if case.names[p] == by)
     return [
         f"g = torch.autograd.grad(out.sum(), {variables(case)[position]})[0]",
-        f"print('the gradient is', g.flatten()[0].item(), 'and', {says!r})",
+        f"print('the gradient is', g.flatten()[0].item(), 'and should be', {says!r})",
     ]
 
 

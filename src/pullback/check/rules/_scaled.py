@@ -100,7 +100,7 @@ def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside:
         rule,
         severity,
         "unstable",
-        f"{large} ({dtype}), the {beside.label}{at} is {show(got)}, and {says}",
+        f"{large} ({dtype}), the {beside.label}{at} is {show(got)} and should be {says}",
         case=trial.case,
         evidence=Evidence(right, got, worst_index=index or None, where=beside.label, dtype=dtype),
         tail=_lines(audit, trial, beside, k, says),
@@ -113,12 +113,15 @@ def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside:
 def _lines(audit: Audit, trial: Scaled, beside: Beside, k: int, says: str) -> list[str]:
     if beside.label == "value":
         number = [b for b in trial.tensors if b.label == "value"].index(beside)
-        return [audit.floating_outs, f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and', {says!r})"]
+        return [
+            audit.floating_outs,
+            f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and should be', {says!r})",
+        ]
     run = audit.base_run
     cotangents = [g.to(trial.dtype) for g in standard_cotangents(run.roots, run.differentiable)]
     order = next(o for o, p in enumerate(trial.case.wrt) if beside.label == f"gradient of {trial.case.names[p]}")
     return [
         audit.outs,
         f"g = torch.autograd.grad(outs, inputs, {literals(cotangents)}, allow_unused=True)[{order}]",
-        f"print('the gradient is', g.flatten()[{k}].item(), 'and', {says!r})",
+        f"print('the gradient is', g.flatten()[{k}].item(), 'and should be', {says!r})",
     ]

@@ -72,7 +72,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.intent import severity_of
+from pullback.check.derivative.intent import Intent, severity_of
 from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
@@ -120,7 +120,7 @@ def _disagreements(
             continue
         found = _disagreement(audit, result, comparison)
         is_doubted = is_doubted or result.case.doubtful
-        meant = found is not None and audit.intent_of(result, comparison) is not None
+        meant = found is not None and _intent(audit, result, comparison) is not None
         if not meant:
             reported.add(comparison.order)
         if found is not None:
@@ -159,8 +159,14 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
         )
 
 
+def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent | None:
+    """Return what the gradient is meant to be; nobody means NaN on an example."""
+    is_meant = result.case.is_variant or not math.isnan(comparison.got)
+    return audit.intent_of(result, comparison) if is_meant else None
+
+
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
-    intent = audit.intent_of(result, comparison)
+    intent = _intent(audit, result, comparison)
     if intent is not None and intent.sign == "rounded":
         return _inconclusive(audit, f"nothing can be said of the gradient: {intent.reason}")
     if intent is not None:
@@ -262,8 +268,9 @@ def _fails(audit: Audit, case: Case, like: Comparison) -> bool:
 
 
 def _is_as_bad(c: Comparison, like: Comparison) -> bool:
-    """Whether it is the same input that is wrong, and not by less."""
-    return c.order == like.order and c.is_small <= like.is_small
+    """Whether it is the same input that is wrong, in the same way, and not by less."""
+    alike = math.isfinite(c.got) == math.isfinite(like.got)
+    return c.order == like.order and c.is_small <= like.is_small and alike
 
 
 def _message(result: FirstOrder, c: Comparison) -> str:

@@ -111,6 +111,8 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
         return "info"
     if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
         return "warning"  # it says that the variant is no input for it: a singular matrix
+    if isinstance(error.error, NotImplementedError):
+        return "warning"  # there is none, and it says so
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))
     unpromised = strange or case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
     return "warning" if empty or (unpromised and not case.label.endswith("-> 1")) else "error"

@@ -60,6 +60,7 @@ from torch import Tensor
 from pullback._torch import compile_in_this_process
 from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
+from pullback.check.cases.guess import same
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
 from pullback.check.contexts.pure import called, pure
 from pullback.check.contexts.smallest import on_smallest
@@ -160,10 +161,17 @@ class _Compiled:
 
 
 def _resized(audit: Audit, base: Setting) -> Setting | None:
-    """Return the example with one size changed, if the forward takes that."""
+    """Return the example with one size changed, if the forward takes that, and no number has to change with it.
+
+    What is no tensor is a constant of what was compiled.
+    """
     present = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
     for size in sorted(present - {0, 1}, reverse=True):
-        found = setting_of(audit.subject, sizes.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)}))
+        case = sizes.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)})
+        pairs = zip(case.values, base.case.values, strict=True)
+        if any(not isinstance(new, Tensor) and not same(new, old) for new, old in pairs):
+            continue
+        found = setting_of(audit.subject, case)
         if found is not None and (found.slots, found.outputs) == (base.slots, base.outputs):
             return found
     return None

@@ -12,6 +12,8 @@ from pullback.report.model import Evidence, Finding
 
 _WHOLE_RANGE = "PB3"
 """The rules that run a function on numbers of every magnitude."""
+_COMPILING = ("PB409", "PB410", "PB415")
+"""The rules that compile or export it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
         found = _exhausts_memory(finding, step)
     else:
         found = _crashes(finding, step, death.status)
+    if death.cause == "silent" and step.rule in _COMPILING:
+        return _in_the_compiler(found)
     return _on_extremes(found) if step.rule.startswith(_WHOLE_RANGE) else found
 
 
@@ -74,6 +78,17 @@ def _on_extremes(found: Finding) -> Finding:
         severity="warning",
         verdict="unstable",
         message=f"{found.message} Rules about numerics run it on numbers of every magnitude, not on the example alone.",
+        reproduce="",
+    )
+
+
+def _in_the_compiler(found: Finding) -> Finding:
+    """Return what to say where PyTorch's compiler took the time: it has none to keep to."""
+    return replace(
+        found,
+        severity="info",
+        verdict="inconclusive",
+        message=f"{found.message} That was in PyTorch's compiler, which may be slow.",
         reproduce="",
     )
 

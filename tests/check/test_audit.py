@@ -1,5 +1,7 @@
 """The audit of one subject, in this process: what it runs, on what, and what it says when it cannot."""
 
+import math
+import textwrap
 import time
 from dataclasses import replace
 
@@ -222,7 +224,7 @@ def test_given_inputs_that_do_not_work_are_told(args, why):
             return g, g
 
     events, _ = run(Product, *args)
-    assert found(events) == [("PB001", "warning", "unaudited")]
+    assert found(events) == [("PB001", "error", "unaudited")]
     assert why in events.findings[0].message
 
 
@@ -379,3 +381,99 @@ def test_of_inputs_that_may_be_none_one_finding_is_made():
 
     events, _ = run(MeanSquaredError, normal(3, 4), normal(3, 4, seed=1), options=Options(select=("PB101",)))
     assert found(events) == [("PB101", "warning", "wrong")]
+
+
+def test_a_backward_that_always_raises_is_an_error_without_inputs():
+    class SavesNothing(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            return g * y
+
+    events, _ = run(SavesNothing, options=Options(select=("PB119",)))
+    assert found(events) == [("PB119", "error", "wrong")]
+
+
+def test_what_raises_at_each_attribute_is_left_alone(tmp_path):
+    source = textwrap.dedent(
+        """
+        import torch
+
+        class Missing:
+            def __getattr__(self, name):
+                raise ImportError(name)
+
+        library = Missing()
+
+        class Cube(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return library.cube(x) if x.is_cuda else x**3
+
+            @staticmethod
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return g * 2 * x**2
+        """
+    )
+    module = import_source(source, tmp_path, "lazy_library")
+    events, _ = run(module.Cube, normal(3))
+    assert ("PB101", "error", "wrong") in found(events)
+
+
+def test_nan_on_the_example_is_meant_by_nobody():
+    class Rounded(Function):
+        """Straight-through."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.round()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.clamp(-g.std(), g.std())
+
+    events, _ = run(Rounded, normal(1), options=Options(select=("PB101",)))
+    assert found(events) == [("PB101", "error", "wrong")]
+
+
+def test_a_number_that_a_size_depends_on_is_a_constant_of_what_was_compiled():
+    class Times(Function):
+        @staticmethod
+        def forward(ctx, x, n):
+            ctx.n = n
+            return n * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return ctx.n * g, None
+
+    events, _ = run(Times, normal(3, 5), 5, options=Options(select=("PB409",)))
+    assert found(events) == []
+
+
+def test_what_is_finite_is_not_shrunk_to_what_is_not():
+    class Standardised(Function):
+        @staticmethod
+        def forward(ctx, x):
+            centred = x - x.mean(-1, keepdim=True)
+            scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+            ctx.save_for_backward(x)
+            return centred * scale
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            centred = x - x.mean(-1, keepdim=True)
+            scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+            y = centred * scale
+            return scale * (g - g.mean(-1, keepdim=True) - y * (g * y).sum(-1, keepdim=True) / (x.shape[-1] - 1))
+
+    events, _ = run(Standardised, normal(3, 5), options=Options(select=("PB101",)))
+    (finding,) = events.findings
+    assert math.isfinite(finding.evidence.got)

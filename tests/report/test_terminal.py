@@ -47,7 +47,7 @@ def test_a_finding_is_told_in_full():
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[0] == "MaskedSum  wrong  examples/tutorial_functions.py:31  214 cases, 2.1 s"
     assert "  error PB101 wrong-vjp  examples/tutorial_functions.py:31" in lines
-    numbers = "expected 1.0005 got 1 ± 2.5e-10 at [0, 2] of gradient of x, float64 (5 of 8 fail)"
+    numbers = "expected 1.0005 ± 2.5e-10 got 1 at [0, 2] of gradient of x, float64 (5 of 8 fail)"
     assert numbers in " ".join(text.split())
     assert "    help: Multiply the cotangent by the mask." in lines
     assert "        import torch" in lines
@@ -110,7 +110,7 @@ def test_long_values_get_lines_of_their_own():
         ({"worst_index": None, "failing": None}, "gradient of x, float64"),
         ({"where": None, "worst_index": None}, "float64 (5 of 8 fail)"),
         ({"where": None, "dtype": None}, "at [0, 2] of the tensor (5 of 8 fail)"),
-        ({"where": None, "dtype": None, "worst_index": None, "failing": None}, "± 2.5e-10\n"),
+        ({"where": None, "dtype": None, "worst_index": None, "failing": None}, "± 2.5e-10  got 1\n"),
     ],
 )
 def test_evidence_that_lacks_something(changed, place):
@@ -123,7 +123,7 @@ def test_the_last_line():
     last = render_text(report(WRONG, WRONG, unaudited, INFO, status="unaudited", subjects=2, allowed=3))
     assert last.splitlines()[-1].startswith("2 functions: 2 errors, 1 warning, 1 info; not audited: 2; allowed: 3 (")
     assert render_text(report(status="ok")).splitlines()[-1] == "1 function: nothing found"
-    assert render_text(Report((), ())) == "0 functions: nothing found\n"
+    assert render_text(Report((), ())) == "0 functions: nothing was audited\n"
 
 
 def test_markup_and_control_characters_of_audited_code_are_shown_as_text():

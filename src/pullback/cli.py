@@ -106,7 +106,7 @@ def program() -> None:
 @click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
 @click.option("--fix", is_flag=True, help="Derive wrong backwards anew; new style for old.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
-@click.option("--unsafe-fixes", is_flag=True, help="Also fix what may be meant, or cannot be proven.")
+@click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change what is meant.")
 @reporting
 def check(
     targets: tuple[str, ...], inputs: str | None, fix: bool, diff: bool, unsafe_fixes: bool, **options: Any
@@ -166,7 +166,7 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
 @click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
 @click.option("--exhaustive", is_flag=True, help="Measure at every float32 number, which takes minutes.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes for that; by default one per core.")
-@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE", help="Keeps what of that is done.")
+@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE", help="Store progress there, to go on.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sample.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def accuracy(
@@ -237,7 +237,9 @@ def stabilise(
 @click.argument("target", type=_FILE, metavar="TARGET:NAME")
 @click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives an example call.")
 @click.option("--test", is_flag=True, help="A test file as well.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else it is printed.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="File to write, not standard output."
+)
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 def write(target: str, inputs: str | None, test: bool, output: str | None, force: bool) -> None:
     """Write a plain autograd.Function, which depends on torch alone, of an op, a function or another Function.
@@ -271,7 +273,7 @@ def info() -> None:
 @cache.command()
 @click.option("--certificates", is_flag=True, help="The certificates too, which searches have to find again.")
 def clear(certificates: bool) -> None:
-    """Remove what was compiled; what is needed is made again."""
+    """Delete compiled kernels; they are built again on demand."""
     from pullback import caches
 
     for kind in caches.KINDS:

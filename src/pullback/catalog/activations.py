@@ -8,8 +8,8 @@ than one built-in kernel.
 
 Elementwise, of any shape, on the CPU, in float32, bfloat16 and float16; elsewhere they are PyTorch's functions as they
 are. `log_ndtr` and `erfcx` are of float32 and float64 alone: PyTorch has no kernels of 16 bits for them. Smooth, but
-for `softsign`, whose second derivative jumps at 0. Two orders of derivatives have forms; a third is PyTorch's in plain
-eager mode, and infinite where a tracer or compiler carries them.
+for `softsign`, whose second derivative jumps at 0. Two orders of derivatives have forms; a third is that of the formula
+as written.
 """
 
 from __future__ import annotations

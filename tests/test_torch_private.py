@@ -859,3 +859,18 @@ def test_once_differentiable_is_told_by_the_code_of_its_wrapper():
     assert _torch.is_once_differentiable(marked)
     assert not _torch.is_once_differentiable(backward)
     assert not _torch.is_once_differentiable(torch.exp)
+
+
+def test_the_log_of_the_compiler_is_quiet():
+    logger, records = logging.getLogger("torch.__trace"), []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger.addHandler(handler)
+    try:
+        logger.error("told")
+        with _torch.without_trace_log():
+            logger.error("not told")
+    finally:
+        logger.removeHandler(handler)
+    assert [record.getMessage() for record in records] == ["told"]
+    assert not logger.disabled

@@ -978,6 +978,21 @@ def quiet_fake_tensors() -> Iterator[None]:
         logger.setLevel(before)
 
 
+@contextmanager
+def without_trace_log() -> Iterator[None]:
+    """Keep PyTorch's compiler from writing to its structured log, which test runners show below a test that fails.
+
+    Relies on the logger "torch.__trace".
+    """
+    logger = logging.getLogger("torch.__trace")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def on_values(function: Callable[..., torch.Tensor], *nested: torch.Tensor) -> torch.Tensor:
     """Return a pointwise function of jagged tensors, which all have the structure of the first.
 

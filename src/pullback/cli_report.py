@@ -36,7 +36,7 @@ _OPTIONS = (
         default="error",
         show_default=True,
         metavar="SEVERITY",
-        help="Lowest severity that makes the exit status 1: error, warning, info or never.",
+        help="Status 1 from it on; or never.",
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),

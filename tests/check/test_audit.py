@@ -477,3 +477,21 @@ def test_what_is_finite_is_not_shrunk_to_what_is_not():
     events, _ = run(Standardised, normal(3, 5), options=Options(select=("PB101",)))
     (finding,) = events.findings
     assert math.isfinite(finding.evidence.got)
+
+
+def test_a_gradient_with_a_dimension_of_one_too_many_is_a_warning():
+    class Scale(Function):
+        """The gradient of the scale is wrong, and of another shape, which changes nothing."""
+
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.save_for_backward(x, scale)
+            return scale * x
+
+        @staticmethod
+        def backward(ctx, g):
+            x, scale = ctx.saved_tensors
+            return g * scale, 2 * (g * x).sum().view(-1)
+
+    events, _ = run(Scale, normal(3, 4), torch.tensor(1.5), options=Options(select=("PB104",)))
+    assert found(events) == [("PB104", "warning", "wrong")]

@@ -92,8 +92,7 @@ def test_what_one_finding_leads_follows_it_in_short():
 
 def test_what_is_not_supported_is_named_on_one_line():
     text = render_text(report(INFO, status="unsupported"))
-    assert "  info not supported: PB413 no-vmap\n\n1 function: 1 info\n" in text
-    assert "help" not in text
+    assert "  info PB413 no-vmap" in text  # alone it is told in full
     intended = render_text(report(replace(INFO, verdict="intended", message="On purpose. " * 20)))
     assert max(map(len, intended.splitlines())) <= 80
     assert " ".join(intended.split()).count("On purpose.") == 20
@@ -204,7 +203,7 @@ def test_beside_other_findings_infos_are_named_and_warnings_are_short():
     kept = replace(WRONG, rule="PB205", name="saved-but-unused", severity="info", message="Nothing depends on it.")
     loud = replace(WRONG, rule="PB411", name="checkpoint-breaks", severity="warning", verdict="unsupported")
     text = render_text(report(WRONG, replace(loud, message="It raises. " * 30), kept, INFO))
-    assert "  info PB205 saved-but-unused; not supported: PB413 no-vmap\n" in text
+    assert "  info PB205 saved-but-unused; no support for no-vmap (PB413)\n" in text
     assert "Nothing depends on it." not in text
     assert text.count("expected 1.0005") == 1
     assert text.count("help: Multiply") == 1
@@ -214,8 +213,14 @@ def test_beside_other_findings_infos_are_named_and_warnings_are_short():
 
 
 def test_infos_that_do_not_fit_on_a_line_have_no_names():
-    infos = [replace(INFO, rule=f"PB41{i}", message=f"No {i}.") for i in range(6)]
-    assert "  info not supported: PB410, PB411, PB412, PB413, PB414, PB415\n" in render_text(report(*infos))
+    infos = [replace(INFO, rule=f"PB41{i}", message=f"No {i}.", verdict="inconclusive") for i in range(6)]
+    assert "  info PB410, PB411, PB412, PB413, PB414, PB415\n" in render_text(report(*infos))
+
+
+def test_what_is_not_supported_is_named_by_context():
+    rules = [("PB405", "func-grad-differs"), ("PB406", "func-vmap-differs"), ("PB408", "func-jacrev-differs")]
+    infos = [replace(INFO, rule=rule, name=name, message=name) for rule, name in rules]
+    assert "  info no support for torch.func (PB405, PB408), vmap (PB406)\n" in render_text(report(*infos))
 
 
 @pytest.mark.parametrize("severity", ["warning", "info"])

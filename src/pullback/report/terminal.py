@@ -162,7 +162,11 @@ def _print_function(findings: Sequence[Finding], console: Console, scripts: bool
             _print(first, console, in_full=group is worst, with_lines=is_only, with_script=group is scripted)
         for finding in group.also:
             _print_also(finding, console)
-    parts = [_names_of(named)] * bool(named) + [f"not supported: {_names_of(unsupported)}"] * bool(unsupported)
+    if alone:
+        for finding in unsupported:
+            _print(finding, console, in_full=True, with_lines=False, with_script=False)
+        return
+    parts = [_names_of(named)] * bool(named) + [_unsupported(unsupported)] * bool(unsupported)
     if parts:
         _print_infos("; ".join(parts), console)
 
@@ -185,6 +189,24 @@ _NAME = re.compile(r"(PB\d+) [a-z-]+")
 
 def _names_of(findings: Sequence[Finding]) -> str:
     return ", ".join(dict.fromkeys(f"{finding.rule} {finding.name}" for finding in findings))
+
+
+def _unsupported(findings: Sequence[Finding]) -> str:
+    """Say what a function does not support: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
+    rules = dict.fromkeys((finding.rule, finding.name) for finding in findings)
+    by_context: dict[str, list[str]] = {}
+    for rule, name in rules:
+        by_context.setdefault(_CONTEXTS.get(rule, name), []).append(rule)
+    return "no support for " + ", ".join(f"{context} ({', '.join(ids)})" for context, ids in by_context.items())
+
+
+_CONTEXTS = {
+    **dict.fromkeys(["PB405", "PB408"], "torch.func"),
+    "PB407": "jvp",
+    "PB406": "vmap",
+    "PB116": "complex inputs",
+}
+"""What rules are about that say of a function that it refuses something."""
 
 
 def _print_dropped(findings: Sequence[Finding], console: Console) -> None:
@@ -242,6 +264,8 @@ def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, 
     """Print a finding: in full with its numbers, and on demand the source lines and the script as well."""
     if finding.severity == "info":
         _print_wrapped(_heading(finding, location=False).append(f"  {clean_line(finding.message)}"), console, 0)
+        if in_full and finding.hint:
+            _print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
         return
     console.print(_heading(finding, location=True), soft_wrap=True)
     _print_wrapped(Text(clean(finding.message)), console)

@@ -221,6 +221,13 @@ def test_604_finds_the_line_in_a_backward():
     assert message.startswith("second derivatives along x are lost in the backward: it leaves the graph by data in")
 
 
+def test_604_what_takes_a_shape_alone_is_no_cut():
+    cut = function(lambda x: x**3, lambda g, x: torch.zeros_like(x) + g * 3 * x.data**2)
+    ((_, message),) = found("PB604", cut)
+    assert "data in" in message
+    assert "zeros_like" not in message
+
+
 def test_604_a_nested_backward_that_frees_its_graph():
     def gradient(g, x):
         with torch.enable_grad():

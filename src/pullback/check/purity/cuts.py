@@ -20,6 +20,11 @@ from pullback.dtypes import has_derivative
 
 _LEAVES_TORCH = frozenset({"item", "numpy", "tolist", "__float__", "__int__", "__complex__", "__array__"})
 """Methods that turn a tensor into something that autograd knows nothing of."""
+_OF_SHAPE = frozenset(
+    [f"{name}_like" for name in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")]
+    + [f"new_{name}" for name in ("empty", "full", "ones", "zeros")]
+)
+"""Functions that take the shape of a tensor and none of its numbers."""
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).resolve().parent, Path(__file__).parents[1]))
 
 
@@ -80,6 +85,8 @@ def _is_outside(name: str, result: Any) -> bool:
     """Whether a call gave numbers outside of the graph. Masks and whole numbers are outside of any."""
     if name in _LEAVES_TORCH:
         return True
+    if name in _OF_SHAPE:
+        return False
     tensors = [t for t in tree_leaves(result)[0] if isinstance(t, Tensor)]
     return bool(tensors) and all(has_derivative(t) and not t.requires_grad for t in tensors)
 

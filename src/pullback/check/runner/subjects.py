@@ -92,7 +92,13 @@ def preload(options: Options) -> None:
 
 @functools.cache
 def _warm() -> None:
-    with warnings.catch_warnings(), suppress(Exception), torch.inference_mode(False), torch.enable_grad():
+    with (
+        warnings.catch_warnings(),
+        suppress(Exception),
+        _torch.without_trace_log(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         warnings.simplefilter("ignore")
         compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # what it needs is imported here
         # Where there is a GPU, the first backward starts threads, and no fork can run another after that.
@@ -104,7 +110,7 @@ def _warm() -> None:
 
 @functools.cache
 def _warm_tracing() -> None:
-    with suppress(Exception), torch.no_grad():
+    with suppress(Exception), _torch.without_trace_log(), torch.no_grad():
         _torch.trace_ops(lambda x: [torch.sin(x)], torch.ones(1))
 
 

@@ -29,6 +29,8 @@ RUNS = (0, 1, 3, 8, 24, 128)
 """How many runs with random rounding a result is compared with, one after another, until it is right."""
 _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
 """Ops that add up numbers, in an order of their own."""
+_IN_LANES = 64
+"""Terms that are added in lanes and blocks without rounding much: PyTorch's norm of 1023 equal ones loses 30 ulp."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
     "|gelu|mish|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc|lerp"
@@ -150,8 +152,15 @@ class Rounding(TorchDispatchMode):
         return torch.where((lost > 0) & (lost < torch.finfo(x.dtype).eps), self._near(x, x.dtype), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
-        """Return a term of a sum with the error of 32 bits, or of those it has."""
-        return self._near(x, torch.promote_types(torch.float32, self.dtype)) if x.dtype == torch.float64 else x
+        """Return a term of a sum with the error of 32 bits, or of those it has.
+
+        Terms that are all equal have that of one term after another, each of which rounds to the same side.
+        """
+        if x.dtype != torch.float64:
+            return x
+        near = self._near(x, torch.promote_types(torch.float32, self.dtype))
+        is_one_number = x.numel() > _IN_LANES and bool((x == x.flatten()[0]).all())
+        return x + (near - x) * (x.numel() / _IN_LANES) if is_one_number else near
 
     def _wavering(self, x: Tensor) -> Tensor:
         return self._near(x, self.dtype) if x.dtype == torch.float64 and not _has_no_memory(x) else x

@@ -68,15 +68,17 @@ class DispatchMode(TorchDispatchMode):
 
 
 def _given_memory(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a mode's method that sees zeros with memory where PyTorch reads it."""
+
     def dispatched(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READS_NO_MEMORY and is_zero_tensor(args[0]):
+        if func in _READING_MEMORY and is_zero_tensor(args[0]):
             args = (torch.zeros_like(args[0]), *args[1:])
         return dispatch(self, func, types, args, kwargs)
 
     return left_alone_by_dynamo(dispatched)
 
 
-_READS_NO_MEMORY = frozenset([torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar])
+_READING_MEMORY = frozenset([torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar])
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any, list[tuple[Any, ...]]]:

@@ -20,10 +20,7 @@ REASONS = {
     ("PB119", "PyTorch refuses to index an empty dimension"): "index-add",
     ("PB303", "it cancels next to its branch point"): "lambert-w",
     ("PB303", "it computes in float32 inside, and says so"): "sigmoid-in-single",
-    (
-        "PB401",
-        "eigenvalues or singular values that are equal: no second derivative",
-    ): "matrix-sqrt singular-values",
+    ("PB401", "equal eigenvalues or singular values: no second derivative"): "matrix-sqrt singular-values",
     ("PB409", "the compiler keeps a size that ctx holds, and fails loudly with another"): "expand-to upsample-nearest",
     ("PB410", "PyTorch drops the backward, and that of the iteration is another"): "cubic-root",
     ("PB415", "PyTorch drops the backward, and that of the iteration is another"): "cubic-root",

@@ -89,8 +89,8 @@ def logit(x: Tensor) -> Tensor:
 @function
 def sinc(x: Tensor) -> Tensor:
     """sin(πx) / (πx), 1 at 0; second derivative −π²/3 there, where that of `torch.special.sinc` is NaN."""
-    y: Tensor = torch.special.sinc(x)
     if x.dtype != torch.float64:
+        y: Tensor = torch.special.sinc(x)
         return y
     near = torch.abs(x) < 0.5
     t = torch.where(near, torch.pi * x, 0.0) ** 2

@@ -192,7 +192,7 @@ def _names_of(findings: Sequence[Finding]) -> str:
 
 
 def _unsupported(findings: Sequence[Finding]) -> str:
-    """Say what a function does not support: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
+    """Name the contexts that a function refuses: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
     rules = dict.fromkeys((finding.rule, finding.name) for finding in findings)
     by_context: dict[str, list[str]] = {}
     for rule, name in rules:
@@ -206,7 +206,7 @@ _CONTEXTS = {
     "PB406": "vmap",
     "PB116": "complex inputs",
 }
-"""What rules are about that say of a function that it refuses something."""
+"""The contexts of the rules that tell of a refusal."""
 
 
 def _print_dropped(findings: Sequence[Finding], console: Console) -> None:

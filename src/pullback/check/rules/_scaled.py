@@ -20,7 +20,7 @@ _HALF = 2.0**-12
 _MOST_OF_16_BITS = 8.0
 """Units in the last place of a tensor's largest element."""
 _ALL = 0.25
-"""What an error is, of the largest element, that leaves nothing of it."""
+"""The share of the largest element beyond which an error leaves nothing of it."""
 _INPUT = 16.0
 """So many times what float32's last bit of the inputs changes is an error that their rounding explains."""
 
@@ -41,7 +41,7 @@ def nonfinite_when_scaled(audit: Audit) -> Finding | None:
 
 
 def _nonfinite(trial: Scaled) -> Beside | None:
-    """Return what is not finite in a dtype that holds it, and the value with it; of 16 bits, if float32 inside is."""
+    """Return a tensor that is not finite, though dtype and value are in range; in 16 bits, if float32 inside is."""
     judged = [beside for beside in trial.tensors if beside.is_within_range]
     values = [beside for beside in judged if beside.label == "value"]
     return next((b for b in judged if values and not _is_finite(b.got) and _is_finite(b.inside)), None)

@@ -12,7 +12,8 @@ A loop that waits for convergence does not end on NaN, on zeros or on an empty t
 hangs without a message.
 
 ## Limits
-A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`. A warning where only a
+A clock cannot tell endless from slow: raise `--budget`, or give smaller inputs with `--inputs`. An info where
+PyTorch's compiler took the time. A warning where only a
 variant of the example hangs, or a guessed call, which may be no input for it; where the call came back when it was made
 again; and where the process did not work all the while but waited, as for a thread, which a forked process lacks. From
 the command line a hang on the example is an error only if it also happens in a Python that was not forked.

@@ -10,7 +10,8 @@ broadcast is PB115.
 Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
 
 ## Limits
-Sees the example and its variants of size 1. A warning where the engine's sum happens to be right, where a
+Sees the example and its variants of size 1. A warning where the engine's sum happens to be right or only takes
+dimensions of 1 away, where a
 whole-number argument may no longer fit the size, and on guessed shapes if with others all is well.
 
 ## Bad

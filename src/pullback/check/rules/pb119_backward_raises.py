@@ -9,7 +9,8 @@ PB104, PB108, PB112, PB113; PB502 for cotangents of other strides) are told ther
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-A warning for empty batches, for other sizes than 1, for half precision, and where a variant makes an assertion fail or
+A warning for empty batches, for other sizes than 1, for half precision, for a `NotImplementedError`, and where a
+variant makes an assertion fail or
 linear algebra refuse a matrix; an info where the forward may take
 an input without meaning to: a shape that happens to broadcast, a size that no longer fits a whole-number
 argument.

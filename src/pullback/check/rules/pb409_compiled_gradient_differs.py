@@ -14,7 +14,7 @@ of a tensor, or on state kept outside the context is decided when tracing, once.
 
 ## Limits
 Three calls. `aot_eager` runs the same kernels as eager mode: what code generation changes shows only with
-`--deep`.
+`--deep`. No other size is tried where a number that is passed would have to change with it.
 
 ## Bad
 ```python

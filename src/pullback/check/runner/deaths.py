@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from pullback.check.runner.process import Death
 from pullback.check.subject import Subject
-from pullback.report.model import Evidence, Finding
+from pullback.report.model import Evidence, Finding, Severity, Verdict
 
 _WHOLE_RANGE = "PB3"
 """The rules that run a function on numbers of every magnitude."""
-_COMPILING = ("PB409", "PB410", "PB415")
+COMPILING = ("PB409", "PB410", "PB415")
 """The rules that compile or export it."""
 
 
@@ -66,31 +66,25 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
         found = _exhausts_memory(finding, step)
     else:
         found = _crashes(finding, step, death.status)
-    if death.cause == "silent" and step.rule in _COMPILING:
+    if death.cause == "silent" and step.rule in COMPILING:
         return _in_the_compiler(found)
     return _on_extremes(found) if step.rule.startswith(_WHOLE_RANGE) else found
 
 
 def _on_extremes(found: Finding) -> Finding:
-    """Return what to say where the inputs were none that people pass: an iteration may be right and not end at 1e38."""
-    return replace(
-        found,
-        severity="warning",
-        verdict="unstable",
-        message=f"{found.message} Rules about numerics run it on numbers of every magnitude, not on the example alone.",
-        reproduce="",
-    )
+    """Return the warning about inputs that people do not pass: an iteration may be right and not end at 1e38."""
+    why = "Rules about numerics run it on numbers of every magnitude, not on the example alone."
+    return _excused(found, "warning", "unstable", why)
 
 
 def _in_the_compiler(found: Finding) -> Finding:
-    """Return what to say where PyTorch's compiler took the time: it has none to keep to."""
-    return replace(
-        found,
-        severity="info",
-        verdict="inconclusive",
-        message=f"{found.message} That was in PyTorch's compiler, which may be slow.",
-        reproduce="",
-    )
+    """Return the info about time that PyTorch's compiler took: it keeps to no limit."""
+    return _excused(found, "info", "inconclusive", "That was in PyTorch's compiler, which may be slow.")
+
+
+def _excused(found: Finding, severity: Severity, verdict: Verdict, why: str) -> Finding:
+    """Return a finding that is not held against the function, with the reason and no script."""
+    return replace(found, severity=severity, verdict=verdict, message=f"{found.message} {why}", reproduce="")
 
 
 def _crashes(finding: Finding, step: Step, number: int) -> Finding:

@@ -18,13 +18,13 @@ import torch
 from pullback import _torch
 from pullback.check.rules import selected
 from pullback.check.runner.child import has_gpu
+from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
 from pullback.check.runner.process import ensure_can_fork
 from pullback.check.runner.task import Limits, SubjectTask
 from pullback.check.subject import Given, Options, Subject
 
-_COMPILING = ("PB409", "PB410", "PB415")
 _TRACING = "PB3"
 
 
@@ -86,7 +86,7 @@ def preload(options: Options) -> None:
     """
     if any(rule.family == _TRACING for rule in selected(options)):
         _warm_tracing()
-    if any(rule.id in _COMPILING for rule in selected(options)):
+    if any(rule.id in COMPILING for rule in selected(options)):
         _warm()
 
 

@@ -810,7 +810,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
     Relies on `Tensor._version`.
     """
-    return int(tensor._version)
+    return tensor._version
 
 
 def is_once_differentiable(function: Any) -> bool:

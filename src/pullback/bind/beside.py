@@ -91,7 +91,10 @@ def _look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
 
 def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Run the formula, which must not write to what its rule differentiates: that of the write would be left out."""
-    before = [(t, _torch.version_of(t)) for t in tensors if t.requires_grad and record.recording]
+    before = []  # one plain loop: this runs at every call
+    for t in tensors:
+        if t.requires_grad and record.recording:
+            before.append((t, _torch.version_of(t)))
     outputs, kept = rule.evaluate(record, tensors)
     require_unwritten(rule, before)
     return outputs, kept

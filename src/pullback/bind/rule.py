@@ -98,7 +98,7 @@ class Rule:
             forgotten = " A forgotten `return`?" if result is None else ""
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
         outputs = apart(outputs, tensors)
-        record.differentiable = tuple([has_derivative(t) for t in outputs])
+        record.differentiable = tuple(map(has_derivative, outputs))
         record.autocast = _torch.any_autocast()
         return outputs, kept
 

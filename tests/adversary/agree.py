@@ -421,14 +421,15 @@ def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> T
 
 
 def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:
-    """After a write an op raises, or has the gradient of before or after it."""
+    """After a write an op raises, or has each gradient of before or after it."""
     if isinstance(got, Exception):
         return []
     if isinstance(before, Exception):
         return []
     found = list(_differences(got, {k: before[k] for k in got if k in before}, wide, "backward()"))
     if found and not isinstance(right, Exception):
-        found = list(_differences(got, right, wide, context))
+        labels = {wrong.label for wrong in found}
+        found = [wrong for wrong in _differences(got, right, wide, context) if wrong.label in labels]
     return found
 
 

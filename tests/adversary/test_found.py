@@ -214,3 +214,12 @@ def test_a_quotient_whose_denominator_overflows_in_16_bits(native):
 def test_zeros_without_memory_in_a_relaxed_op(native):
     inputs = "a = torch.randn(7, 3).requires_grad_()\nb = torch.rand(3)"
     agree(inputs, "return torch.addcmul(b, a, b, value=3)", "jvp_of_grad()", making="relaxed")
+
+
+def test_zeros_like_what_comes_after_a_loop_in_a_region_that_the_loop_reads(native):
+    agree(
+        "a = torch.rand(300).requires_grad_()\nb = torch.randn(300)",
+        "e = (b * a).sum(0, keepdim=True)\nf = e.cummax(-1)[0]\nreturn F.relu(f), f, e",
+        "points(-1.0, order=3)",
+        making="min",
+    )

@@ -410,3 +410,9 @@ def test_a_sum_of_equal_terms_rounds_to_one_side(made):
     made(lambda f, a: f(a) * (1 + 4e-5))
     with pytest.raises(AssertionError, match="output 0"):
         judged("a = torch.full((1023,), 0.513)", "return F.normalize(a, dim=-1)")
+
+
+def test_after_a_write_one_gradient_may_be_of_before_it_and_another_of_after_it():
+    inputs = "a = torch.randn(n, m).double().requires_grad_()\nb = torch.randn(n, m).double().requires_grad_()"
+    formula = "return torch.addcmul(b, a, b, value=1.7)"  # PyTorch gives a none, and multiplies in float32 for b
+    agree(inputs, formula, "written('a', 'recast')", backend="eager", sizes=SIZES)

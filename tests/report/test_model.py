@@ -43,7 +43,7 @@ def test_json_is_strict():
             "status": "wrong",
             "cases": 3,
             "seconds": 0.5,
-            "measured": {"contexts": [], "slopes": [], "errors": []},
+            "measured": {"contexts": [], "slopes": [], "errors": [], "guessed": False},
         }
     ]
     assert set(data) == {"version", "subjects", "findings", "summary"}

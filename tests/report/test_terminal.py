@@ -228,3 +228,17 @@ def test_what_is_alone_is_told_in_full(severity):
     text = render_text(report(replace(WRONG, severity=severity)))
     assert "it differs at one element in three." in " ".join(text.split())
     assert ("import torch" in text) == (severity == "warning")
+
+
+def test_guessed_inputs_are_called_so_where_they_show_an_error():
+    alone, *_ = report(WRONG).subjects
+    guessed = replace(alone, measured=replace(alone.measured, guessed=True))
+    assert "guessed" in render_text(Report((guessed,), (WRONG,)))
+    assert "guessed" not in render_text(Report((guessed,), (replace(WRONG, severity="warning"),)))
+    assert "guessed" not in render_text(report(WRONG))
+
+
+def test_a_call_is_told_with_what_is_no_tensor():
+    call = replace(WRONG, reproduce="import torch\nx = torch.tensor([1.0])\nout = fn(x, 2, dim=-1)\nprint(out)")
+    second = replace(WRONG, rule="PB201", name="tensor-on-ctx")
+    assert "\n    on x = [1.0], fn(x, 2, dim=-1)\n" in render_text(report(call, second))

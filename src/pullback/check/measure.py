@@ -29,7 +29,7 @@ def measure(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> Mea
         done: ids of the rules that were carried through.
         told: all findings, those that are allowed included.
     """
-    return Measured(row(audit, done, told), _slopes(audit, told), _errors(audit, told))
+    return Measured(row(audit, done, told), _slopes(audit, told), _errors(audit, told), audit.guessed)
 
 
 def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:

@@ -175,8 +175,14 @@ class _Growing:
 
 
 def _is_worth_it(region: Region) -> bool:
-    """Whether there are several ops, or bits, which PyTorch's kernels do not read or write."""
-    around = [a for node in region.nodes for a in (*node.all_input_nodes, *node.users)]
+    """Whether there are several ops, or what PyTorch's kernels do not read or write as ours do: bits, and constants.
+
+    A kernel of ours does not wait for `zeros_like(x)`, nor for x, and so the regions are ordered.
+    """
+    read = [a for node in region.nodes for a in node.all_input_nodes]
+    if any(ops.constant_of(a) is not None and a.all_input_nodes for a in read):
+        return True
+    around = [*read, *(user for node in region.nodes for user in node.users)]
     return len(region.nodes) + len(region.every_sum) >= FEWEST or any(map(is_of_bits, around))
 
 

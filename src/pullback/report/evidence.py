@@ -37,7 +37,7 @@ def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
 
 
 def inputs_in(script: str) -> str:
-    """Return on one line the tensors that a script passes to the function; empty if it makes none."""
+    """Return on one line the tensors that a script passes to the function, and how, if it passes more; or nothing."""
     try:
         body = ast.parse(script).body
     except SyntaxError:
@@ -48,6 +48,9 @@ def inputs_in(script: str) -> str:
             continue
         name, value = statement.targets[0].id, statement.value
         if name == "out":
+            given = [*value.args, *value.keywords] if isinstance(value, ast.Call) else []
+            if found and not all(isinstance(one, ast.Name) for one in given):
+                found.append(ast.unparse(value))
             break
         if isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".requires_grad_"):
             value = value.func.value  # type: ignore[attr-defined]

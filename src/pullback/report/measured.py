@@ -62,11 +62,12 @@ class UlpErrors:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All of it."""
+    """All of it, and whether it was on inputs that the audit guessed."""
 
     contexts: tuple[Context, ...] = ()
     slopes: tuple[Slope, ...] = ()
     errors: tuple[UlpErrors, ...] = ()
+    guessed: bool = False
 
 
 def measured_from_dict(data: dict[str, Any]) -> Measured:
@@ -75,6 +76,7 @@ def measured_from_dict(data: dict[str, Any]) -> Measured:
         tuple(Context(**one) for one in data["contexts"]),
         tuple(Slope(**_tuples(one)) for one in data["slopes"]),
         tuple(UlpErrors(**_tuples(one)) for one in data["errors"]),
+        data.get("guessed", False),  # of an earlier version
     )
 
 

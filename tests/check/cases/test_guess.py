@@ -144,3 +144,11 @@ def test_constants_at_call_sites(tmp_path):
     assert names_at_calls(source, 2) == ["window"] * 3
     assert names_at_calls(source, 0) == []  # `x` is what anybody calls it
     assert isinstance(source.call_sites[0].arguments[0], ast.expr)
+
+
+def test_a_setting_is_a_number_before_it_is_a_tensor():
+    parameter = inspect.Parameter("limit", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = candidates(parameter, (), is_setting=True)
+    assert isinstance(found[0], int | float)
+    assert found.index(FLOAT) > found.index(TensorOf("mask"))
+    assert candidates(parameter.replace(annotation=Tensor), (), is_setting=True)[0] == FLOAT

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from pullback.check.cases.usage import usage
+from pullback.check.cases.usage import kept_as_settings, usage
 
 SOURCE = """
 def forward(ctx, x, y, fn, count, dim, mode, pair, many, flag, nu, level, out, index):
@@ -61,3 +61,25 @@ def test_no_tensor_is_made_of_what_takes_a_list_or_a_size():
     used = usage(node, ["xs", "shape"])
     assert not used["xs"].roles
     assert not used["shape"].roles
+
+
+def methods(keep, *returns):
+    backward = "\n    ".join(f"return {value}" for value in returns) or "pass"
+    body = ast.parse(f"def forward(ctx, x, limit):\n    {keep}\ndef backward(ctx, g):\n    {backward}\n").body
+    return {node.name: node for node in body}
+
+
+@pytest.mark.parametrize(
+    ("keep", "returns", "found"),
+    [
+        ("ctx.limit = limit", ["g, None"], {"limit"}),
+        ("ctx.limit = limit", ["g, None", "g * 2, None"], {"limit"}),
+        ("ctx.limit = limit", ["g, g * x", "g, None"], set()),
+        ("ctx.limit = limit", ["g, *rest"], set()),
+        ("ctx.limit = limit", ["gradients"], set()),
+        ("ctx.limit = limit", [], set()),
+        ("ctx.save_for_backward(x, limit)", ["g, None"], set()),
+    ],
+)
+def test_what_is_kept_on_the_context_and_has_no_gradient_is_a_setting(keep, returns, found):
+    assert kept_as_settings(methods(keep, *returns), ["x", "limit"]) == found

@@ -91,7 +91,11 @@ _BY_ROLE: dict[Role, Candidates] = {
 
 
 def candidates(
-    parameter: inspect.Parameter, hints: Candidates, used: Usage | None = None, aliases: Sequence[str] = ()
+    parameter: inspect.Parameter,
+    hints: Candidates,
+    used: Usage | None = None,
+    aliases: Sequence[str] = (),
+    is_setting: bool = False,
 ) -> list[Any]:
     """Return the values to try for a parameter, the likeliest first; `TensorOf` and `SequenceOf` stand for tensors.
 
@@ -100,6 +104,7 @@ def candidates(
         hints: what the module itself passes.
         used: how the forward uses it; where that takes a tensor, everything else comes last.
         aliases: names of what the module passes, asked if its own name tells nothing.
+        is_setting: it is a number or a flag, most likely: a tensor of floating numbers comes last.
     """
     if _NOT_HERE.fullmatch(parameter.name):
         return [*hints, None]
@@ -114,6 +119,8 @@ def candidates(
     rest = [*kinds, *constants, *by_type, *by_use, *by_name, *_FALLBACK]
     if is_tensor:
         rest.sort(key=lambda value: not isinstance(value, TensorOf))
+    elif is_setting and not is_typed_tensor:
+        rest.sort(key=lambda value: isinstance(value, SequenceOf | TensorOf) and value not in (_INDEX, _MASK))
     unique: list[Any] = []
     for value in (*given, *rest):
         if not any(type(value) is type(seen) and same(value, seen) for seen in unique):

@@ -19,7 +19,7 @@ from pullback.check.cases.blame import Blame
 from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
 from pullback.check.cases.signature import called_function, definition
 from pullback.check.cases.tensors import FAMILIES, SHAPES, SQUARE, SequenceOf, Shape, TensorOf, make_tensor
-from pullback.check.cases.usage import Usage, usage
+from pullback.check.cases.usage import Usage, kept_as_settings, usage
 from pullback.check.subject import Subject
 
 _PROGRESS = 3.0
@@ -98,9 +98,12 @@ class Search:
         node, function = definition(subject), called_function(subject)
         used: dict[str, Usage] = usage(node, self.names) if node is not None else {}
         self._blame = Blame(node, function.__code__, self.names) if node is not None and function else None
+        methods = subject.source.methods if subject.kind == "function" and subject.source is not None else {}
+        settings = kept_as_settings(methods, self.names) if "backward" in methods else set()
         self._options = [
             candidates(
-                p, hints_from_calls(subject.source, i), used.get(p.name), names_at_calls(subject.source, i)
+                p, hints_from_calls(subject.source, i), used.get(p.name), names_at_calls(subject.source, i),
+                p.name in settings,
             )
             for i, p in enumerate(chosen)
         ]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+
+from pullback.check.find.syntax import own_nodes
 
 Role = Literal["callable", "tensor", "sequence", "int", "dim", "flag", "number"]
 
@@ -58,6 +60,30 @@ def usage(node: ast.FunctionDef, names: Sequence[str]) -> dict[str, Usage]:
         name: Usage(frozenset(roles[name]), tuple(lengths[name]), tuple(dict.fromkeys(constants[name])))
         for name in names
     }
+
+
+def kept_as_settings(methods: Mapping[str, ast.FunctionDef], names: Sequence[str]) -> set[str]:
+    """Return the parameters of a Function's forward that are numbers or flags by the way its backward has them.
+
+    They are attributes of `ctx`, where a tensor would be given to `save_for_backward`, and in every `return` the
+    backward has None in their place.
+    """
+    bodies = [methods[name] for name in ("forward", "setup_context") if name in methods]
+    kept = {
+        node.value.id
+        for body in bodies
+        for node in own_nodes(body)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Name)
+        and any(isinstance(target, ast.Attribute) for target in node.targets)
+    }
+    returned = [node.value for node in own_nodes(methods["backward"]) if isinstance(node, ast.Return)]
+    for value in returned:
+        if not isinstance(value, ast.Tuple) or any(isinstance(item, ast.Starred) for item in value.elts):
+            return set()
+        nothing = [isinstance(item, ast.Constant) and item.value is None for item in value.elts]
+        kept &= {name for name, is_none in zip(names, nothing, strict=False) if is_none}
+    return kept if returned else set()
 
 
 _Sign = tuple[str, Role | int | list[Any]]

@@ -42,7 +42,7 @@ def inputs_in(script: str) -> str:
         body = ast.parse(script).body
     except SyntaxError:
         return ""
-    found = []
+    found: list[str] = []
     for statement in body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
             continue

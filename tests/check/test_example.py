@@ -188,3 +188,65 @@ def spike(B=1):
 
 def test_a_number_of_a_factory_around_the_call_is_no_tensor(tmp_path):
     assert found(import_source(ENCLOSED, tmp_path, "example_enclosed").Spike, "PB209") == []
+
+
+class ModulusOfPairs(Function):
+    """Reads the first two elements of each row alone, as those of complex numbers."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = (x[..., 0] ** 2 + x[..., 1] ** 2).sqrt()
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        x, out = ctx.saved_tensors
+        return x * (g / out).unsqueeze(-1)
+
+
+class ScaledRows(Function):
+    """Takes one width for each row: the gradients of others would have to stay apart."""
+
+    @staticmethod
+    def forward(ctx, x, width):
+        ctx.save_for_backward(x, width)
+        return x / width
+
+    @staticmethod
+    def backward(ctx, g):
+        x, width = ctx.saved_tensors
+        width = width.mean(-1, keepdim=True)
+        return g / width, (-g * x / width**2).sum(-1, keepdim=True).expand(ctx.saved_tensors[1].shape)
+
+
+class NoSine(Function):
+    """Forgets a factor, whatever the shapes."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x)
+        return x.sin() * y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos(), g * x.sin()
+
+
+def test_another_guess_that_the_gradient_is_right_for_is_what_was_meant():
+    for target, fit in ((ModulusOfPairs, "a last dimension of 2"), (ScaledRows, "width with size 1 in dim 1")):
+        state, _ = guessed(target)
+        assert state.base.fit == fit
+        assert all(f.severity == "warning" for f in found(target, "PB101"))
+        assert any(f"right for {fit}" in f.message for f in found(target, "PB101"))
+
+
+def test_what_is_wrong_for_every_guess_is_an_error():
+    state, _ = guessed(NoSine)
+    assert state.base.fit == ""
+    assert found(NoSine, "PB101")[0].severity == "error"
+
+
+def test_what_is_wrong_on_given_inputs_is_an_error_whatever_others_would_say():
+    assert found(ModulusOfPairs, "PB101", normal(2, 3))[0].severity == "error"

@@ -64,7 +64,7 @@ def audit(
     if state is None:
         return _unaudited(subject, options, sink, why)
     state.memory = memory
-    if state.guessed and state.base.is_made_to_fit and state.running(("PB101",)):
+    if state.base.fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     if state.unwritten is not None:
         chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
@@ -148,8 +148,10 @@ class _Sink:
 
 
 def _only_in_domain(state: Audit) -> Finding:
-    what = f"the gradient is right for {state.base.label}, and wrong for other square matrices"
-    hint = "if others are meant too, look for a missing transpose; if not, say so in the docstring and give inputs"
+    fit = state.base.fit
+    what = f"the gradient is right for {fit}, and wrong for other guesses"
+    transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
+    hint = f"if others are meant too, {transpose}; if not, say so in the docstring and give inputs"
     return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
 
 

@@ -29,6 +29,7 @@ class Case:
             a size changed while a whole-number argument that may depend on it did not.
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
+        fit: what a guessed example was made to be, as the gradient is right for no other guess.
 
     Two positions that hold the very same tensor object are one input passed twice.
     """
@@ -43,16 +44,12 @@ class Case:
     extreme: bool = False
     doubtful: bool = False
     non_leaf: bool = False
+    fit: str = ""
 
     @property
     def is_variant(self) -> bool:
         """Whether it was made from the example, rather than being it."""
-        return self.label not in ("", "example", "given") and not self.is_made_to_fit
-
-    @property
-    def is_made_to_fit(self) -> bool:
-        """Whether it is a guess whose matrices were made symmetric, positive definite or triangular."""
-        return self.label.endswith("matrices")
+        return self.label not in ("", "example", "given")
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases import dtypes, structure, values
+from pullback.check.cases import dtypes, sizes, structure, values
 from pullback.check.cases.probe import Probe, probe
+from pullback.check.derivative.compare_input import Status
+from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
 from pullback.check.events import Events
 from pullback.check.state import Audit
@@ -69,22 +73,47 @@ def _misfits(subject: Subject, case: Case) -> bool:
     return subject.kind == "function" and len(parts) > 1 and any(not m.is_broadcast for m in misshapen(subject, case))
 
 
+_DOUBT_SECONDS = 3.0
+"""For looking whether another guess is one that the gradient is right for."""
+
+
 def _in_domain(guessed: Audit) -> Audit:
-    """Return the audit on matrices of some structure, or with another callable, if only then the gradient is right.
+    """Return the audit on another guess, if only there the gradient is right.
 
     A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
     nothing about others, and an accusation on one of those would be of our guess, not of the function. So it is with
-    a function that is passed, whose derivative may be built in.
+    a function that is passed, whose derivative may be built in, with what is made of pairs or quaternions, and with
+    a parameter that is a number or has a smaller shape.
     """
-    if guessed.base_result is None or not guessed.base_result.wrong or guessed.intent is not None:
+    wrong = _by_status(guessed.base_result, "wrong")
+    if not wrong or guessed.intent is not None:
         return guessed
-    for case in (*structure.structured(guessed.base), *values.other_callables(guessed.base)):
+    end = time.monotonic() + _DOUBT_SECONDS
+    for case in _other_guesses(guessed.base, wrong):
+        if time.monotonic() > end:
+            break
         other = guessed.on(case)
-        if not other.is_valid(case):
+        if not other.is_valid(case) or not wrong <= _by_status(other.compare(case, elements=1), "ok"):
             continue
-        if other.base_result is not None and not other.base_result.wrong and not other.base_result.error:
+        if wrong <= _by_status(other.base_result, "ok"):
             return other
     return guessed
+
+
+def _by_status(result: FirstOrder | None, status: Status) -> set[int]:
+    """Return the positions of the inputs that got a gradient, where that compares so."""
+    found = [] if result is None else [c for c in result.comparisons if c.status == status]
+    return {result.case.wrt[c.order] for c in found if result is not None and result.gradients[c.order] is not None}
+
+
+def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:
+    """Yield what a guessed call may have been meant to be, where the gradients of some inputs are wrong."""
+    yield from structure.structured(base)
+    yield from values.other_callables(base)
+    yield from sizes.other_lengths(base)
+    yield from values.with_numbers(base, wrong)
+    for case in sizes.broadcasts(base):
+        yield replace(case, label=base.label, doubtful=False, fit=case.label)
 
 
 def _settle(subject: Subject, case: Case) -> Case:

@@ -85,6 +85,8 @@ class Facts:
     @functools.cached_property
     def domain(self) -> Domain:
         """The traits of the tensors of the working example, which variants keep."""
+        if self.base.fit:
+            return Domain(self.base, lambda other: False)
         return Domain(self.base, None if self.guessed else self.is_valid)
 
     @functools.cached_property

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.sizes import resized
+from pullback.check.cases.sizes import POINTS, resized
 
-_POINTS = (2, 3, 4)
-"""Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
 _OTHERS = (1, 2, 5)
 _TELLING = 4
 """Elements of a row that are sorted hardly by chance."""
@@ -86,7 +84,7 @@ class Domain:
 
     Args:
         base: the example.
-        takes: whether the function takes another; `None` for an example that we made: its sizes mean nothing.
+        takes: whether the function is for another; `None` for an example that we made: its sizes mean nothing.
     """
 
     def __init__(self, base: Case, takes: Callable[[Case], bool] | None) -> None:
@@ -148,7 +146,7 @@ def _shown(t: Tensor) -> Iterator[Trait]:
 def _of_coordinates(base: Case, position: int, takes: Callable[[Case], bool] | None) -> Iterator[Trait]:
     """Yield the size of a last dimension that may hold coordinates: the function does not take some other size."""
     t = base.values[position]
-    if takes is None or t.ndim < 2 or t.shape[-1] not in _POINTS or t.shape[-1] == t.shape[-2]:
+    if takes is None or t.ndim < 2 or t.shape[-1] not in POINTS or t.shape[-1] == t.shape[-2]:
         return
     size = t.shape[-1]
     if not all(takes(resized(base, {size: other})) for other in _OTHERS if other != size):

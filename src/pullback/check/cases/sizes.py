@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from pullback.check.cases.structure import is_permutation, is_structured
 from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)
+POINTS = (2, 3, 4)
+"""Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 
 
@@ -38,6 +41,15 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
     if len(present) > 1:
         for new in (1, 0):
             yield resized(case, dict.fromkeys(present, new))
+
+
+def other_lengths(case: Case) -> Iterator[Case]:
+    """Yield the case with a last dimension of coordinates."""
+    sizes = {size for v in case.values if isinstance(v, Tensor) for size in v.shape}
+    last = next((t.shape[-1] for t in case.tensors if t.ndim), 0)
+    for new in POINTS:
+        if last and new not in sizes:  # where two are equal, one taken for the other does not show
+            yield replace(resized(case, {last: new}), label=case.label, fit=f"a last dimension of {new}")
 
 
 def broadcasts(case: Case) -> Iterator[Case]:

@@ -55,4 +55,4 @@ def structured(case: Case) -> Iterator[Case]:
         ("symmetric matrices", lambda t: (t + t.mH) / 2),
     )
     for label, make in makers if square else ():
-        yield case.with_values({p: make(case.values[p]) for p in square}, label)
+        yield case.with_values({p: make(case.values[p]) for p in square}, fit=label)

@@ -108,6 +108,17 @@ def other_callables(case: Case) -> Iterator[Case]:
         yield case.with_values(dict.fromkeys(positions, other))
 
 
+def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
+    """Yield the case with a number in place of each differentiated tensor, but for some that are held."""
+    for position in case.wrt:
+        if position not in held:
+            rest = tuple(p for p in case.wrt if p != position)
+            yield case.with_values({position: _NUMBER}, wrt=rest, fit=f"{case.names[position]} = {_NUMBER}")
+
+
+_NUMBER = 0.5
+
+
 def _half_zero(t: Tensor) -> Tensor:
     keep = torch.arange(t.numel()).reshape(t.shape) % 2 == 1
     return t * keep

@@ -28,7 +28,8 @@ with its size: iterations that stop early leave such, and so does a small consta
 ordinary range, and gradients that are not finite at a special point, count as `unstable`, a warning; so does, as
 `wrong`, a shape that the forward happens to take or to broadcast, a variant that lacks what the example has (rows of
 length 1, sorted rows), and one that is off by a part of the derivative where the forward iterates as long as its
-numbers ask for: it may not have converged. Of inputs that may be none, one warning is made. A gradient that is `None`
+numbers ask for: it may not have converged. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the
+gradient is right for another guess, with which the audit goes on. A gradient that is `None`
 is PB107; where that one is
 not run, this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
@@ -116,7 +117,7 @@ def _disagreements(
 
     Of inputs that may be none, one finding says enough: it is about what the function is for.
     """
-    is_doubted = False
+    is_doubted = bool(audit.base.fit)  # that is told
     for result, comparison in wrong:
         if comparison.order in reported or (is_doubted and result.case.doubtful):
             continue
@@ -141,7 +142,7 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
     if all(c.status == "inconclusive" for c in compared) and base.comparisons:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
-    if audit.intent is None and not audit.base.is_made_to_fit:
+    if audit.intent is None and not audit.base.fit:
         yield from _off_symmetric(audit, base)
 
 

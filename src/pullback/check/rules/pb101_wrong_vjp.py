@@ -28,10 +28,9 @@ with its size: iterations that stop early leave such, and so does a small consta
 ordinary range, and gradients that are not finite at a special point, count as `unstable`, a warning; so does, as
 `wrong`, a shape that the forward happens to take or to broadcast, a variant that lacks what the example has (rows of
 length 1, sorted rows), and one that is off by a part of the derivative where the forward iterates as long as its
-numbers ask for: it may not have converged. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the
-gradient is right for another guess, with which the audit goes on. A gradient that is `None`
-is PB107; where that one is
-not run, this one tells of it, as a warning too where the example was guessed.
+numbers ask for: it may not have converged. Of inputs that may be none, one warning is made; so is where inputs were
+guessed, and the gradient is right for another guess, with which the audit goes on. A gradient that is `None` is
+PB107; where that one is not run, this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
 
 ## Bad

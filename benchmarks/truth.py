@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labels import Call, Package
+from labels import Call, Package, is_loud
 from rich.console import Console
 from rich.table import Table
 from side_by_side import place
@@ -177,6 +177,7 @@ def _audited(package: Package, call: Call, guess: bool) -> Audited:
 def _figures(calls: Sequence[Audited]) -> dict[str, str]:
     """Return the figures of some calls, by name."""
     bugs = [(call, rules) for call in calls for _, rules in call.bugs]
+    silent = [(call, rules) for call in calls for what, rules in call.bugs if not is_loud(what)]
     verdicts = [call.verdict(rule) for call in calls for rule in call.errors]
     right = [call for call in calls if not call.bugs and call.purpose == "derivative"]
     other = [call for call in calls if not call.bugs and call.purpose == "other"]
@@ -188,6 +189,7 @@ def _figures(calls: Sequence[Audited]) -> dict[str, str]:
         "known bugs": str(len(bugs)),
         "told as an error": _share(call.tells(rules, ["error"]) for call, rules in bugs),
         "as an error or a warning": _share(call.tells(rules, ["error", "warning"]) for call, rules in bugs),
+        "of those that raise nothing, as an error": _share(call.tells(rules, ["error"]) for call, rules in silent),
         "errors": f"{len(verdicts)}, {len(verdicts) - len(stated)} of them open to debate",
         "errors that are right": _share(verdict == "right" for verdict in stated),
         "right derivatives accused": f"{_accused(right)} of {len(right)}",

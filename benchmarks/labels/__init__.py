@@ -45,6 +45,11 @@ class Bug:
     proof: Callable[[], bool]
 
 
+def is_loud(what: str) -> bool:
+    """Whether a bug stops the program, by its description."""
+    return "raise" in what and "silent" not in what
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of a custom function, as the package itself makes it.

@@ -293,3 +293,36 @@ def test_second_derivatives_at_zero_that_are_right_or_that_are_none(value):
 
     findings = pullback.check(function(value, gradient), normal(3), select="PB401").findings
     assert [f for f in findings if f.severity != "info"] == []
+
+
+class _Once(Function):
+    @staticmethod
+    def forward(ctx, g):
+        return g.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("one of the variables has been modified by an inplace operation")
+
+
+class RaisesForBoth(Function):
+    """Keeps exp(x), a constant to double backward; that raises where y requires grad."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(y, x.exp())
+        return x.exp().sin() * y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, exp = ctx.saved_tensors
+        gx = g * y * exp * exp.cos() if ctx.needs_input_grad[0] else None
+        return gx, _Once.apply(g * exp.sin()) if ctx.needs_input_grad[1] else None
+
+
+def test_a_second_derivative_that_raises_is_looked_at_with_other_inputs_frozen():
+    report = pullback.check(RaisesForBoth, normal(3), normal(3, seed=1), select="PB401")
+    (told,) = report.findings
+    assert told.severity == "error"
+    assert "where x alone requires grad" in told.message
+    assert abs(told.evidence.got - told.evidence.expected) > 10 * told.evidence.error_bar

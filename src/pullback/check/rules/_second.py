@@ -12,7 +12,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
-from pullback.report.model import Evidence, Finding
+from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.derivative.second_order import SecondOrder
@@ -36,7 +36,13 @@ def runs_without_grad(audit: Audit) -> bool:
 
 
 def silently_wrong(
-    audit: Audit, rule: str, second: SecondOrder, hint: str, because: str = "", on: Case | None = None
+    audit: Audit,
+    rule: str,
+    second: SecondOrder,
+    hint: str,
+    because: str = "",
+    on: Case | None = None,
+    severity: Severity = "error",
 ) -> Finding:
     """Build the finding of a second derivative that is wrong without an error, on the example or another case."""
     case = on or audit.base
@@ -59,8 +65,8 @@ def silently_wrong(
         )
     return audit.finding(
         rule,
-        "error" if on is None else "warning",
-        "wrong" if on is None else "unstable",
+        severity,
+        "wrong" if severity == "error" else "unstable",
         message + because,
         case=case,
         evidence=evidence,

@@ -4,8 +4,9 @@
 The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`,
 against finite differences of its first-order gradients; and a first-order gradient that changes when
 `create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
-causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). A second derivative that
-is NaN at 0 alone, where the gradient is smooth, is a warning.
+causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and
+does not say that there is none, each input is tried with the others frozen. A second derivative that is NaN at 0
+alone, where the gradient is smooth, is a warning.
 
 ## Why it hurts
 Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
@@ -48,6 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,6 +74,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         why = "the second derivative is wrong, and right with ten times the iterations: the forward has not converged"
         hint = "give an example with as many iterations as it needs"
         yield audit.finding("PB401", "warning", "inconclusive", why, case=audit.base, hint=hint)
+    if second is not None and second.status == "raised" and not second.is_clear:
+        yield from _of_one_input(audit)
     if second is None or second.status != "wrong":
         return
     cut = runs_without_grad(audit)
@@ -80,6 +84,21 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
         return
     yield silently_wrong(audit, "PB401", second, _WITHOUT_GRAD if cut else _HINT)
+
+
+def _of_one_input(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that double backward, which raises where all inputs require grad, is wrong where one does."""
+    positions = audit.base.wrt if len(audit.base.wrt) > 1 else ()
+    for position in positions:
+        case = replace(audit.base, wrt=(position,))
+        try:
+            found = second_order_on(audit, case)
+        except Raised:
+            continue
+        if found.status == "wrong" and not math.isnan(found.got):
+            why = f" (where {audit.base.names[position]} alone requires grad; where all do, an error stops it)"
+            yield silently_wrong(audit, "PB401", found, _HINT, why, case)
+            return
 
 
 def _at_zero(audit: Audit) -> Iterator[Finding]:
@@ -95,7 +114,7 @@ def _at_zero(audit: Audit) -> Iterator[Finding]:
         finite = all(g is None or bool(g.isfinite().all()) for g in first)
         if finite and found.status == "wrong" and math.isnan(found.got):
             why = f" (with {case.label})"
-            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, on=case)
+            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "warning")
             return
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
+import pullback
 from pullback.check.derivative.diagnosis import cause, ignored_cotangents, swapped_with
 
 from ..making import audit_of, function, normal
@@ -117,3 +118,28 @@ class LogScale(Function):
 def test_a_cotangent_of_which_little_is_read_and_one_that_nan_hides_are_not_ignored():
     for state in (audit_of(Bits, normal(3, 4)), audit_of(LogScale, normal(3), -normal(3).abs())):
         assert ignored_cotangents(state, state.base_result) == []
+
+
+class Put(Function):
+    @staticmethod
+    def forward(ctx, x, index, value, accumulate):
+        ctx.save_for_backward(index)
+        ctx.accumulate = accumulate
+        return x.index_put((index,), value, accumulate)
+
+    @staticmethod
+    def backward(ctx, g):
+        (index,) = ctx.saved_tensors
+        gx = g if ctx.accumulate else g.index_fill(0, index, 0)
+        return gx, None, g[index], None
+
+
+def test_which_of_several_writes_wins_is_not_said_of_the_backward():
+    index = torch.tensor([0, 2])
+    found = pullback.check(Put, normal(4), index, normal(2), False, select="PB101").findings
+    (told,) = found
+    assert told.severity == "warning"
+    assert "last wins" in told.hint
+    native = torch.zeros(3).index_put((torch.tensor([0, 0]),), ones := torch.ones(2, requires_grad=True))
+    assert torch.autograd.grad(native.sum(), ones)[0].tolist() == [1, 1]  # one of the two has no effect
+    assert not pullback.check(Put, normal(4), index, normal(2), True, select="PB101").findings

@@ -13,6 +13,7 @@ from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
 from pullback.dtypes import has_derivative
 
+ALL_EQUAL = "whole-number arguments all equal"
 _LARGE = 4.0
 _DENSE = 48
 
@@ -33,7 +34,7 @@ def other_values(case: Case) -> Iterator[Case]:
     }
     if integers and not any(is_permutation(v) for v in integers.values()):
         same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}
-        yield case.with_values(same, "whole-number arguments all equal")
+        yield case.with_values(same, ALL_EQUAL)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from pullback._torch import DispatchMode
+from pullback.check.case import Case
+from pullback.check.cases.values import ALL_EQUAL
 from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder, agrees
@@ -29,6 +32,36 @@ def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
     if ignored_cotangents(audit, result):
         return "PB111"
     return "PB101"
+
+
+class _Overwriting(DispatchMode):
+    """Notices a write by indices of which one wins where several are the same."""
+
+    seen = False
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        accumulates = (kwargs or {}).get("accumulate", len(args) > 3 and args[3] is True)
+        self.seen |= op.overloadpacket in _OVERWRITE and not accumulates
+        return op(*args, **(kwargs or {}))
+
+
+aten = torch.ops.aten
+_OVERWRITE = (
+    aten.index_put, aten.index_put_, aten._index_put_impl_, aten.put, aten.put_, aten.index_copy, aten.index_copy_,
+    aten.scatter, aten.scatter_,
+)  # fmt: skip
+
+
+def overwrites(audit: Audit, case: Case) -> bool:
+    """Whether a forward writes by its indices, which are all the same in a case: PyTorch defines no result then.
+
+    The gradients of PyTorch's own ops count every write, and not the one that won.
+    """
+    if case.label != ALL_EQUAL:
+        return False
+    with _Overwriting() as mode:  # type: ignore[no-untyped-call]
+        forward(audit.subject, case)
+    return bool(mode.seen)
 
 
 def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> int | None:

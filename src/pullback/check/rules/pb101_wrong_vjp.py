@@ -19,17 +19,17 @@ ten times the iterations, in an argument called `n_iter`, `max_iter`, `steps` or
 is right for symmetric matrices only; not where the function says "symmetric", "Hermitian" or "positive definite", or
 reads one triangle only, as `cholesky` does. Where the forward returns memory that it never wrote, that is all that is
 said: no rule that compares values is run. A backward that is not a derivative on purpose is `intended` (severity
-info) if its structure shows it: the forward is flat almost everywhere; it returns an input unchanged; or it is a clamp
-and differs only where it saturates. Where only words say so (straight-through, surrogate, approximate, reversal or
-scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip as
-well. Neither excuses NaN on the example. A difference below 1e-4 of the derivative, or below 1e-7 of the largest
-element of the gradient, is a warning
-with its size: iterations that stop early leave such, and so does a small constant in a denominator. Values beyond the
-ordinary range, and gradients that are not finite at a special point, count as `unstable`, a warning; so does, as
-`wrong`, a shape that the forward happens to take or to broadcast, a variant that lacks what the example has (rows of
-length 1, sorted rows), and one that is off by a part of the derivative where the forward iterates as long as its
-numbers ask for: it may not have converged. Of inputs that may be none, one warning is made; so is where inputs were
-guessed, and the gradient is right for another guess, with which the audit goes on. A gradient that is `None` is
+info) if its structure shows it: the forward is flat almost everywhere; it returns an input unchanged; or it is a
+clamp and differs only where it saturates. Where only words say so (straight-through, surrogate, approximate, reversal
+or scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip
+as well. Neither excuses NaN on the example. A difference below 1e-4 of the derivative, or below 1e-7 of the largest
+element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a small
+constant in a denominator. Values beyond the ordinary range, and gradients that are not finite at a special point,
+count as `unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast, a
+variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
+derivative where the forward iterates as long as its numbers ask for: it may not have converged. So is what writes
+twice to one place, by indices that are the same. Of inputs that may be none, one warning is made; so is where inputs
+were guessed, and the gradient is right for another guess, with which the audit goes on. A gradient that is `None` is
 PB107; where that one is not run, this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
 
@@ -72,7 +72,7 @@ from pullback.check.case import Case
 from pullback.check.cases.iterations import iterates, more_iterations
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
-from pullback.check.derivative.diagnosis import cause
+from pullback.check.derivative.diagnosis import cause, overwrites
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, severity_of
 from pullback.check.derivative.off_symmetric import wrong_off_symmetric
@@ -198,7 +198,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     result, comparison = _smallest(audit, result, comparison)
     constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
-    unsure = case.doubtful or constant or comparison.is_small or _may_not_converge(audit, *first)
+    undefined = overwrites(audit, case)
+    unsure = case.doubtful or constant or comparison.is_small or undefined or _may_not_converge(audit, *first)
     return audit.finding(
         "PB101",
         "warning" if unstable or unsure else "error",
@@ -207,10 +208,19 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         case=result.case,
         evidence=audit.evidence(result, comparison),
         tail=gradient_and_quotient(audit, result, comparison),
-        hint="its backward draws random numbers: say so if that is meant"
+        hint=_DRAWS
         if audit.backward_draws
+        else _ONE_WINS
+        if undefined
         else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
     )
+
+
+_DRAWS = "its backward draws random numbers: say so if that is meant"
+_ONE_WINS = (
+    "of several writes to one place the last wins here, which PyTorch does not promise; the gradient of its own ops is "
+    "as wrong: refuse duplicate indices, or say that there are none"
+)
 
 
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:

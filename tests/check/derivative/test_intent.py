@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import Function
 
 import pullback
 from pullback.check.audit import audit
@@ -197,6 +198,7 @@ def test_a_clamp_that_is_wrong_elsewhere_too():
 
 CALLER = """
 import torch
+from torch.autograd import Function
 
 class Op(torch.autograd.Function):
     @staticmethod
@@ -239,6 +241,7 @@ def test_docstrings_of_callers_declare_in_so_many_words(function, module, whose,
 
 RANDOM = """
 import torch
+from torch.autograd import Function
 
 class Op(torch.autograd.Function):
     {docstring}
@@ -273,6 +276,7 @@ def test_a_random_backward_is_meant_if_it_says_so(docstring, gradient, meant, dr
 
 DRAWN = """
 import torch
+from torch.autograd import Function
 
 class {name}(torch.autograd.Function):
     @staticmethod
@@ -410,3 +414,34 @@ def test_the_name_of_what_calls_it_declares(tmp_path):
     module = import_source(text, tmp_path, "called_by")
     found = intent.declared(subject_of(module.Op))
     assert found.reason == "the name of gradient_reversal, which calls it, says 'gradient reversal'"
+
+
+class LearntClip(Function):
+    """Rounds to fifteen steps up to a bound, whose gradient is that of the clamp alone."""
+
+    @staticmethod
+    def forward(ctx, x, bound):
+        ctx.save_for_backward(x, bound)
+        return torch.round(x.clamp(min=0).minimum(bound) * 15 / bound) * bound / 15
+
+    @staticmethod
+    def backward(ctx, g):
+        x, bound = ctx.saved_tensors
+        return g * ((x >= 0) & (x < bound)), (g * (x >= bound)).sum().view(1)
+
+
+class LearntGain(LearntClip):
+    """The same of a smooth forward: a slip."""
+
+    @staticmethod
+    def forward(ctx, x, bound):
+        ctx.save_for_backward(x, bound)
+        return x.clamp(min=0).minimum(bound) * bound
+
+
+def test_the_bound_of_a_quantiser_may_have_an_estimate_too():
+    given = 3 * normal(4, 3), torch.tensor([2.0], dtype=torch.float64)
+    told = pullback.check(LearntClip, *given, select="PB101").findings
+    assert {f.severity for f in told} == {"info", "warning"}
+    assert "declare it" in next(f.hint for f in told if f.severity == "warning")
+    assert pullback.check(LearntGain, *given, select="PB101").at_least("error")

@@ -27,10 +27,11 @@ element of the gradient, is a warning with its size: iterations that stop early 
 constant in a denominator. Values beyond the ordinary range, and gradients that are not finite at a special point,
 count as `unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast, a
 variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
-derivative where the forward iterates as long as its numbers ask for: it may not have converged. So is what writes
-twice to one place, by indices that are the same. Of inputs that may be none, one warning is made; so is where inputs
-were guessed, and the gradient is right for another guess, with which the audit goes on. A gradient that is `None` is
-PB107; where that one is not run, this one tells of it, as a warning too where the example was guessed.
+derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are the scale or
+bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by indices that
+are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the gradient is
+right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one is not run,
+this one tells of it, as a warning too where the example was guessed.
 Sampling proves nothing about values that were not sampled.
 
 ## Bad
@@ -74,7 +75,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause, overwrites
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.intent import Intent, severity_of
+from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
@@ -199,7 +200,9 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     undefined = overwrites(audit, case)
-    unsure = case.doubtful or constant or comparison.is_small or undefined or _may_not_converge(audit, *first)
+    beside = _beside_an_estimate(audit, comparison.order)
+    unsure = case.doubtful or constant or comparison.is_small or undefined or beside
+    unsure = unsure or _may_not_converge(audit, *first)
     return audit.finding(
         "PB101",
         "warning" if unstable or unsure else "error",
@@ -212,6 +215,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if audit.backward_draws
         else _ONE_WINS
         if undefined
+        else _ESTIMATE
+        if beside
         else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
     )
 
@@ -221,6 +226,19 @@ _ONE_WINS = (
     "of several writes to one place the last wins here, which PyTorch does not promise; the gradient of its own ops is "
     "as wrong: refuse duplicate indices, or say that there are none"
 )
+
+
+_ESTIMATE = (
+    "the forward is a staircase in another input, whose gradient is an estimate: if this one's is meant to be one too, "
+    "declare it, `# pullback: allow[wrong-vjp] reason`"
+)
+
+
+def _beside_an_estimate(audit: Audit, order: int) -> bool:
+    """Whether an input is smaller than another that the forward is a staircase in: a quantiser's scale or bound."""
+    wrong = [] if audit.base_result is None else audit.base_result.wrong
+    size = audit.base.tensors[order].numel()
+    return any(c.order != order and flat_in(c) and audit.base.tensors[c.order].numel() > size for c in wrong)
 
 
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:

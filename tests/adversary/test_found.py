@@ -223,3 +223,20 @@ def test_zeros_like_what_comes_after_a_loop_in_a_region_that_the_loop_reads(nati
         "points(-1.0, order=3)",
         making="min",
     )
+
+
+def test_terms_of_16_bits_that_cancel_where_one_was_stored(native):
+    agree(
+        "a = (-torch.rand((n, 1)) - 0.5).to(torch.float16).requires_grad_()",
+        """
+        e = a - a.amax(-1, keepdim=True)
+        f = F.logsigmoid(e)
+        g = (f * f + 0.1).rsqrt()
+        h = F.binary_cross_entropy_with_logits(a, g.sigmoid())
+        return [h, g, f, e]
+        """,
+        "backward('sliced')",
+        making="written",
+        seed=64,
+        sizes={"n": 65537},
+    )

@@ -416,3 +416,29 @@ def test_after_a_write_one_gradient_may_be_of_before_it_and_another_of_after_it(
     inputs = "a = torch.randn(n, m).double().requires_grad_()\nb = torch.randn(n, m).double().requires_grad_()"
     formula = "return torch.addcmul(b, a, b, value=1.7)"  # PyTorch gives a none, and multiplies in float32 for b
     agree(inputs, formula, "written('a', 'recast')", backend="eager", sizes=SIZES)
+
+
+def test_a_number_that_one_use_has_rounded_and_another_has_not_leaves_half_an_ulp_where_they_cancel(made):
+    class Centred(torch.autograd.Function):
+        """x - x.amax(-1), of one column, whose gradient is 0: that of a fused loop is what was rounded in one term."""
+
+        @staticmethod
+        def forward(ctx, a, factor):
+            ctx.save_for_backward(a)
+            ctx.factor = factor
+            return ((a - a.amax(-1, keepdim=True)) * 1.1).exp() * a.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (a,) = ctx.saved_tensors
+            inner = (g * a.exp()).float() * 1.1
+            left = inner - inner.bfloat16().float() * ctx.factor
+            return (left + (g * a.exp()).float()).bfloat16(), None
+
+    inputs = "a = torch.randn(64, 1).bfloat16().requires_grad_()"
+    formula = "return ((a - a.amax(-1, keepdim=True)) * 1.1).exp() * a.exp()"
+    made(lambda f, a: Centred.apply(a, 1.0))
+    judged(inputs, formula)
+    made(lambda f, a: Centred.apply(a, 1.5))
+    with pytest.raises(AssertionError, match="gradient of a"):
+        judged(inputs, formula)

@@ -228,10 +228,10 @@ def sampled_run(precision: torch.dtype, i: int) -> Rounding:
 
     Where a step overflows in all others, that one says how far rounding takes a result. Every fourth is for higher
     derivatives alone: in 16 bits it says what terms that cancel leave if each is computed by itself, to 16 bits or 32.
-    One run of 16 bits takes every step in 32: a square may overflow there that is NaN in 16 bits before. So do others, in
-    which what sums and products take has been stored in 16 bits, or not: a loop that computes several ops stores some
-    of their results, and goes on with what it has not rounded. Where such terms cancel, as those of x - x.mean(), half
-    an ulp of them is left.
+    One run of 16 bits takes every step in 32: a square may overflow there that is NaN in 16 bits before. So do others,
+    in which what sums and products take has been stored in 16 bits, or not: a loop that computes several ops stores
+    some of their results, and goes on with what it has not rounded. Where such terms cancel, as those of x - x.mean(),
+    half an ulp of them is left.
     """
     if precision.itemsize == 2 and i == _IN_32_BITS:
         return Rounding(torch.float32, 1000 * i)

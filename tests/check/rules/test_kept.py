@@ -223,6 +223,26 @@ def test_209_a_copy_may_be_kept():
     assert found("PB209", square(lambda ctx, x: ctx.save_for_backward(x.clone()))) == []
 
 
+class Rated(torch.autograd.Function):
+    """Keeps its rate, which it takes for a tensor without a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, rate):
+        ctx.rate = rate
+        return x * rate.clamp(min=0.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.rate.clamp(min=0.5), None
+
+
+def test_209_that_an_input_without_a_gradient_is_a_tensor_was_our_idea():
+    ((severity, _),) = found("PB209", Rated, normal(4).requires_grad_(), normal(4, seed=1))
+    assert severity == "error"
+    guessed = pullback.check(Rated, select="PB209").findings
+    assert [f.severity for f in guessed] == ["warning"]
+
+
 def test_210_a_leaf_of_its_own_may_be_used():
     class Square(torch.autograd.Function):
         @staticmethod

@@ -10,7 +10,8 @@ one and nothing is said: the tensor was kept on `ctx`, or saved as `x.data`, so 
 ones, without a sign.
 
 ## Limits
-A warning for whole numbers and masks, which are seldom changed in place. Nested lists of tensors are looked into,
+A warning for whole numbers and masks, which are seldom changed in place, and for a guessed input that gets no gradient:
+that it is a tensor was the guess. Nested lists of tensors are looked into,
 other objects are not. Sees the example.
 
 ## Bad
@@ -77,7 +78,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         name, expression = _named(audit, position)
         yield audit.finding(
             "PB209",
-            "error" if has_derivative(t) else "warning",
+            "error" if has_derivative(t) and not _is_our_idea(audit, position, expected) else "warning",
             "wrong",
             f"after an in-place change of {name}, which raises nothing, "
             f"the gradient of {audit.names[where.order]} changes: {where}",
@@ -95,6 +96,20 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
+def _is_our_idea(audit: Audit, position: int, gradients: list[Tensor | None]) -> bool:
+    """Whether it was guessed that an input is a tensor, and the backward gives it no gradient."""
+    given = _given(audit)
+    if not audit.guessed or position >= len(given) or given[position] not in audit.base.wrt:
+        return False
+    return gradients[audit.base.wrt.index(given[position])] is None
+
+
+def _given(audit: Audit) -> list[int]:
+    """Return the positions of the tensors among the arguments of the example."""
+    case = audit.base
+    return [p for p, value in enumerate(case.values) if isinstance(value, Tensor) and case.paths[p][0] == 0]
+
+
 def _tensors(run: Run) -> list[Tensor]:
     """Return every tensor that went in by position, then every one that came out."""
     return [*(t for t in tree_leaves(run.arguments)[0] if isinstance(t, Tensor)), *run.outputs]
@@ -109,10 +124,9 @@ def _changed(t: Tensor, expression: str) -> str:
 
 def _named(audit: Audit, position: int) -> tuple[str, str]:
     """Return what to call one of these tensors, and an expression for it in a reproduction."""
-    case = audit.base
-    given = [p for p, value in enumerate(case.values) if isinstance(value, Tensor) and case.paths[p][0] == 0]
+    given = _given(audit)
     if position < len(given):
-        return case.names[given[position]], variables(case)[given[position]]
+        return audit.base.names[given[position]], variables(audit.base)[given[position]]
     output = position - len(given)
     tensors = "[o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]"
     return f"output {output}", f"{tensors}[{output}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,10 @@ class Reporting:
     def __post_init__(self) -> None:
         if self.update_baseline and self.baseline is None:
             raise click.UsageError("--update-baseline needs --baseline FILE")
-        if self.baseline and not self.update_baseline:
+        _require_writable(self.output)
+        if self.update_baseline:
+            _require_writable(self.baseline)
+        elif self.baseline:
             from pullback.report.baseline import read_baseline
 
             read_baseline(Path(self.baseline))  # before anything runs
@@ -113,6 +117,17 @@ class Reporting:
             Path(self.output).write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise click.FileError(self.output, error.strerror) from None
+
+
+def _require_writable(file: str | None) -> None:
+    """Refuse a file that is to be written once everything has run, and cannot be."""
+    if file is None:
+        return
+    place = Path(file) if Path(file).exists() else Path(file).parent
+    if not place.exists():
+        raise click.FileError(file, f"there is no folder {place}")
+    if Path(file).is_dir() or not os.access(place, os.W_OK):
+        raise click.FileError(file, "it cannot be written")
 
 
 def _text_of(report: Report, form: Form) -> str:

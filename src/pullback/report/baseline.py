@@ -86,4 +86,8 @@ def _judged(subject: SubjectResult, before: Sequence[Finding], left: Sequence[Fi
     """Return a subject as what is left of its findings says."""
     here = subject.name, subject.location.file
     was, now = ([f for f in findings if (f.subject, f.location.file) == here] for findings in (before, left))
-    return subject if len(was) == len(now) else replace(subject, status=status_of(now))
+    if len(was) == len(now):
+        return subject
+    status = status_of(now)
+    hidden = any(finding.severity != "info" for finding in was) and all(finding.severity == "info" for finding in now)
+    return replace(subject, status="known" if status == "ok" and hidden else status)

@@ -15,7 +15,7 @@ from pullback.report.measured import Measured
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
 
-Status = Literal[Verdict, "warned"]
+Status = Literal[Verdict, "warned", "known"]
 """How a subject came out: a verdict, or "warned" where only warnings say that something is wrong."""
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")

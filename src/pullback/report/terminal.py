@@ -32,6 +32,7 @@ _STATUS_STYLE: dict[Status, str] = {
     "unstable": "bold red",
     "unaudited": "bold yellow",
     "warned": "yellow",
+    "known": "yellow",
     "inconclusive": "yellow",
     "unsupported": "yellow",
     "intended": "cyan",

@@ -200,6 +200,20 @@ def test_autocast_is_known_for_any_device():
     assert asked_in_each_context(_torch.any_autocast) == {"autocast"}
 
 
+def test_backward_passes_of_a_trace_run_in_its_thread():
+    """On a GPU autograd has one thread for all of them, and that one may wait for the trace to end."""
+    seen = []
+
+    def look():
+        with _torch.tracing():
+            seen.append(torch._C._is_multithreading_enabled())
+
+    look()
+    _torch.apart(look)
+    assert seen == [False, False]
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_jit_tracing_has_a_state():
     assert asked_in_each_context(_torch.is_jit_tracing) == {"jit"}
 

@@ -13,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -482,11 +482,13 @@ _LENT = threading.local()
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Wait until no other thread traces; the thread that does may come in again."""
-    if getattr(_LENT, "lock", False):
-        yield
-        return
-    with _TRACING:
+    """Wait until no other thread traces; the thread that does may come in again.
+
+    Its backward passes run in itself, as AOTAutograd's do. Autograd has one thread for all backward passes on a GPU:
+    to wait for that one, which may be in a backward that waits to trace, would be for ever.
+    """
+    lock = nullcontext() if getattr(_LENT, "lock", False) else _TRACING
+    with lock, torch.autograd.set_multithreading_enabled(False):
         yield
 
 

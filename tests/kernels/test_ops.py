@@ -280,6 +280,40 @@ def test_an_exact_graph_of_16_bits_rounds_each_result(dtype):
     assert not torch.equal(fused.nan_to_num(), theirs.nan_to_num())  # that rounds once
 
 
+WITH_NUMBERS = {
+    "x + c": lambda x, s: x + 0.7,
+    "x − c": lambda x, s: x - 0.7,
+    "c − x": lambda x, s: 0.7 - x,
+    "x c": lambda x, s: x * 0.7,
+    "x / c": lambda x, s: x / 0.7,
+    "x + s": lambda x, s: x + s,
+    "s + x": lambda x, s: s + x,
+    "s − x": lambda x, s: s - x,
+    "x s": lambda x, s: x * s,
+    "s x": lambda x, s: s * x,
+    "s / x": lambda x, s: s / x,
+    "s or x": lambda x, s: torch.where(x > 0, s, x),
+    "x ≥ s": lambda x, s: torch.where(x >= s, x, 0.0),
+    "x + constant": lambda x, s: x + torch.full((), 0.7),
+}
+
+
+def scaled(function, x, s):
+    return [function(x, s) * x]  # two ops: of one alone there is no kernel
+
+
+@pytest.mark.parametrize("number", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_an_exact_graph_of_16_bits_takes_numbers_as_pytorch_does(dtype, number):
+    """It adds 0.7 rounded to 16 bits, multiplies by 0.7, and rounds a tensor of no dimension where that comes first."""
+    x = torch.arange(-3, 3, 1 / 64).to(dtype)
+    s = torch.tensor(0.7, dtype=number)
+    for name, function in WITH_NUMBERS.items():
+        graph = make_fx(functools.partial(scaled, function), tracing_mode="fake")(x, s)
+        ours = lower(native.lowered([graph], [True])[0])(x, s)[0]
+        assert torch.equal(ours.nan_to_num(), scaled(function, x, s)[0].nan_to_num()), name
+
+
 def test_every_op_of_the_tables_is_tried():
     tried = set()
     for table, count in ((UNARY, 1), (BINARY, 2)):

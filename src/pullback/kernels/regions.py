@@ -200,7 +200,21 @@ def _is_exact(node: fx.Node) -> bool:
         by = node.args[1]
         if not isinstance(by, fx.Node) or ops.constant_of(by) is not None:
             return False
-    return is_exact(node)
+    return is_exact(node) and not _narrows(node)
+
+
+def _narrows(node: fx.Node) -> bool:
+    """Whether an op computes in 16 bits and reads what has another dtype, as tensors of no dimension may.
+
+    PyTorch's kernels cast that first, but some of them do not where it is a factor.
+    """
+    result = value_of(node).dtype
+    read = {value_of(a).dtype for a in node.all_input_nodes if value_of(a).dtype.is_floating_point}
+    if node.target is aten._to_copy.default:
+        return False
+    if result.is_floating_point:
+        return bool(result.itemsize == 2 and read - {result})
+    return len(read) > 1 and any(dtype.itemsize == 2 for dtype in read)
 
 
 def _finished(region: Region) -> Region:

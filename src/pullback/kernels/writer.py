@@ -169,6 +169,8 @@ class Writer:
             common = _common_dtype(node)
             wanted = ops.COMPUTED[common]
             rounded = common if common.itemsize == 2 else None  # as PyTorch compares 16 bits with a number
+        elif (self._exact or is_rounded(node)) and _rounds_numbers(node):
+            rounded = _dtype(node)
         operands = {a: self._operand(a, wanted, rounds=decides(node, a)) for a in self._operands_of(node)}
         if mirrored := self._mirrored(node):
             text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
@@ -225,6 +227,15 @@ def through(node: fx.Node, text: str) -> str:
 def vector_of(node: fx.Node) -> str:
     """Return the type of vector that a value is computed in."""
     return ops.COMPUTED[_dtype(node)]
+
+
+def _rounds_numbers(node: fx.Node) -> bool:
+    """Whether PyTorch rounds a number to 16 bits before it computes: on the CPU in sums, but no factor."""
+    value = value_of(node)
+    return node.target in _SUMS and value.dtype.itemsize == 2 and value.device.type == "cpu"
+
+
+_SUMS = frozenset([aten.add.Tensor, aten.sub.Tensor, aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar])
 
 
 def _kept(value: Any, node: fx.Node) -> Any:

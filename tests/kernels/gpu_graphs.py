@@ -1,6 +1,7 @@
 """Graphs of tensors on a GPU, where there is none, and tensors for them."""
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -37,3 +38,17 @@ LAYOUTS = {
     "all alike in memory, but in part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
 }
 """Of a tensor of two dimensions, what is broadcast to its shape; what lies between its elements is NaN."""
+
+
+ZEROS = torch.tensor([0.0, -0.0, 0.0, -0.0]), torch.tensor([0.0, 0.0, -0.0, -0.0])
+EXTREMES = {
+    "relu": lambda x, y: torch.relu(x),
+    "clamp_min 0": lambda x, y: torch.clamp_min(x, 0.0),
+    "clamp_max -0": lambda x, y: torch.clamp_max(x, -0.0),
+    "clamp 0, 1": lambda x, y: torch.clamp(x, 0.0, 1.0),
+    "clamp -1, -0": lambda x, y: torch.clamp(x, -1.0, -0.0),
+    "relu6": lambda x, y: F.relu6(x),
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+}
+"""Ops of such zeros whose result is one of two that are equal, but for the sign."""

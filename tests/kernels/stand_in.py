@@ -103,6 +103,13 @@ def where(condition, x, y):
     return Block(torch.where(condition.values, *values_of(x, y)))
 
 
+def extreme(x, y, of, sign):
+    """Return the larger or the smaller one; 0 is larger than -0. NaN is handed on."""
+    x, y = torch.broadcast_tensors(*values_of(x, y))
+    zeros = torch.where(sign(x.signbit(), y.signbit()), -torch.zeros_like(x), torch.zeros_like(x))
+    return Block(torch.where((x == 0) & (y == 0), zeros, of(x, y)))
+
+
 def fused(x, y, z):
     """Return x y + z, rounded once."""
     try:
@@ -126,18 +133,37 @@ class Jit:
     def __call__(self, *arguments):
         return self.function(*arguments)
 
-    def __getitem__(self, grid):
-        def launch(*arguments, **options):
-            self.launches.append((grid, arguments, options))
-            given = [Pointer(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-            for program in range(grid[0]):
-                language.program_id = lambda axis, p=program: Block(torch.tensor(p, dtype=torch.int32))
-                self.function(*given)
-
-        return launch
+    def launch(self, grid, *arguments):
+        given = [Pointer(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        for program in range(grid[0]):
+            language.program_id = lambda axis, p=program: Block(torch.tensor(p, dtype=torch.int32))
+            self.function(*given)
 
     def warmup(self, *arguments, grid, **options):
         self.warmed.append((arguments, options))
+        return Compiled(self, [kind_of(a) for a in arguments])
+
+
+class Compiled:
+    """What `warmup` returns: a kernel for arguments of some kinds, which it takes the word of who launches it for."""
+
+    def __init__(self, jit, kinds):
+        self.jit, self.kinds = jit, kinds
+
+    def __getitem__(self, grid):
+        def launch(*arguments):
+            assert [kind_of(a) for a in arguments] == self.kinds, "compiled for others"
+            self.jit.launches.append((grid, arguments))
+            self.jit.launch(grid, *arguments)
+
+        return launch
+
+
+def kind_of(argument):
+    """Return what Triton compiles a kernel for: of a tensor whether it is aligned; a number is taken as it is."""
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.device, argument.data_ptr() % 16 == 0
+    return argument
 
 
 FUNCTIONS = (
@@ -159,6 +185,9 @@ language = SimpleNamespace(
     where=where,
     fma=fma,
     abs=elementwise(torch.abs, *FLOATS),
+    maximum=lambda x, y, propagate_nan: extreme(x, y, torch.maximum, torch.logical_and),
+    minimum=lambda x, y, propagate_nan: extreme(x, y, torch.minimum, torch.logical_or),
+    PropagateNan=SimpleNamespace(ALL="ALL"),
     div_rn=elementwise(torch.div, torch.float32),
     sqrt_rn=elementwise(torch.sqrt, torch.float32),
     sqrt=elementwise(torch.sqrt, torch.float64),

@@ -1,9 +1,7 @@
-"""Kernels for GPUs on a GPU, beside PyTorch's: formulas to the second derivative, every op, streams, graphs, devices.
-
-Once these have passed, `_AUTO` in `pullback/kernels/backend.py` may have GPUs, too.
-"""
+"""Kernels for GPUs on a GPU, beside PyTorch's: formulas to second derivatives, every op, streams, graphs, devices."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
 from pullback.kernels.triton_kernel import TritonKernel
 from tests.kernels import test_ops
-from tests.kernels.gpu_graphs import LAYOUTS
+from tests.kernels.gpu_graphs import EXTREMES, LAYOUTS, ZEROS
 from tests.kernels.test_native import graph_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -99,13 +97,22 @@ def both(dtype, exact=False):
     return {name: (o.cpu(), theirs.cpu()) for name, (o, theirs) in zip(names, pairs, strict=True)}
 
 
+CANCELS = {"addcmul", "addcdiv"}
+"""x + 0.3 y y and x + 0.3 y / x: we round 0.3 y, PyTorch's kernels for GPUs y y and y / x, and where the sum cancels,
+that is what is left. Of x = -1.75272, y = 2.42102 in float32 ours is 71 ulp of the sum off, half an ulp of x. So errors
+are held against x."""
+
+
 @pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
 def test_every_op_is_what_pytorch_computes(dtype):
     for name, (ours, theirs) in both(dtype).items():
         if theirs.dtype == torch.bool:
             assert torch.equal(ours, theirs), name
         else:
-            test_ops.assert_as_good(ours, theirs, *test_ops.right_and_size(name, dtype, theirs.dtype))
+            right, size = test_ops.right_and_size(name, dtype, theirs.dtype)
+            if name in CANCELS:
+                size = test_ops.inputs(dtype, 1)[0].double().abs()
+            test_ops.assert_as_good(ours, theirs, right, size)
 
 
 @pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
@@ -115,6 +122,22 @@ def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
         same = (ours == theirs) & (ours.signbit() == theirs.signbit())
         wrong += [name] if not bool((same | (ours.isnan() & theirs.isnan())).all()) else []
     assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+def test_zeros_have_the_signs_of_pytorchs(dtype):
+    x, y = (t.to(DEVICE, dtype) for t in ZEROS)
+    graph = graph_of(lambda x, y: [f(x, y) for f in EXTREMES.values()], x, y)
+    run = lower(lowered([graph], [True], DEVICES)[0])
+    for name, out in zip(EXTREMES, run(x, y), strict=True):
+        assert torch.equal(out.signbit(), EXTREMES[name](x, y).signbit()), name
+
+
+def test_tensors_that_lie_elsewhere_are_read(op):
+    """Triton compiles another kernel for tensors that do not lie at a multiple of 16 bytes."""
+    whole, y = normal(5001), normal(5000, seed=1)
+    for i in (0, 1, 0, 1):
+        assert torch.allclose(op(whole[i : i + 5000], y), gate(whole[i : i + 5000], y), rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -162,6 +185,30 @@ def test_a_kernel_runs_where_its_inputs_are(op):
             out = op(x, y)
         assert out.device == x.device
         assert torch.allclose(out, gate(x, y), rtol=1e-5)
+
+
+def test_first_backwards_of_several_threads_do_not_wait_for_each_other():
+    """All backward passes on a GPU are one thread's: one of them may trace while another thread of ours does."""
+    op, failed = pullback.function(backend="native")(gate), []
+
+    def train(i):
+        try:
+            for n in range(4):
+                x, y = (normal(10 * n + i, seed=seed).requires_grad_() for seed in (0, 1))
+                for ours, right in zip(
+                    value_and_derivatives(op, (x, y)), value_and_derivatives(gate, (x, y)), strict=True
+                ):
+                    assert torch.allclose(ours, right, rtol=1e-4, atol=1e-5)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train, args=(i,), daemon=True) for i in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failed == []
 
 
 def test_a_number_on_the_cpu_is_read(op):

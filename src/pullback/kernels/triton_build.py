@@ -7,11 +7,12 @@ lies in the user's cache under the hash of its text, for Triton and for who prof
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +79,22 @@ def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -
     except Exception as error:  # of Triton, of the assembler, or since there is no driver
         first, *_ = f"{type(error).__name__}: {error}".splitlines()
         raise RunnerError(f"Triton cannot compile a kernel ({first})") from error
+
+
+def launcher(kernel: Any, arguments: Sequence[Any], programs: int) -> Callable[..., None]:
+    """Return what launches a kernel on arguments like these, within `on` their device.
+
+    `kernel[grid]` looks at every argument of every launch, to see for which of several compiled kernels they are, which
+    takes a good part of its time. What is returned stays with the one for these arguments, and must be given tensors of
+    the same dtypes and of the same device, which lie at a multiple of 16 bytes where these do and only there, and the
+    same numbers. For GPUs of AMD more decides: there each launch is looked at.
+    """
+    grid = (programs, 1, 1)
+    compiled = None if torch.version.hip else kernel.warmup(*arguments, grid=grid, **options())
+    if compiled is None:  # Triton's interpreter compiles nothing
+        return functools.partial(kernel[grid], **options())
+    launch: Callable[..., None] = compiled[grid]
+    return launch
 
 
 def _module(key: str, source: str) -> ModuleType:

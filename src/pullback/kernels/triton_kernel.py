@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ BLOCK = 1024
 """How many elements one program computes."""
 _INDEX = 2**31
 """How many places 32 bits tell apart."""
+_ALIGNED = 16
+"""Bytes: Triton compiles one kernel for tensors that lie at a multiple, and another for those that do not."""
 
 
 class TritonKernel:
@@ -35,13 +38,13 @@ class TritonKernel:
     def __init__(self, region: Region) -> None:
         self.source = triton_source_of(region)
         self._run = triton_build.kernel_of(self.source)
-        self._options = triton_build.options()
         inputs, outputs = [value_of(node) for node in region.inputs], [value_of(node) for node in region.outputs]
         self._device = outputs[0].device
         self._shape, self._stride = tuple(region.shape), tuple(outputs[0].stride())
         self._sizes = [tuple(x.shape) for x in inputs]
         self._outputs = [(tuple(y.stride()), y.dtype) for y in outputs]
         self._layouts: dict[tuple[Strides, ...], tuple[tuple[Any, ...], frozenset[int]]] = {}
+        self._launches: dict[tuple[Any, ...], Callable[..., None]] = {}
         numbers, _ = self._layout(tuple([tuple(x.stride()) for x in inputs]))
         dtypes = [t.dtype for t in (*inputs, *outputs)]
         triton_build.compile_ahead(self._run, self._device, [*dtypes, *numbers])
@@ -64,9 +67,13 @@ class TritonKernel:
         made = [
             torch.empty_strided(self._shape, self._stride, dtype=dtype, device=device) for _, dtype in self._outputs
         ]
-        grid = (-(-math.prod(self._shape) // BLOCK),)
+        kind = (device.index, numbers, *[x.data_ptr() % _ALIGNED == 0 for x in inputs])
+        launch = self._launches.get(kind)
         with triton_build.on(device):
-            self._run[grid](*inputs, *made, *numbers, **self._options)
+            if launch is None:
+                programs = -(-math.prod(self._shape) // BLOCK)
+                launch = self._launches[kind] = triton_build.launcher(self._run, [*inputs, *made, *numbers], programs)
+            launch(*inputs, *made, *numbers)
         results = [in_stride(y, stride) for y, (stride, _) in zip(made, self._outputs, strict=True)]
         return results[0] if len(results) == 1 else results
 

@@ -150,14 +150,17 @@ def where(condition, x, y):
     return tl.where(condition, x, y)
 
 
+# Of zeros, too, as PyTorch's kernels for GPUs have it: 0 is larger than -0, whichever comes first.
+
+
 @triton.jit
 def maximum(x, y):
-    return where(isnan(x) | gt(x, y), x, y)
+    return tl.maximum(x, y, tl.PropagateNan.ALL)
 
 
 @triton.jit
 def minimum(x, y):
-    return where(isnan(x) | lt(x, y), x, y)
+    return tl.minimum(x, y, tl.PropagateNan.ALL)
 
 
 # Arithmetic.

@@ -14,6 +14,7 @@ from arithmetic import (
     exp,
     expm1,
     fma,
+    ge,
     gt,
     isinf,
     isnan,
@@ -32,7 +33,7 @@ from arithmetic import (
 
 @triton.jit
 def relu(x):
-    return where(lt(x, c(0.0, x)), c(0.0, x), x)
+    return maximum(x, c(0.0, x))
 
 
 @triton.jit
@@ -167,9 +168,10 @@ def threshold_backward(g, x, least):
     return where(le(x, least), c(0.0, x), g)
 
 
+# PyTorch's kernel for GPUs gives g where x is NaN, that for the CPU 0.
 @triton.jit
 def hardtanh_backward(g, x, lower, upper):
-    return where(gt(x, lower) & lt(x, upper), g, c(0.0, x))
+    return where(le(x, lower) | ge(x, upper), c(0.0, x), g)
 
 
 @triton.jit

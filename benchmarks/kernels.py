@@ -10,8 +10,8 @@ backend="native"`), with searched forms (*wide*: `--wide`), the formula under ea
 The compiled functions alone, on outputs that are there, are timed apart: what a round trip takes beyond them is
 overhead.
 
-The largest size is measured twice: as it comes, where our kernels alone ask for large pages, and in another process
-with `THP_MEM_ALLOC_ENABLE=1`, where PyTorch's allocator asks for them too, and every peer has them.
+On the CPU the largest size is measured twice: as it comes, where our kernels alone ask for large pages, and in another
+process with `THP_MEM_ALLOC_ENABLE=1`, where PyTorch's allocator asks for them too, and every peer has them.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def main() -> None:
                 options.plot = options.brief = options.write = None  # that is left to who started this process
             else:
                 labels = [case.label for case in cases]
-                rows = sorted([*rows, *with_large_pages()], key=lambda row: labels.index(row["formula"]))
+                rows += with_large_pages() if options.device == "cpu" else []
+                rows.sort(key=lambda row: labels.index(row["formula"]))
         if options.plot:
             from kernels_plot import draw
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, get_args
 
+import torch
 from torch import Tensor, fx
 
 from pullback import settings
@@ -18,10 +19,10 @@ from pullback.graph.record import trace_ops
 from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 
-_AUTO, _NAMED = ("cpu",), ("cpu", "cuda")
-"""Kinds of devices whose tensors our kernels compute under "auto", and under "native". "auto" leaves GPUs out until the
-tests that need one (tests/kernels/test_triton_gpu.py) have passed on one: kernels for them were compiled, and run in a
-stand-in, and no more."""
+_NAMED = ("cpu", "cuda")
+_AUTO = ("cpu",) if torch.version.hip else _NAMED
+"""Kinds of devices whose tensors our kernels compute under "native", and under "auto". "auto" leaves out GPUs of AMD,
+which PyTorch calls "cuda" as well: kernels for them were compiled, and never run."""
 
 
 def set_backend(name: Backend) -> None:
@@ -30,8 +31,8 @@ def set_backend(name: Backend) -> None:
     Args:
         name: "native", fused kernels compiled here, for pointwise parts of graphs; "inductor", whole graphs compiled
             by PyTorch's Inductor, which may lose what stable forms gain; "eager", PyTorch's kernels one by one, whose
-            values are those of the formula bit for bit; "auto", native for tensors on the CPU where there is a C++
-            compiler and a processor that they are written for, eager otherwise.
+            values are those of the formula bit for bit; "auto", native for tensors on the CPU and on GPUs of
+            NVIDIA where there is a C++ compiler and a processor that they are written for, eager otherwise.
 
     Raises:
         OptionError: for any other name.

@@ -121,8 +121,8 @@ def accuracy_finding(
         rule,
         severity,
         verdict,
-        f"at {spelled_point(spot.point)} ({name_of(spot.dtype)}) the {measured.label} is {show(spot.got)} "
-        f"and should be {says}{tell}",
+        f"the {measured.label} is {show(spot.got)} and should be {says}, at {spelled_point(spot.point)} "
+        f"({name_of(spot.dtype)}){tell}",
         case=case,
         evidence=Evidence(spot.expected, spot.got, where=measured.label, dtype=name_of(spot.dtype)),
         tail=_shown(case, measured.by, says),

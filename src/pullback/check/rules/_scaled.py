@@ -92,7 +92,7 @@ def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside:
     got, right = float(beside.got.flatten()[k]), float(beside.right.flatten()[k])
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), beside.got.shape))
     at = f" at {list(index)}" if index else ""
-    large = f"with {trial.label}, the largest {show(trial.largest)}" if trial.amount not in (0.0, 1.0) else "already"
+    large = f", with {trial.label}, the largest {show(trial.largest)}" if trial.amount not in (0.0, 1.0) else ""
     says = f"{show(right)} in a float64 run of the same function"
     if beside.inside is not None:
         says += f", and {show(float(beside.inside.flatten()[k]))} in a float32 run"
@@ -100,7 +100,7 @@ def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside:
         rule,
         severity,
         "unstable",
-        f"{large} ({dtype}), the {beside.label}{at} is {show(got)} and should be {says}",
+        f"the {beside.label}{at} is {show(got)} and should be {says}{large} ({dtype})",
         case=trial.case,
         evidence=Evidence(right, got, worst_index=index or None, where=beside.label, dtype=dtype),
         tail=_lines(audit, trial, beside, k, says),

@@ -138,8 +138,8 @@ def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> I
             "PB304",
             severity_of(point, nan=True),
             "unstable",
-            f"at {spelled_point(point)} the {slope.label} is nan, in {name_of(_DTYPE)} and in float64, while the value "
-            f"is finite and {right}",
+            f"the {slope.label} is nan, in {name_of(_DTYPE)} and in float64, while the value is finite and {right}, at "
+            f"{spelled_point(point)}",
             case=case,
             evidence=Evidence(derivative, math.nan, expected.bar, where=slope.label, dtype=name_of(_DTYPE)),
             tail=gradient_lines(case, slope.by, right),

@@ -242,10 +242,25 @@ def test_another_guess_that_the_gradient_is_right_for_is_what_was_meant():
         assert any(f"right for {fit}" in f.message for f in found(target, "PB101"))
 
 
+class SquaredError(Function):
+    """Forgets to divide by the number of rows."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        ctx.save_for_backward(x, target)
+        return (x - target).square().sum() / x.shape[0]
+
+    @staticmethod
+    def backward(ctx, g):
+        x, target = ctx.saved_tensors
+        return 2 * g * (x - target), -2 * g * (x - target)
+
+
 def test_what_is_wrong_for_every_guess_is_an_error():
-    state, _ = guessed(NoSine)
-    assert state.base.fit == ""
-    assert found(NoSine, "PB101")[0].severity == "error"
+    for target in (NoSine, SquaredError):
+        state, _ = guessed(target)
+        assert state.base.fit == ""
+        assert found(target, "PB101")[0].severity == "error"
 
 
 def test_what_is_wrong_on_given_inputs_is_an_error_whatever_others_would_say():

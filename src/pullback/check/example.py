@@ -107,13 +107,18 @@ def _by_status(result: FirstOrder | None, status: Status) -> set[int]:
 
 
 def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:
-    """Yield what a guessed call may have been meant to be, where the gradients of some inputs are wrong."""
+    """Yield what a guessed call may have been meant to be, where the gradients of some inputs are wrong.
+
+    The first input is the data, most likely: of one row of it a forgotten 1/N would be right.
+    """
+    data = base.wrt[0]
     yield from structure.structured(base)
     yield from values.other_callables(base)
     yield from sizes.other_lengths(base)
-    yield from values.with_numbers(base, wrong)
+    yield from values.with_numbers(base, {data, *wrong})
     for case in sizes.broadcasts(base):
-        yield replace(case, label=base.label, doubtful=False, fit=case.label)
+        if case.values[data] is base.values[data]:
+            yield replace(case, label=base.label, doubtful=False, fit=case.label)
 
 
 def _settle(subject: Subject, case: Case) -> Case:

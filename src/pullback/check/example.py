@@ -74,7 +74,7 @@ def _misfits(subject: Subject, case: Case) -> bool:
 
 
 _DOUBT_SECONDS = 3.0
-"""For looking whether another guess is one that the gradient is right for."""
+"""Of work, for looking whether another guess is one that the gradient is right for."""
 
 
 def _in_domain(guessed: Audit) -> Audit:
@@ -88,9 +88,9 @@ def _in_domain(guessed: Audit) -> Audit:
     wrong = _by_status(guessed.base_result, "wrong")
     if not wrong or guessed.intent is not None:
         return guessed
-    end = time.monotonic() + _DOUBT_SECONDS
+    end = time.process_time() + _DOUBT_SECONDS
     for case in _other_guesses(guessed.base, wrong):
-        if time.monotonic() > end:
+        if time.process_time() > end:
             break
         other = guessed.on(case)
         if not other.is_valid(case) or not wrong <= _by_status(other.compare(case, elements=1), "ok"):

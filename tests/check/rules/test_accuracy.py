@@ -274,3 +274,19 @@ def test_an_iteration_that_does_not_end_at_1e38_is_no_error(monkeypatch):
     monkeypatch.setattr(Limits, "of", lambda options: Limits(silence=2, total=30))
     report = pullback.check(Fraction, torch.rand(3, dtype=torch.float64), select="PB301")
     assert {(f.rule, f.severity, f.verdict) for f in report.findings} == {("PB003", "warning", "unstable")}
+
+
+def test_301_where_the_next_number_has_another_value_altogether_is_an_info():
+    class SineOfExponential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp().sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * x.exp() * x.exp().cos()
+
+    found = pullback.check(SineOfExponential, torch.randn(4, dtype=torch.float64), select="PB301").findings
+    assert {f.severity for f in found} == {"info"}

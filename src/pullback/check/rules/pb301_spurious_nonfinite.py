@@ -14,11 +14,10 @@ step. It comes late, in long runs, when some activation grows.
 
 ## Limits
 An `error` is a NaN at numbers between 0.01 and 100 in magnitude, which people pass. A NaN at 0 alone, and whatever
-is not finite up to 10 000 (and down to 1e-8), is a warning; beyond, and within a factor of 16 of the largest
-number, an info. Where the formula itself has no
-finite value (`log(-1)`, the slope of `sqrt` at 0) nothing is said; where it has a hole with a limit, such as
-`sin(x) / x` at 0, the limit counts. NaN through a branch that `where` does not select is
-PB304's.
+is not finite up to 10 000 (and down to 1e-8), is a warning; beyond, within a factor of 16 of the largest number,
+and where the next number of float32 has another value altogether (`sin(exp(x))`), an info. Where the formula itself
+has no finite value (`log(-1)`, the slope of `sqrt` at 0) nothing is said; where it has a hole with a limit, such as
+`sin(x) / x` at 0, the limit counts. NaN through a branch that `where` does not select is PB304's.
 
 A function that mixes elements (a softmax, a norm) is run on its example multiplied by powers of ten from 0.0001 to
 10 000 and moved by 100 and 1000, beside a float64 run on the same numbers, where that is finite and steady; its
@@ -61,9 +60,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from pullback.check.numeric.elementwise import Columns
+from pullback.check.numeric.elementwise import Columns, columns
 from pullback.check.numeric.masked import masked
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest
@@ -103,15 +103,29 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
     index, point = plainest(sweep.at, bad)
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
     begins = onset(lambda at: _bad(sweeper, at, sweeper.measure(_DTYPE, at), k), format_of(_DTYPE), point)
+    grave = severity_of(point, math.isnan(spot.got), spot.expected)
     return accuracy_finding(
         audit,
         "PB301",
-        severity_of(point, math.isnan(spot.got), spot.expected),
+        "info" if _is_any_number(sweeper, point, k) else grave,
         spot,
         onset_text(begins, point),
         "an intermediate overflows, or is 0/0: rewrite it so that exp is of -abs(x) alone, or use log1p, expm1, "
         "softplus, sigmoid; `pullback.function` of the forward finds such a form",
     )
+
+
+def _is_any_number(sweeper: Sweeper, point: dict[str, float], k: int) -> bool:
+    """Whether what is right at a point is nothing like it is at the next float32 number: sin(exp(88)) is chance."""
+    if not all(point.values()):
+        return False
+    beside = {name: float(np.nextafter(np.float32(x), np.float32(np.inf))) for name, x in point.items()}
+    here, there = sweeper.measure(_DTYPE, columns([point, beside]))[k].truth.high
+    return bool(abs(here - there) > _ALL * max(abs(here), abs(there)))
+
+
+_ALL = 0.1
+"""Of a number, so much of it that the rest says little."""
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -271,6 +271,16 @@ def test_what_is_not_linear_at_other_inputs_is_not_transposed(rule, why):
         torch.func.jvp(op, (x,), (torch.ones(3),))
 
 
+def test_a_rule_that_writes_by_whole_numbers_is_refused_in_forward_mode_for_that():
+    op = pullback.function(lambda x, k: x.gather(-1, k))
+    op.vjp(lambda g, out, x, k: (torch.zeros_like(x).scatter(-1, k, g), None))
+    x, k = torch.randn(4, 3), torch.tensor([[0, 2]] * 4)
+    with pytest.raises(pullback.DerivativeError, match="or writes by whole numbers, which were tried all equal"):
+        torch.func.jvp(lambda x: op(x, k), (x,), (torch.ones_like(x),))
+    op.vjp(lambda g, out, x, k: (torch.zeros_like(x).scatter_add(-1, k, g), None))
+    assert torch.equal(torch.func.jvp(lambda x: op(x, k), (x,), (2 * x,))[1], 2 * x.gather(-1, k))
+
+
 def _unseen(g):
     with torch.no_grad():
         return g * 2

@@ -86,12 +86,15 @@ def objection(
         rule.proven[key] = proof
     if not proof.objection:
         return ""
+    why = proof.objection
+    if why == _UNSEEN and not all(has_derivative(t) or t.dtype == torch.bool for t in every):
+        why += ", or writes by whole numbers, which were tried all equal"
     if said:
         return (
-            f"the {what} of {rule.name} is declared linear in the {where}, but it {proof.objection}: no {follows} "
+            f"the {what} of {rule.name} is declared linear in the {where}, but it {why}: no {follows} "
             f"follows from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
         )
-    return unproven.format(proof.objection, or_say if proof.may_be_said else "")
+    return unproven.format(why, or_say if proof.may_be_said else "")
 
 
 def _holds(reads: Reads) -> bool:

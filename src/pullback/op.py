@@ -190,6 +190,7 @@ class Op:
         made = self._ruled()
         require_signature(made, "vjp", rule)
         made.vjp, made.linear, made.wants_needs, made.idle = rule, linear, takes(rule, "needs"), unread(rule)
+        made.proven = {}  # of the rule before
         self._rule = made
         self._compilable = compilable(made)
         return self
@@ -219,6 +220,7 @@ class Op:
         made = self._ruled()
         require_signature(made, "jvp", rule)
         made.jvp, made.jvp_linear = rule, linear
+        made.proven = {}
         self._rule = made
         if made.vjp is None:
             made.idle = unread(rule)

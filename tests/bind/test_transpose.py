@@ -271,6 +271,22 @@ def test_what_is_not_linear_at_other_inputs_is_not_transposed(rule, why):
         torch.func.jvp(op, (x,), (torch.ones(3),))
 
 
+def test_what_was_shown_of_a_rule_is_not_taken_of_the_one_that_replaces_it():
+    op = pullback.function(lambda x: x.clone())
+    op.vjp(lambda g, out, x: 2 * g)
+    assert torch.equal(torch.func.jvp(op, (X,), (ONES,))[1], 2 * ONES)
+    op.vjp(lambda g, out, x: g.clamp(-1, 1))
+    with pytest.raises(pullback.DerivativeError, match="does not take sums to sums"):
+        torch.func.jvp(op, (X,), (ONES,))
+
+    other = pullback.function(lambda x: x.clone())
+    other.jvp(lambda tangents, out, x: 2 * tangents[0])
+    assert torch.equal(torch.func.grad(lambda x: other(x).sum())(X), 2 * ONES)
+    other.jvp(lambda tangents, out, x: tangents[0].clamp(-1, 1))
+    with pytest.raises(pullback.DerivativeError, match="does not take sums to sums"):
+        torch.func.grad(lambda x: other(x).sum())(X)
+
+
 def test_a_rule_that_writes_by_whole_numbers_is_refused_in_forward_mode_for_that():
     op = pullback.function(lambda x, k: x.gather(-1, k))
     op.vjp(lambda g, out, x, k: (torch.zeros_like(x).scatter(-1, k, g), None))

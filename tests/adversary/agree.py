@@ -76,6 +76,15 @@ def agree(
         raise AssertionError("\n".join([*map(str, wrong), "", str(trial)]))
 
 
+def in_pytorch(inputs: str, formula: str, context: str = "backward()", making: str = "derived", **given: Any) -> None:
+    """Run the side of PyTorch alone of what `agree` takes, to see whether it ends the process."""
+    kept = {name: given[name] for name in ("packing", "seed", "sizes") if name in given}
+    program = Program(_lines(inputs), _lines(formula), **{"sizes": {}, "packing": "arguments", "seed": 0, **kept})
+    natively = MAKINGS[making][1]
+    for each in context.split("; "):
+        observe(Side(program, natively(program.function()), is_transposed=making in GUARDED), each)
+
+
 def _lines(text: str) -> str:
     return textwrap.dedent(text).strip()
 

@@ -65,6 +65,17 @@ class Batch:
         said = (self.folder / "said").read_text(errors="replace")[-3000:]
         return f"the process {how}\n{said}\n{last}"
 
+    @property
+    def is_of_pytorch(self) -> bool:
+        """Whether the process ended by a crash that plain PyTorch has by itself, in a process of its own."""
+        last = self.folder / "last"
+        if self.process.returncode >= 0 or not last.exists():
+            return False
+        command = [sys.executable, "-c", last.read_text().replace("import agree", "import in_pytorch as agree", 1)]
+        environment = {**os.environ, **VARIANTS[self.variant][1]}
+        alone = subprocess.run(command, env=environment, capture_output=True, timeout=HANG, check=False)
+        return alone.returncode == self.process.returncode
+
     def counts(self) -> tuple[int, int]:
         """Return how many trials ran, and how many PyTorch refused."""
         at = self.folder / "counts"
@@ -143,7 +154,9 @@ def run(
                 running.remove(batch)
                 ran, refused = ran + batch.counts()[0], refused + batch.counts()[1]
                 found = batch.found()
-                if found:
+                if found and batch.is_of_pytorch:
+                    yield f"PyTorch itself crashes ({batch.variant}, seed {batch.number}): {found}"
+                elif found:
                     yield f"FOUND ({batch.variant}, seed {batch.number}): {found}"
                 left = max(0.0, (end - time.monotonic()) / 60)
                 yield f"{ran} trials, {refused} of them refused by PyTorch; {left:.1f} minutes left ({batch.variant})"

@@ -265,3 +265,40 @@ def test_what_is_wrong_for_every_guess_is_an_error():
 
 def test_what_is_wrong_on_given_inputs_is_an_error_whatever_others_would_say():
     assert found(ModulusOfPairs, "PB101", normal(2, 3))[0].severity == "error"
+
+
+class LogOfScale(Function):
+    """Is meant for positive scales, and has a value for others."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale.abs().log()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        return g * scale.log(), g * x / scale
+
+
+class Draw(Function):
+    """A sample, with a surrogate gradient."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x + scale * torch.randn(x.shape, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        _, scale = ctx.saved_tensors
+        return 2 * g * scale.log(), g
+
+
+def test_nan_for_a_guess_that_is_not_positive_accuses_nobody():
+    state, _ = guessed(LogOfScale)
+    assert state.base.fit == "positive numbers"
+    for target in (LogOfScale, Draw):
+        assert all(f.severity != "error" for f in found(target, "PB101"))
+    scale = torch.tensor([-1.0, 2.0, 1.0], dtype=torch.float64)
+    assert found(Draw, "PB101", normal(3), scale)[0].severity == "error"

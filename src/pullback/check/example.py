@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -82,14 +83,16 @@ def _in_domain(guessed: Audit) -> Audit:
 
     A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
     nothing about others, and an accusation on one of those would be of our guess, not of the function. So it is with
-    a function that is passed, whose derivative may be built in, with what is made of pairs or quaternions, and with
-    a parameter that is a number or has a smaller shape.
+    a function that is passed, whose derivative may be built in, with what is made of pairs or quaternions, with a
+    parameter that is a number or has a smaller shape, and, where the gradient is NaN, with what has to be positive.
     """
     wrong = _by_status(guessed.base_result, "wrong")
     if not wrong or guessed.intent is not None:
         return guessed
     end = time.process_time() + _DOUBT_SECONDS
-    for case in _other_guesses(guessed.base, wrong):
+    assert guessed.base_result is not None
+    is_nan = all(math.isnan(c.got) for c in guessed.base_result.wrong)
+    for case in (*(values.positive(guessed.base) if is_nan else ()), *_other_guesses(guessed.base, wrong)):
         if time.process_time() > end:
             break
         other = guessed.on(case)

@@ -109,6 +109,11 @@ def other_callables(case: Case) -> Iterator[Case]:
         yield case.with_values(dict.fromkeys(positions, other))
 
 
+def positive(case: Case) -> Iterator[Case]:
+    """Yield the case with positive numbers."""
+    yield case.map_inputs(_positive, case.label, fit="positive numbers")
+
+
 def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
     """Yield the case with a number in place of each differentiated tensor, but for some that are held."""
     for position in case.wrt:

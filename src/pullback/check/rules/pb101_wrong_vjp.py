@@ -22,11 +22,11 @@ said: no rule that compares values is run. A backward that is not a derivative o
 info) if its structure shows it: the forward is flat almost everywhere; it returns an input unchanged; or it is a
 clamp and differs only where it saturates. Where only words say so (straight-through, surrogate, approximate, reversal
 or scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip
-as well. Neither excuses NaN on the example. A difference below 1e-4 of the derivative, or below 1e-7 of the largest
-element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a small
-constant in a denominator. Values beyond the ordinary range, and gradients that are not finite at a special point,
-count as `unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast, a
-variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
+as well. Neither excuses NaN on a given example. A difference below 1e-4 of the derivative, or below 1e-7 of the
+largest element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a
+small constant in a denominator. Values beyond the ordinary range, and gradients that are not finite at a special
+point, count as `unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast,
+a variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
 derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are the scale or
 bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by indices that
 are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the gradient is
@@ -163,8 +163,8 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
 
 
 def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent | None:
-    """Return the intent behind a disagreement; nobody means NaN on an example."""
-    is_meant = result.case.is_variant or not math.isnan(comparison.got)
+    """Return the intent behind a disagreement; nobody means NaN on an example, unless it is our guess."""
+    is_meant = audit.guessed or result.case.is_variant or not math.isnan(comparison.got)
     return audit.intent_of(result, comparison) if is_meant else None
 
 

@@ -82,10 +82,10 @@ def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -
 
 
 def launcher(kernel: Any, arguments: Sequence[Any], programs: int) -> Callable[..., None]:
-    """Return what launches a kernel on arguments like these, within `on` their device.
+    """Return the launch of a kernel on arguments like these, for use within `on` their device.
 
     `kernel[grid]` looks at every argument of every launch, to see for which of several compiled kernels they are, which
-    takes a good part of its time. What is returned stays with the one for these arguments, and must be given tensors of
+    takes a good part of its time. This launch stays with the one for these arguments, and must be given tensors of
     the same dtypes and of the same device, which lie at a multiple of 16 bytes where these do and only there, and the
     same numbers. For GPUs of AMD more decides: there each launch is looked at.
     """

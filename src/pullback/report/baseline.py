@@ -89,5 +89,5 @@ def _judged(subject: SubjectResult, before: Sequence[Finding], left: Sequence[Fi
     if len(was) == len(now):
         return subject
     status = status_of(now)
-    hidden = any(finding.severity != "info" for finding in was) and all(finding.severity == "info" for finding in now)
+    hidden = any(finding.severity != "info" for finding in was)
     return replace(subject, status="known" if status == "ok" and hidden else status)

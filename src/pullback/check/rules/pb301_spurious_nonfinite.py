@@ -116,7 +116,7 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
 
 
 def _is_any_number(sweeper: Sweeper, point: dict[str, float], k: int) -> bool:
-    """Whether what is right at a point is nothing like it is at the next float32 number: sin(exp(88)) is chance."""
+    """Whether the right number changes altogether from a point to the next float32 number: sin(exp(88)) is chance."""
     if not all(point.values()):
         return False
     beside = {name: float(np.nextafter(np.float32(x), np.float32(np.inf))) for name, x in point.items()}

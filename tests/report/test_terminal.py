@@ -233,7 +233,9 @@ def test_what_is_alone_is_told_in_full(severity):
 def test_guessed_inputs_are_called_so_where_they_show_an_error():
     alone, *_ = report(WRONG).subjects
     guessed = replace(alone, measured=replace(alone.measured, guessed=True))
-    assert "guessed" in render_text(Report((guessed,), (WRONG,)))
+    *_, told, summary = render_text(Report((guessed,), (WRONG,))).splitlines()
+    assert "guessed" in told
+    assert summary == "1 function: 1 error"
     assert "guessed" not in render_text(Report((guessed,), (replace(WRONG, severity="warning"),)))
     assert "guessed" not in render_text(report(WRONG))
 

@@ -78,12 +78,12 @@ def render(report: Report, console: Console) -> None:
             console.print(_table(report, narrow=console.width < _WIDE))
             console.print()
         _print_findings(report.findings, console)
+    if any(f.severity == "error" and subject.measured.guessed for subject, found in report.by_subject() for f in found):
+        console.print("Inputs were guessed: --inputs gives others. --fix derives a wrong backward anew.", style="dim")
     summary = summary_of(report)
     if (rule := _cut_short(report.findings)) is not None:
         summary.append(f" (in full, with a script: --select {rule})", style="dim")
     console.print(summary, soft_wrap=True)
-    if any(f.severity == "error" and subject.measured.guessed for subject, found in report.by_subject() for f in found):
-        console.print("Inputs were guessed: --inputs gives others. --fix derives a wrong backward anew.", style="dim")
 
 
 def _cut_short(findings: Sequence[Finding]) -> str | None:

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import Function
 
 import pullback
-from pullback.check.variants import variants_of, with_one_between
+from pullback.check.variants import of_its_own, variants_of, with_one_between
 
 from .making import audit_of, normal
 
@@ -58,3 +58,31 @@ def test_a_constant_is_not_passed_as_a_variable_too(constant):
     audit = audit_of(Product, normal(3), normal(3, seed=1))
     twice = [case for case, _ in variants_of(audit) if case.values[0] is case.values[1]]
     assert len(twice) == (0 if constant else 1)
+
+
+class NearlyUnit(Function):
+    """Rows made of length 1; the gradient forgets the projection where they are."""
+
+    @staticmethod
+    def forward(ctx, x):
+        length = x.norm(dim=-1, keepdim=True)
+        ctx.save_for_backward(x / length, length)
+        return x / length
+
+    @staticmethod
+    def backward(ctx, g):
+        y, length = ctx.saved_tensors
+        return torch.where((length - 1).abs() < 1e-9, g, (g - y * (g * y).sum(-1, keepdim=True)) / length)
+
+
+def test_a_projection_is_tried_on_what_it_gives():
+    (case,) = of_its_own(audit_of(NearlyUnit, normal(3, 5)))
+    assert torch.allclose(case.tensors[0].norm(dim=-1), torch.ones(3, dtype=torch.float64))
+    (finding,) = pullback.check(NearlyUnit, normal(3, 5), select="PB101").findings
+    assert finding.severity == "error"
+    assert "with the output as x" in finding.message
+
+
+def test_no_output_is_tried_that_is_the_input_or_has_another_shape():
+    assert list(of_its_own(audit_of(torch.clone, normal(3)))) == []
+    assert list(of_its_own(audit_of(torch.sum, normal(3)))) == []

@@ -26,7 +26,7 @@ class Case:
         label: what is special about it, e.g. "float64, (3, 5), transposed".
         layout_only: differs from an ordinary case only in strides, so that its contiguous copy is a reference.
         doubtful: the forward may take it without meaning to: one input has a smaller shape that broadcasts, or
-            a size changed while a whole-number argument that may depend on it did not.
+            a size changed while a whole-number argument or an object that may depend on it did not.
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         fit: what a guessed example was made to be, as the gradient is right for no other guess.

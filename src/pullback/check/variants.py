@@ -13,7 +13,7 @@ from pullback.check.case import Case
 from pullback.check.cases import dtypes, layouts, sizes, values
 from pullback.check.cases.signature import parameters
 from pullback.check.facts import Facts
-from pullback.check.trial import Raised, forward
+from pullback.check.trial import Raised, forward, is_freed
 
 
 def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
@@ -31,6 +31,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         values.shared(base, constant_inputs(audit)),
         sizes.other_sizes(base),
         with_one_between(audit),
+        of_its_own(audit),
     ):
         for case in cases:
             yield from ((kept, None) for kept in audit.domain.keep(case))
@@ -62,6 +63,19 @@ def constant_inputs(audit: Facts) -> set[int]:
     """
     gradients = audit.base_result.gradients if audit.base_result is not None else []
     return {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
+
+
+def of_its_own(audit: Facts) -> Iterator[Case]:
+    """Yield the example with an output of the forward in place of an input of its shape.
+
+    A projection, a normalisation or a sort is made for numbers near its own outputs, where it changes nothing.
+    """
+    outputs = [out.detach() for out in audit.base_run.outputs if not is_freed(out)]
+    for p in () if audit.draws else audit.base.wrt:
+        t, name = audit.base.values[p], audit.base.names[p]
+        same = [out for out in outputs if out.shape == t.shape and out.dtype == t.dtype and not torch.equal(out, t)]
+        if same:
+            yield audit.base.with_values({p: same[0].clone()}, f"the output as {name}")
 
 
 def with_one_between(audit: Facts) -> Iterator[Case]:

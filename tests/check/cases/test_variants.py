@@ -236,6 +236,25 @@ def test_a_whole_number_that_equals_a_size_goes_with_it():
     assert sizes.resized(kept, {5: 2}).doubtful
 
 
+class Operator:
+    """Made for images of one size."""
+
+
+@pytest.mark.parametrize(
+    ("argument", "doubtful"),
+    [
+        (Operator(), True),
+        (torch.nn.Linear(5, 5), True),
+        (torch.sin, False),
+        (None, False),
+        ("sum", False),
+        (0.5, False),
+    ],
+)
+def test_an_object_may_have_been_made_for_the_sizes_of_the_example(argument, doubtful):
+    assert sizes.resized(case(normal(5, 5), argument), {5: 1}).doubtful is doubtful
+
+
 def test_constants_in_what_may_be_a_parameter_are_doubtful():
     ones = [v for v in values.other_values(case(normal(3, 5), normal(5))) if "all ones" in v.label]
     plain, both = ones

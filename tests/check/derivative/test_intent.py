@@ -113,6 +113,8 @@ def test_names_that_do_not(name, tmp_path):
         "ReLU with guided backpropagation.",
         "The gradient lives in the tangent space.",
         "The gradient with respect to the Lie algebra.",
+        "Returns a basis of the null space; only the subspace is defined.",
+        "The eigenvectors, up to a sign.",
         "Gradients are set to zero outside of the range.",
         "The input is saved in 8 bits.",
         "Stores the activations as uint8.",

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.derivative.nearby import in_hull, nearby_gradients
-from pullback.check.derivative.sampler import Sampler, random_like, step_scale
+from pullback.check.derivative.oracle import working_epsilon
+from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, step_scale
 from pullback.check.find.discover import subject_of
 
 from ..making import case_of, function, normal
@@ -45,6 +46,16 @@ def test_directions_are_exact_and_nowhere_zero(dtype):
     assert torch.equal(16 * parts.double(), (16 * parts.double()).round())
     assert ((parts.abs() > 0.4) & (parts.abs() < 1)).all()
     assert not torch.equal(v, random_like(v, generator))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_cotangent_handed_on_does_not_seem_to_be_of_fewer_bits(dtype):
+    g = cotangent_like(torch.zeros(50, dtype=dtype), torch.Generator().manual_seed(0))
+    parts = torch.view_as_real(g) if g.is_complex() else g
+    assert g.dtype == dtype
+    assert ((parts.abs() > 0.4) & (parts.abs() < 1)).all()
+    narrow = dtype in (torch.bfloat16, torch.float16)
+    assert narrow or working_epsilon(parts.double().flatten()) == torch.finfo(torch.float32).eps
 
 
 def test_a_derivative_along_a_direction():

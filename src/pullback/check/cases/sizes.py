@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import FunctionType
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.spelling import GAP, spelled
 from pullback.check.cases.structure import is_permutation, is_structured
 from pullback.dtypes import has_derivative
 
@@ -96,8 +99,16 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         0 not in follows.values()
         and all(abs(c) < min(change.values()) for c in counts)
         and not any(is_permutation(v) for v in whole)
+        and not any(_may_hold_sizes(v) for v in case.values)
     )
     return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+
+
+def _may_hold_sizes(value: object) -> bool:
+    """Whether an argument is an object that may have been made for the sizes of the example: a module, an operator."""
+    if isinstance(value, Tensor | FunctionType | type):
+        return False
+    return isinstance(value, Module) or spelled(value) == GAP
 
 
 def _resize(t: Tensor, change: dict[int, int]) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, compare_input
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
-from pullback.check.derivative.sampler import Sampler, random_like, twins
+from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, twins
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, forward, vjp
 
@@ -88,7 +88,7 @@ def first_order(
         return None
     if not all(bool(torch.isfinite(root).all()) for root in roots):
         return None
-    cotangents = [torch.ones_like(root) if unit else random_like(root, generator) for root in roots]
+    cotangents = [torch.ones_like(root) if unit else cotangent_like(root, generator) for root in roots]
     if not run.differentiable:
         gradients: list[Tensor | None] = [None] * len(run.inputs)
     else:

@@ -34,6 +34,7 @@ _EXPLICIT = re.compile(
     r"|computes the gradient as\b|pathwise|guided[- ]?(backprop\w*|relu)|deconvnet"
     r"|tangent[- ]space|lie[- ](algebra|group)|riemannian|on the manifold|manifold gradient"
     r"|(gradients?|derivatives?|backward|cotangents?) (is|are|gets|get) set to|sets? the (gradients?|derivatives?) to"
+    r"|null[- ]?space|only the (sub)?space|basis of|up to (a |the |their )?(sign|phase|rotation|permutation|basis)\b"
     r"|stochastic(ally)?[- ]round\w*|expected gradient|gradient of the (posterior|expectation|expected)"
     r"|(saved?|saves|stored?|stores|kept|keeps?|packed|compress\w*|quanti[sz]e[sd]?) (\w+ ){0,3}?(in|to|as|into) "
     r"(u?int8|int4|fp8|float8\w*|(one|two|four|eight|[1248])[- ]bits?)",

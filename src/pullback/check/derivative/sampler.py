@@ -131,6 +131,18 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
     return draw().to(t.dtype)
 
 
+def cotangent_like(t: Tensor, generator: torch.Generator) -> Tensor:
+    """Return such a tensor, with 20 bits where the dtype has them.
+
+    A backward that hands its cotangent on, or small multiples of it, would else seem to work in 16 bits.
+    """
+    coarse = random_like(t, generator)
+    if torch.finfo(t.dtype).eps > torch.finfo(torch.float32).eps:
+        return coarse
+    odd = 2 * torch.randint(0, 2**11, t.shape, generator=generator) + 1
+    return coarse * (1 - odd.to(t.real.dtype) * 2.0**-20)
+
+
 def step_scale(x: Tensor) -> Tensor:
     """Return the length of a step for each element: 1, less for a tensor of tiny values, never lost in rounding."""
     size = x.detach().abs()

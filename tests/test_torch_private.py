@@ -670,8 +670,9 @@ def test_the_engine_is_autograd_grad_without_the_look_at_shapes():
     assert torch.equal(_torch.pulled([given], [x], [ones], keep=True)[0], torch.autograd.grad(expected, x, ones)[0])
 
 
-def test_a_function_is_applied_by_way_of_a_base_that_has_no_apply():
-    class Twice(torch.autograd.Function):
+@pytest.mark.parametrize("style", ["old", "new"])
+def test_functions_are_observed_however_they_were_had(style):
+    class Old(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             return 2 * x
@@ -680,8 +681,18 @@ def test_a_function_is_applied_by_way_of_a_base_that_has_no_apply():
         def backward(ctx, g):
             return 2 * g
 
+    class New(Old):
+        @staticmethod
+        def forward(x):
+            return 2 * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+    Twice = Old if style == "old" else New
+    methods = dict(vars(Twice))
     bound, seen = Twice.apply, []
-    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
     end = _torch.observe_functions(lambda function, args: seen.append((function, args)))
     inner = _torch.observe_functions(lambda function, args: seen.append(function))
     x = torch.ones(2, requires_grad=True)
@@ -691,6 +702,7 @@ def test_a_function_is_applied_by_way_of_a_base_that_has_no_apply():
     inner()
     end()
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
+    assert vars(Twice) == methods
     bound(x)
     assert len(seen) == 2
 

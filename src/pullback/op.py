@@ -416,6 +416,24 @@ class Op:
     def __deepcopy__(self, memo: Any) -> Op:
         return self
 
+    def by_value(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
+        """Return what makes this op again where no import leads to it, as `__reduce__` would."""
+        stable, rule = self._stable is not None, self._rule
+        options = self._soft, self._residuals, stable, self._plans.backend, self._chunk, self._save, self.__name__
+        rules = None if rule is None else (rule.vjp, rule.linear, rule.jvp, rule.jvp_linear)
+        return _again, (self._formula, options, rules)
+
+
+def _again(formula: Callable[..., Any], options: tuple[Any, ...], rules: tuple[Any, ...] | None) -> Op:
+    """Make an op from what `Op.by_value` says of it."""
+    op = Op(formula, *options)
+    vjp, linear, jvp, jvp_linear = rules or (None,) * 4
+    if vjp is not None:
+        op.vjp(vjp, linear=linear)
+    if jvp is not None:
+        op.jvp(jvp, linear=jvp_linear)
+    return op
+
 
 def _defaults_of(formula: Callable[..., Any]) -> Any:
     return getattr(formula, "__defaults__", None)

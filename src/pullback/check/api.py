@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any, Never
 
 from pullback.check.cases.given import same_for_all
 from pullback.check.find import discover
 from pullback.check.options import make_options
-from pullback.check.runner.importer import run_targets
+from pullback.check.runner.importer import audit_object, run_targets
 from pullback.check.runner.outcome import report_of
-from pullback.check.runner.process import ensure_can_fork
+from pullback.check.runner.process import ensure_can_fork, fork_is_clean
 from pullback.check.runner.subjects import preload, run_subjects
-from pullback.check.subject import Given, Options, Subject
+from pullback.check.subject import Subject
 from pullback.errors import OptionError
 from pullback.report.model import Report
 
@@ -33,7 +34,8 @@ def check(
 ) -> Report:
     """Audit custom autograd functions.
 
-    Each is audited in a forked process of its own, so that a crash or an endless loop is a finding.
+    Each is audited in a process of its own, so that a crash or an endless loop is a finding. It is forked from this
+    one, or from a new interpreter where CUDA or autograd has threads in this one: then what is audited is sent there.
 
     Args:
         target: an `autograd.Function` class, a `torch.library` custom op, any callable that takes tensors, a
@@ -52,7 +54,7 @@ def check(
     Raises:
         TargetError: if the target is nothing that can be audited.
         OptionError: if an option is unknown or has a value that it cannot take.
-        RunnerError: if this process cannot be forked (CUDA is in use, or the platform has no fork).
+        RunnerError: if the platform has no fork, or what is to be sent to a new interpreter cannot be pickled.
 
     Example:
         >>> report = pullback.check(Square, torch.randn(3, dtype=torch.float64))  # doctest: +SKIP
@@ -65,14 +67,16 @@ def check(
     if isinstance(target, str):
         return run_targets([target], options, lambda: given)
     ensure_can_fork()
-    if isinstance(target, ModuleType):
-        return _report(discover.subjects_of_module(target), options, given)
-    return _report([discover.subject_of(target)], options, given)
-
-
-def _report(subjects: Sequence[Subject], options: Options, given: Given) -> Report:
+    find = partial(_subjects, target)
+    if not fork_is_clean():
+        return audit_object(target, find, [(inputs, dict(kwargs or {}))] if inputs or kwargs else None, options)
+    subjects = find()
     preload(options)
     return report_of(run_subjects(subjects, options, given))
+
+
+def _subjects(target: Any) -> list[Subject]:
+    return discover.subjects_of_module(target) if isinstance(target, ModuleType) else [discover.subject_of(target)]
 
 
 def _refuse(unknown: Mapping[str, Any]) -> None:

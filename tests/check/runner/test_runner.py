@@ -364,21 +364,6 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path: Path):
     )
 
 
-def test_cuda_in_use_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(RunnerError, match="CUDA is already initialised"):
-        run_subjects([], Options(), lambda _: None)
-
-
-def test_autograd_that_refuses_to_run_in_a_fork_is_told(monkeypatch):
-    def backward(tensor):
-        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
-
-    monkeypatch.setattr(torch.Tensor, "backward", backward)
-    with pytest.raises(RunnerError, match="a backward already ran in this process"):
-        run_subjects([subject(is_sound)], Options(), lambda _: None, limits=LIMITS)
-
-
 def test_a_warning_about_forking_is_no_error(monkeypatch):
     fork = os.fork
 

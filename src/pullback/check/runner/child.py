@@ -32,7 +32,7 @@ class Channel:
     """The writing end of a pipe that carries one JSON object a line."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.fd = fd
         self._pid = os.getpid()
 
     def send(self, event: str, **content: Any) -> None:
@@ -41,7 +41,7 @@ class Channel:
             return
         line = json.dumps({"event": event, **content}).encode() + b"\n"
         while line:
-            line = line[os.write(self._fd, line) :]
+            line = line[os.write(self.fd, line) :]
 
 
 def become_child(work: Callable[[Channel], None], channel: int, output: int, parent: int) -> NoReturn:
@@ -56,9 +56,9 @@ def become_child(work: Callable[[Channel], None], channel: int, output: int, par
     status = 1
     try:
         torch.set_num_threads(1)  # first: the parent's thread pools do not exist here, and using them hangs
-        if settings.chosen() is None:  # a formula is what is audited; each kind of case would wait for a compiler
-            settings.set_backend("eager")
         _isolate(output, parent)
+        settle()
+        gc.freeze()  # a collection would otherwise copy every page shared with the parent
         work(Channel(channel))
         status = 0
     except SystemExit as stop:
@@ -67,6 +67,18 @@ def become_child(work: Callable[[Channel], None], channel: int, output: int, par
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def settle() -> None:
+    """Set what belongs to an interpreter as an audit needs it, whatever the program that asks for it has set."""
+    torch.set_num_threads(1)
+    if settings.chosen() is None:  # a formula is what is audited; each kind of case would wait for a compiler
+        settings.set_backend("eager")
+    faulthandler.enable(file=2, all_threads=False)
+    # A test suite that turns warnings into errors would make the audited code raise what it never raises.
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(True)
 
 
 def limit_memory(extra: int) -> None:
@@ -81,6 +93,11 @@ def limit_memory(extra: int) -> None:
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def has_accelerator() -> bool:
+    """True if this build of torch is for an accelerator, be one here or not."""
+    return torch.accelerator.current_accelerator() is not None
 
 
 def has_gpu() -> bool:
@@ -98,12 +115,6 @@ def _isolate(output: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _forbid_core_dump()
-    faulthandler.enable(file=2, all_threads=False)
-    # A test suite that turns warnings into errors would make the audited code raise what it never raises.
-    warnings.resetwarnings()
-    warnings.simplefilter("ignore")
-    torch.set_grad_enabled(True)
-    gc.freeze()  # a collection would otherwise copy every page shared with the parent
 
 
 def _die_with(parent: int) -> None:

@@ -1,27 +1,30 @@
 """Audits what the command line names, without running the user's code in this process.
 
 One forked process for each target imports it, finds its subjects and forks one process for each of them. This
-process only listens.
+process only listens. Where it cannot be forked, a new interpreter takes the place of the forked process.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
+from pullback.check.cases.given import same_for_all
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import signal_name
+from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import Outcome, outcome_from_dict, outcome_to_dict, report_of, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
-from pullback.check.runner.process import Death, ensure_can_fork
+from pullback.check.runner.process import Death, ensure_can_fork, fork_is_clean
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
-from pullback.check.subject import Given, Kind, Options, Subject
+from pullback.check.subject import Given, Inputs, Kind, Options, Subject
 from pullback.errors import PullbackError, RunnerError, TargetError
 from pullback.report.model import Location, Report
 
@@ -37,54 +40,41 @@ class Listed:
     location: Location
 
 
-class TargetTask:
-    """One target: its import, the list of its subjects, and the audit of those asked for."""
+@dataclass(frozen=True)
+class Plan:
+    """The audit of what one target holds; it can travel to another interpreter.
 
-    has_processes = True
-    silence = _IMPORT_SILENCE
-    limit = inf
+    Attributes:
+        what: the target, for messages.
+        find: returns its subjects, imported.
+        load: called after that; returns what gives example inputs.
+        options: how to audit.
+        only: positions of the subjects to audit, in the order they are found; `None` for all.
+        jobs: how many subjects at once.
+        limits: of each subject.
+        may_run_files: as of `run_subjects`.
+    """
 
-    def __init__(
-        self,
-        target: str,
-        options: Options,
-        load: Callable[[], Given],
-        only: Collection[int] | None = None,
-        jobs: int = 1,
-        limits: Limits | None = None,
-    ) -> None:
-        """Prepare the audit of one target.
+    what: str
+    find: Callable[[], Sequence[Subject]]
+    load: Callable[[], Given]
+    options: Options
+    only: Collection[int] | None = None
+    jobs: int = 1
+    limits: Limits | None = None
+    may_run_files: bool = True
 
-        Args:
-            target: a path or an importable module, with or without ":name".
-            options: how to audit.
-            load: called after the import, in its process; returns what gives example inputs.
-            only: positions of the subjects to audit, in the order they are found; `None` for all.
-            jobs: how many subjects at once.
-            limits: of each subject.
-        """
-        self.listed: list[Listed] = []
-        self.outcomes: dict[int, Outcome] = {}
-        self._target = target
-        self._options = options
-        self._load = load
-        self._only = only
-        self._jobs = jobs
-        self._limits = limits
+    def wanted(self, count: int) -> list[int]:
+        """Return the positions of the subjects to audit, of so many."""
+        return [position for position in range(count) if self.only is None or position in self.only]
 
-    @property
-    def wanted(self) -> list[int]:
-        """Positions of the subjects to audit, among those listed."""
-        return [p for p in range(len(self.listed)) if self._only is None or p in self._only]
-
-    def work(self, channel: Channel) -> None:
-        """Import, list and audit: called in the forked process."""
+    def carry_out(self, channel: Channel) -> None:
+        """Import, list and audit: called in a process of its own."""
         limit_memory(8 * GIBIBYTE)
         try:
-            subjects = discover.discover(self._target)
-            given = self._load()
-            self._list(subjects)
-            channel.send("subjects", subjects=[asdict(listed) for listed in self.listed])
+            subjects = self.find()
+            given = self.load()
+            channel.send("subjects", subjects=[asdict(listed) for listed in _listed(subjects)])
             # From here on Ctrl-C ends the children too, whatever the imported code made of it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._audit(subjects, given, channel)
@@ -94,6 +84,54 @@ class TargetTask:
             channel.send("broken", what=describe_failure(error))
         else:
             channel.send("end")
+
+    def _audit(self, subjects: Sequence[Subject], given: Given, channel: Channel) -> None:
+        wanted = self.wanted(len(subjects))
+        if wanted:
+            preload(self.options)
+        run_subjects(
+            [subjects[position] for position in wanted],
+            self.options,
+            given,
+            limits=self.limits,
+            jobs=self.jobs,
+            may_run_files=self.may_run_files,
+            on_outcome=lambda n, outcome: channel.send("outcome", position=wanted[n], outcome=outcome_to_dict(outcome)),
+            tick=Sender(channel).beat,
+        )
+
+
+class TargetTask:
+    """One target: its import, the list of its subjects, and the audit of those asked for."""
+
+    has_processes = True
+    silence = _IMPORT_SILENCE
+    limit = inf
+
+    def __init__(self, plan: Plan, static: Callable[[str], Sequence[Subject]], in_new: bytes | None = None) -> None:
+        """Prepare the audit of one target.
+
+        Args:
+            plan: the audit.
+            static: returns its subjects as their source shows them, unaudited for a reason.
+            in_new: the plan, packed, if it is to be carried out in a new interpreter.
+        """
+        self.listed: list[Listed] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self._plan = plan
+        self._static = static
+        self._in_new = in_new
+
+    @property
+    def wanted(self) -> list[int]:
+        """Positions of the subjects to audit, among those listed."""
+        return self._plan.wanted(len(self.listed))
+
+    def work(self, channel: Channel) -> None:
+        """Carry out the plan: called in the forked process."""
+        if self._in_new is not None:
+            exec_in_new(self._in_new, channel)
+        self._plan.carry_out(channel)
 
     def message(self, message: dict[str, Any]) -> bool:
         """Take a message of the process; true if it was the last one.
@@ -109,7 +147,7 @@ class TargetTask:
             case "refused":
                 raise refusal(message)
             case "broken":
-                raise RunnerError(f"{self._target}: the audit itself failed, a bug of Pullback: {message['what']}")
+                raise RunnerError(f"{self._plan.what}: the audit itself failed, a bug of Pullback: {message['what']}")
         return bool(message["event"] == "end")
 
     def over(self, death: Death) -> bool:
@@ -124,32 +162,18 @@ class TargetTask:
         if self.listed:
             lost = [Subject(s.name, s.kind, None, s.location, why_unaudited=why) for s in self.listed]
         else:
-            lost = discover.static_subjects(self._target, why)
-            self._list(lost)
+            lost = list(self._static(why))
+            self.listed = _listed(lost)
         if not lost:
-            raise TargetError(f"{self._target}: {why}")
+            raise TargetError(f"{self._plan.what}: {why}")
         for position in self.wanted:
             if position not in self.outcomes:
-                self.outcomes[position] = static_outcome(lost[position], self._options, why)
+                self.outcomes[position] = static_outcome(lost[position], self._plan.options, why)
         return False
 
-    def _list(self, subjects: Sequence[Subject]) -> None:
-        self.listed = [Listed(subject.name, subject.kind, subject.location) for subject in subjects]
 
-    def _audit(self, subjects: Sequence[Subject], given: Given, channel: Channel) -> None:
-        wanted = self.wanted
-        if wanted:
-            preload(self._options)
-        run_subjects(
-            [subjects[position] for position in wanted],
-            self._options,
-            given,
-            limits=self._limits,
-            jobs=self._jobs,
-            may_run_files=True,
-            on_outcome=lambda n, outcome: channel.send("outcome", position=wanted[n], outcome=outcome_to_dict(outcome)),
-            tick=Sender(channel).beat,
-        )
+def _listed(subjects: Sequence[Subject]) -> list[Listed]:
+    return [Listed(subject.name, subject.kind, subject.location) for subject in subjects]
 
 
 def run_targets(
@@ -198,7 +222,55 @@ def audit_targets(
         preload(options)
     cores = usable_cores()
     at_once = max(1, min(cores, len(unique)))
-    tasks = [TargetTask(target, options, load, only, cores // at_once, limits) for target in unique]
+    plans = [
+        Plan(target, partial(discover.discover, target), load, options, only, cores // at_once, limits)
+        for target in unique
+    ]
+    return _carried_out([(plan, partial(discover.static_subjects, plan.what)) for plan in plans], on_progress, at_once)
+
+
+def audit_object(
+    target: object, find: Callable[[], Sequence[Subject]], given: Inputs | None, options: Options
+) -> Report:
+    """Audit an object of this program, which cannot be forked, in a new interpreter.
+
+    Args:
+        target: the object, or the module that holds the subjects.
+        find: returns its subjects, in this process or in the new one.
+        given: example inputs, the same for all subjects. They are unpacked in the processes that use them: those on a
+            GPU are none for the one that forks these.
+        options: how to audit.
+
+    Raises:
+        TargetError, OptionError: as `run_targets`.
+        RunnerError: if it cannot travel.
+    """
+    what = str(getattr(target, "__name__", target))
+    inputs = None if given is None else packed(given, f"the example of {what}")
+    plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=usable_cores(), may_run_files=False)
+
+    def static(why: str) -> list[Subject]:
+        return [replace(subject, target=None, why_unaudited=why) for subject in find()]
+
+    return report_of(_carried_out([(plan, static)], None, 1, about=target))
+
+
+def _unpacking(inputs: bytes | None) -> Given:
+    return lambda subject: None if inputs is None else unpacked(inputs)
+
+
+def _carried_out(
+    plans: Sequence[tuple[Plan, Callable[[str], Sequence[Subject]]]],
+    on_progress: Callable[[int, int], None] | None,
+    at_once: int,
+    about: object = None,
+) -> list[Outcome]:
+    """Carry out plans, each in a process; return the outcomes in order."""
+    is_clean = fork_is_clean()
+    tasks = [
+        TargetTask(plan, static, None if is_clean else packed(plan.carry_out, plan.what, about))
+        for plan, static in plans
+    ]
 
     def tick() -> None:
         if on_progress is not None:
@@ -216,7 +288,8 @@ def list_subjects(target: str) -> list[Listed]:
         RunnerError: if this process cannot be forked.
     """
     ensure_can_fork()
-    task = TargetTask(target, Options(), lambda: lambda subject: None, only=())
+    plan = Plan(target, partial(discover.discover, target), partial(same_for_all, (), {}), Options(), only=())
+    task = TargetTask(plan, partial(discover.static_subjects, target))
     run_tasks([task], 1, lambda: None)
     return task.listed
 

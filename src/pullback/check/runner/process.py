@@ -57,18 +57,33 @@ class Death:
 
 
 def ensure_can_fork() -> None:
-    """Check that an audit can fork this process.
+    """Check that the platform can fork.
 
     Raises:
-        RunnerError: if the platform cannot fork, or if CUDA is in use, which no forked process survives.
+        RunnerError: if it cannot.
     """
     if not hasattr(os, "fork"):
         raise RunnerError(f"an audit needs os.fork, which {sys.platform} lacks; run it under Linux, macOS or WSL")
+
+
+def fork_is_clean() -> bool:
+    """Whether a process forked from this one can run a backward: found by trying.
+
+    None can that inherits CUDA, nor one that inherits autograd's threads. In a build for an accelerator these start
+    with a backward on it, or under fake tensors (in `torch.compile`), be there an accelerator or not.
+    """
     if torch.cuda.is_initialized():
-        raise RunnerError(
-            "CUDA is already initialised in this process, and a forked process cannot use it; "
-            "check before the first CUDA call, or run `pullback check FILE:NAME` on the command line"
-        )
+        return False
+    pid = _fork()
+    if pid == 0:
+        status = 1
+        try:
+            torch.set_num_threads(1)
+            torch.autograd.backward(torch.ones(1, requires_grad=True).sum())
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class Pipe:

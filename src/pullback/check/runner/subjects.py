@@ -17,11 +17,11 @@ import torch
 
 from pullback import _torch
 from pullback.check.rules import selected
-from pullback.check.runner.child import has_gpu
+from pullback.check.runner.child import has_accelerator
 from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
-from pullback.check.runner.process import ensure_can_fork
+from pullback.check.runner.process import ensure_can_fork, fork_is_clean
 from pullback.check.runner.task import Limits, SubjectTask
 from pullback.check.subject import Given, Options, Subject
 
@@ -41,6 +41,8 @@ def run_subjects(
 ) -> list[Outcome]:
     """Audit each subject in a process of its own; one that has no target is judged by its source, here.
 
+    The processes are forked from this one, or new interpreters where no fork can run a backward.
+
     Args:
         subjects: what to audit.
         options: how.
@@ -56,7 +58,7 @@ def run_subjects(
         One outcome for each subject, in the same order.
 
     Raises:
-        RunnerError: if this process cannot be forked.
+        RunnerError: if this process cannot be forked, or a subject cannot travel to a new interpreter.
         PullbackError: if `given` raises one.
     """
     ensure_can_fork()
@@ -68,12 +70,13 @@ def run_subjects(
             on_outcome(position, outcome)
 
     limits = limits or Limits.of(options)
+    in_new = any(subject.target is not None for subject in subjects) and not fork_is_clean()
     tasks = []
     for position, subject in enumerate(subjects):
         if subject.target is None:
             take(position, static_outcome(subject, options, subject.why_unaudited))
         else:
-            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position), may_run_files))
+            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position), may_run_files, in_new))
     run_tasks(tasks, jobs or usable_cores(), tick or _nothing)
     return [outcomes[position] for position in range(len(subjects))]
 
@@ -101,8 +104,8 @@ def _warm() -> None:
     ):
         warnings.simplefilter("ignore")
         compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # what it needs is imported here
-        # Where there is a GPU, the first backward starts threads, and no fork can run another after that.
-        if not has_gpu():
+        # In a build for an accelerator a backward under fake tensors starts threads: no fork runs another after that.
+        if not has_accelerator():
             for size in (2, 3):
                 torch.autograd.backward(compiled(torch.ones(size, requires_grad=True)).sum())
             torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))

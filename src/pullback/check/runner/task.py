@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from pullback.check import audit
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import Step, process_finding
+from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
 from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
@@ -79,7 +81,18 @@ class SubjectTask:
         limits: Limits,
         done: Callable[[Outcome], None],
         may_run_files: bool,
+        in_new: bool = False,
     ) -> None:
+        """Prepare the audit of one subject.
+
+        Args:
+            subject, options, given, limits, may_run_files: as of `run_subjects`.
+            done: called with what came of it.
+            in_new: whether each of its processes is a new interpreter, as none that is forked could run a backward.
+
+        Raises:
+            RunnerError: if it cannot travel to one.
+        """
         self._subject = subject
         self._done = done
         self._seconds = 0.0
@@ -93,6 +106,7 @@ class SubjectTask:
         self._hung: dict[Step, Finding] = {}
         self._idle: set[str] = set()
         self._may_run_files = may_run_files
+        self._packed = packed((subject, options, given, limits), subject.name, subject.target) if in_new else b""
         self._told: Outcome | None = None
         self._to_replay: list[Finding] = []
         self._complaint = ""
@@ -100,7 +114,7 @@ class SubjectTask:
     @property
     def silence(self) -> float:
         """Seconds without news after which its process is killed."""
-        return self._limits.silence
+        return self._limits.silence + (_TO_START if self._packed else 0.0)
 
     @property
     def limit(self) -> float:
@@ -109,13 +123,14 @@ class SubjectTask:
 
     def work(self, channel: Channel) -> None:
         """Audit the subject, or replay an error: called in the forked process."""
+        if self._packed:
+            exec_in_new(packed(partial(_in_new, self._packed, self._skip, self._to_replay[:1]), ""), channel)
         limit_memory(self._limits.memory)
         if self._to_replay:
             channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel).beat))
             return
         events = Sender(channel)
         try:
-            _ensure_backward_runs()
             with torch.inference_mode(False):
                 events.step("", "getting example inputs", "")
                 inputs = self._given(self._subject)
@@ -126,6 +141,10 @@ class SubjectTask:
             channel.send("broken", what=describe_failure(error), trace=traceback.format_exc())
         else:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
+
+    def resume(self, skip: frozenset[str], to_replay: list[Finding]) -> None:
+        """Go on without rules and cases that ended an earlier process, or with errors to replay."""
+        self._skip, self._to_replay = skip, to_replay
 
     def message(self, message: dict[str, Any]) -> bool:
         """Take a message of the process; true if it was the last one.
@@ -228,6 +247,14 @@ class SubjectTask:
         )
 
 
+def _in_new(task: bytes, skip: frozenset[str], to_replay: list[Finding], channel: Channel) -> None:
+    """Do the work of a task that has travelled: called in the new interpreter."""
+    subject, options, given, limits = unpacked(task)
+    there = SubjectTask(subject, options, given, limits, lambda outcome: None, may_run_files=False)
+    there.resume(skip, to_replay)
+    there.work(channel)
+
+
 def refusal(message: dict[str, Any]) -> PullbackError:
     """Return the error that another process sent as a "refused" message."""
     return _REFUSALS.get(message["error"], PullbackError)(message["message"])
@@ -261,23 +288,6 @@ class Sender:
     def finding(self, finding: Finding) -> None:
         """Say what was found."""
         self._channel.send("finding", finding=finding_to_dict(finding))
-
-
-def _ensure_backward_runs() -> None:
-    """Check that this forked process can run a backward at all.
-
-    Raises:
-        RunnerError: if autograd refuses, as it does once the parent ran a backward on a machine with a GPU.
-    """
-    try:
-        torch.ones(1, requires_grad=True).sum().backward()
-    except RuntimeError as error:
-        if "fork" not in str(error):
-            raise
-        raise RunnerError(
-            "a backward already ran in this process, and on a machine with a GPU no forked process can run "
-            "another; check before the first backward, or run `pullback check FILE:NAME` on the command line"
-        ) from None
 
 
 def _our_fault(subject: Subject, what: str, trace: str) -> Finding:

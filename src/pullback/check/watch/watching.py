@@ -63,9 +63,8 @@ class Watch:
             if tick is not None:
                 tick(len(done), len(subjects))
 
-        return report_of(
-            run_subjects(subjects, self._options, lambda s: self._samples.of(s.target), on_outcome=on_outcome)
-        )
+        given = {subject.target: self._samples.of(subject.target) for subject in subjects}
+        return report_of(run_subjects(subjects, self._options, lambda s: given[s.target], on_outcome=on_outcome))
 
     def _note(self, function: type, args: tuple[Any, ...]) -> None:
         if self._samples.are_enough(function) or f"{function.__module__}.".startswith(_OURS):

@@ -1,0 +1,182 @@
+"""Work in a new interpreter, for a program that cannot be forked: it uses a GPU, or autograd has threads in it.
+
+What is audited travels there by its import path where one leads to it, else by value, with `cloudpickle`: a class in
+a notebook, a closure, a lambda. Only this program writes and reads it, in a file without a name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import linecache
+import marshal
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from pullback.check.runner.child import Channel, settle
+from pullback.check.subject import is_made
+from pullback.errors import RunnerError
+
+Work = Callable[[Channel], None]
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from pullback.check.runner.fresh import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+
+@dataclass(frozen=True)
+class _Home:
+    """The module of what is audited, as far as a new interpreter needs it: its file, and its name for that.
+
+    Attributes:
+        module, file: its name, and where it is from; `None` in a notebook.
+        name, value: what it calls what is audited; an empty name where it does not.
+    """
+
+    module: str
+    file: str | None
+    name: str
+    value: object
+
+    @classmethod
+    def of(cls, obj: object) -> _Home:
+        """Describe the module of an object."""
+        module, name = _module_of(obj) or sys.modules["__main__"], getattr(obj, "__qualname__", "")
+        is_bound = bool(name) and getattr(module, name, None) is obj
+        return cls(module.__name__, getattr(module, "__file__", None), name if is_bound else "", obj)
+
+    def rebuild(self) -> None:
+        """Have this interpreter know the module by that, unless an import leads to it."""
+        module = sys.modules.get(self.module)
+        if module is None or self.module == "__main__":
+            module = sys.modules.setdefault(self.module, ModuleType(self.module))
+            if self.file is not None:
+                module.__file__ = self.file
+            if self.name:
+                setattr(module, self.name, self.value)
+
+
+def packed(value: object, what: str, about: object = None) -> bytes:
+    """Return a value as bytes that `unpacked` takes, in another interpreter.
+
+    Args:
+        value: anything; for `exec_in_new`, a `Work`.
+        what: it is about, for the message.
+        about: an object in it whose module's definitions travel, too, where no import leads to them.
+
+    Raises:
+        RunnerError: if a part of it cannot travel.
+    """
+    file = io.BytesIO()
+    try:
+        with _by_value(_module_of(about)):
+            _Pickler(file).dump((None if about is None else _Home.of(about), value))
+        return file.getvalue()
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RunnerError(
+            f"{what} cannot be sent to a new process, which is needed as autograd or CUDA has threads in this one "
+            f"({said}); define it at the top of a module, or check before the first backward"
+        ) from None
+
+
+def unpacked(data: bytes) -> Any:
+    """Return what was packed."""
+    home, value = pickle.loads(data)
+    if home is not None:
+        home.rebuild()
+    return value
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles code with the name of its file, where its source is, and ops that no import leads to."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is made again."""
+        if isinstance(obj, CodeType):
+            return marshal.loads, (marshal.dumps(obj),)
+        if is_made(obj) and not _is_imported(obj):
+            return obj.by_value()
+        return super().reducer_override(obj)
+
+
+def exec_in_new(work: bytes, channel: Channel) -> None:
+    """Replace this forked process by a new interpreter that does packed work.
+
+    Args:
+        work: a `Work`, packed.
+        channel: that it is called with.
+    """
+    job = tempfile.TemporaryFile()  # noqa: SIM115 - the new interpreter reads it
+    pickle.dump(_sources_without_file(), job)
+    job.write(work)
+    job.seek(0)
+    for fd in (channel.fd, job.fileno()):
+        os.set_inheritable(fd, True)
+    path = json.dumps([str(Path(entry).absolute()) for entry in sys.path])
+    os.execv(sys.executable, [sys.executable, "-c", _START, str(channel.fd), str(job.fileno()), path])
+
+
+def main(channel: int, job: int) -> None:
+    """Do the work of a job: called in the new interpreter.
+
+    Args:
+        channel, job: file descriptors.
+    """
+    settle()
+    with open(job, "rb") as file:
+        linecache.cache.update(pickle.load(file))
+        work: Work = unpacked(file.read())
+    work(Channel(channel))
+
+
+def _sources_without_file() -> dict[str, Any]:
+    """Return the source of what has no file, as `linecache` has it: the cells of a notebook."""
+    return {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()}
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """Have what a module defines travel by value, if a new interpreter would not find that very module."""
+    if module is None or module.__name__ == "__main__" or _is_importable(module):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _module_of(obj: object) -> ModuleType | None:
+    if isinstance(obj, ModuleType):
+        return obj
+    return sys.modules.get(getattr(obj, "__module__", None) or "")
+
+
+def _is_imported(op: Any) -> bool:
+    """Whether an import leads to an op."""
+    module, name = _module_of(op), op.__qualname__
+    if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not op:
+        return False
+    return _is_importable(module)
+
+
+def _is_importable(module: ModuleType) -> bool:
+    try:
+        spec = importlib.util.find_spec(module.__name__)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and spec.origin == getattr(module, "__file__", None)

@@ -1,0 +1,118 @@
+"""Audits in new interpreters, for a program whose forks can run no backward; here it is only said to be one."""
+
+import inspect
+import os
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import Function
+
+import pullback
+from pullback.check import api
+from pullback.check.runner import fresh, importer, subjects
+from pullback.check.runner.process import fork_is_clean
+from pullback.errors import RunnerError, TargetError
+
+from ..making import function, normal
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Have this process, and no other, say that its forks can run no backward."""
+    here = os.getpid()
+    for module in (api, importer, subjects):
+        monkeypatch.setattr(module, "fork_is_clean", lambda: os.getpid() != here)
+
+
+class Wrong(Function):
+    """Not the derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.sin()
+
+
+def test_a_class_at_the_top_of_a_module():
+    report = pullback.check(Wrong, normal(3), select=("PB1", "PB4", "PB8"))
+    (error,) = [f for f in report.findings if f.severity == "error"]
+    assert error.rule == "PB101"
+    assert Path(error.location.file).resolve() == Path(__file__)
+    assert not any(f.rule == "PB414" for f in report.findings)  # it can be pickled there as here
+
+
+def test_a_closure_and_its_example():
+    factor = normal(3)
+    (subject,) = pullback.check(lambda x: factor * x, normal(3), select="PB1").subjects
+    assert subject.status == "ok"
+    made = function(lambda x: factor * x, lambda g, x: g)
+    assert [f.rule for f in pullback.check(made, normal(3), select="PB101").findings] == ["PB101"]
+
+
+def test_an_op_that_no_import_leads_to():
+    op = pullback.function(lambda x: x * x)
+    op.vjp(lambda g, out, x: 3 * g * x)
+    assert [f.severity for f in pullback.check(op, normal(3), select="PB101").findings] == ["error"]
+    op.vjp(lambda g, out, x: 2 * g * x)
+    assert pullback.check(op, normal(3), select="PB101").ok
+
+
+def test_what_the_command_line_names(tmp_path, monkeypatch):
+    text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
+    (tmp_path / "ops.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert [f.rule for f in pullback.check("ops.py:Wrong", select="PB101").findings] == ["PB101"]
+
+
+def test_a_module():
+    with pytest.raises(TargetError):
+        pullback.check(textwrap)
+    report = pullback.check(sys.modules[__name__], select="PB101")
+    assert [(s.name, s.status) for s in report.subjects] == [("Wrong", "wrong")]
+
+
+def test_a_function_that_crashes():
+    def dies(x):
+        os.kill(os.getpid(), 11)
+        return x
+
+    report = pullback.check(dies, normal(3), select="PB101")
+    assert "PB002" in {f.rule for f in report.findings}
+
+
+def test_what_cannot_travel_is_refused():
+    lock = threading.Lock()
+    with pytest.raises(RunnerError, match=r"cannot be sent to a new process.*\(TypeError: .*lock"):
+        pullback.check(lambda x: x * lock.locked(), normal(3))
+
+
+def test_a_program_that_is_watched():
+    with pullback.watch(select="PB101", show=str) as watched:
+        Wrong.apply(normal(3).requires_grad_()).sum().backward()
+    assert [f.rule for f in watched.report.findings] == ["PB101"]
+
+
+def test_a_fork_is_clean_here_and_is_not_where_cuda_is_in_use(monkeypatch):
+    assert fork_is_clean()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not fork_is_clean()
+
+
+def test_source_without_a_file_travels_along():
+    fresh.linecache.cache["<cell>"] = (3, None, ["a\n"], "<cell>")
+    try:
+        assert fresh._sources_without_file()["<cell>"][2] == ["a\n"]
+        assert __file__ not in fresh._sources_without_file()
+    finally:
+        del fresh.linecache.cache["<cell>"]

@@ -104,31 +104,40 @@ def program() -> None:
 @program.command(epilog=_STATUS, short_help="Audit custom autograd functions, and mend them.")
 @click.argument("targets", nargs=-1, required=True, type=_FILE, metavar="TARGET...")
 @click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files of a folder, as in 'old/*'.")
 @click.option("--fix", is_flag=True, help="Derive wrong backwards anew; new style for old.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
 @click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change what is meant.")
 @reporting
 def check(
-    targets: tuple[str, ...], inputs: str | None, fix: bool, diff: bool, unsafe_fixes: bool, **options: Any
+    targets: tuple[str, ...],
+    inputs: str | None,
+    exclude: tuple[str, ...],
+    fix: bool,
+    diff: bool,
+    unsafe_fixes: bool,
+    **options: Any,
 ) -> int:
-    """Audit every custom autograd function of each TARGET: of a file, module or package, or one by name, as in
-    ops.py, package.ops, ops.py:Square. It is imported and run, as by a test runner.
+    """Audit the custom autograd functions of each TARGET: a folder, file, module or package, or one by name, as in
+    ops.py:Square. It is imported and run.
     """
     from pullback.check.cases.given import loader
+    from pullback.check.find.folder import expanded
     from pullback.check.runner.importer import run_targets
 
     reports = Reporting(**options)
+    wanted = expanded(targets, exclude)
     if fix or diff:
-        return _mend(targets, inputs, not diff, unsafe_fixes, reports)
+        return _mend(wanted, inputs, not diff, unsafe_fixes, reports)
     if unsafe_fixes:
         raise click.UsageError("--unsafe-fixes needs --fix or --diff")
     audit, given = reports.audit, loader(inputs)
     with _progress("auditing") as on_progress:
-        report = run_targets(targets, audit, given, on_progress=on_progress)
+        report = run_targets(wanted, audit, given, on_progress=on_progress)
     return reports.end(report)
 
 
-def _mend(targets: tuple[str, ...], inputs: str | None, write: bool, unsafe: bool, reports: Reporting) -> int:
+def _mend(targets: list[str], inputs: str | None, write: bool, unsafe: bool, reports: Reporting) -> int:
     from pullback.fix.command import run
 
     if reports.update_baseline:

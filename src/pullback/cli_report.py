@@ -90,7 +90,10 @@ class Reporting:
         return make_options(self.select, self.ignore, self.seed, self.budget, self.deep)
 
     def end(self, report: Report) -> int:
-        """Show a report, or make a baseline of it, and return the exit status: 1 where there is what is not to be."""
+        """Show a report, or make a baseline of it, and return the exit status.
+
+        It is 1 where there is what is not to be, and 2 where nothing could be run.
+        """
         from pullback.report.baseline import read_baseline, without, write_baseline
 
         if self.baseline and self.update_baseline:
@@ -100,7 +103,10 @@ class Reporting:
         if self.baseline:
             report = without(report, read_baseline(Path(self.baseline)))
         self._show(report)
-        return int(self.fail_on != "never" and bool(report.at_least(self.fail_on)))
+        if self.fail_on == "never":
+            return 0
+        none_ran = bool(report.subjects) and all(subject.status == "unaudited" for subject in report.subjects)
+        return 1 if report.at_least(self.fail_on) else 2 * none_ran
 
     def _show(self, report: Report) -> None:
         from pullback.report.terminal import render

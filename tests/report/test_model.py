@@ -44,6 +44,7 @@ def test_json_is_strict():
             "cases": 3,
             "seconds": 0.5,
             "measured": {"contexts": [], "slopes": [], "errors": [], "guessed": False},
+            "absent": [],
         }
     ]
     assert set(data) == {"version", "subjects", "findings", "summary"}

@@ -11,6 +11,7 @@ from typing import Any, Never
 
 from pullback.check.cases.given import same_for_all
 from pullback.check.find import discover
+from pullback.check.find.folder import expanded
 from pullback.check.options import make_options
 from pullback.check.runner.importer import audit_object, run_targets
 from pullback.check.runner.outcome import report_of
@@ -65,7 +66,7 @@ def check(
     options = make_options(select, ignore, seed, budget, deep)
     given = same_for_all(inputs, kwargs or {})
     if isinstance(target, str):
-        return run_targets([target], options, lambda: given)
+        return run_targets(expanded([target]), options, lambda: given)
     ensure_can_fork()
     find = partial(_subjects, target)
     if not fork_is_clean():

@@ -6,6 +6,7 @@ Runs inside a process of its own (`runner.py`). Rules ask this object for facts,
 from __future__ import annotations
 
 import functools
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import prepare
+from pullback.check.find.absent import NEEDED
 from pullback.check.measure import measure
 from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, rule_named, selected
@@ -26,6 +28,7 @@ from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.report.model import Finding, Location
 
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB201", "PB202", "PB203", "PB603")
 """Rules that look at one run, and so need not that another gives the same."""
 
@@ -102,6 +105,8 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
 def unaudited(subject: Subject, why: str) -> Finding:
     """Return the warning that a subject could not be run, with why and what to do."""
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
+    if missing := NEEDED.search(why) or _NO_MODULE.search(why):
+        hint = f"install {missing[1]}, or build it if it is an extension of the package"
     is_given = why.startswith("the given inputs do not work")
     if is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"

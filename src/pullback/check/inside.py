@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import torch
 from torch import Tensor
 
 from pullback import _torch
@@ -51,5 +52,6 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
 def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
     """Whether its outputs are of no subclass, which may refuse whatever they are looked at with."""
     with suppress(Raised):
-        return all(type(out) is Tensor for out in forward(subject, case).outputs)
+        given = [*case.tensors, *forward(subject, case).outputs]
+        return all(type(t) is Tensor and t.layout is torch.strided for t in given)
     return False

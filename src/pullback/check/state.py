@@ -151,7 +151,11 @@ class Audit(Facts):
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is meant, if there is a sign of it."""
         flat = intent.flat_in(comparison) if result is self.base_result else None
-        return self.intent or flat or intent.bound(result, self.subject.name)
+        meant = self.intent
+        is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"
+        if is_own and not intent.is_unchanged(result.run, result.case.tensors):
+            meant = None
+        return meant or flat or intent.bound(result, self.subject.name)
 
     @property
     def is_slow(self) -> bool:

@@ -51,6 +51,7 @@ class Subject:
         source: its parsed source; `None` where there is none.
         load: Python lines that bind `fn` to what is called, for reproductions.
         why_unaudited: why there is no target, in one sentence; empty otherwise.
+        absent: what its module imports in vain, so that something stands in for it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Subject:
     source: FunctionSource | None = None
     load: str = ""
     why_unaudited: str = ""
+    absent: tuple[str, ...] = ()
     inputs: Callable[[Any], Any] | None = field(default=None, compare=False)
 
     @property

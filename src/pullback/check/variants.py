@@ -12,7 +12,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, layouts, sizes, values
 from pullback.check.cases.signature import parameters
-from pullback.check.derivative.compare_input import is_symmetric
+from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import Facts
 from pullback.check.trial import Raised, forward, is_freed
 
@@ -30,6 +30,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
     for cases in (
         values.other_values(base),
         values.shared(base, constant_inputs(audit)),
+        values.other_numbers(base),
         sizes.other_sizes(base),
         with_one_between(audit),
         of_its_own(audit),

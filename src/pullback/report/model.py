@@ -104,7 +104,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SubjectResult:
-    """How the audit of one subject went: `status` sums up its findings, `measured` is for pictures of them."""
+    """How the audit of one subject went: `status` sums up its findings, `measured` is for pictures of them.
+
+    `absent` is what its module imports in vain.
+    """
 
     name: str
     location: Location
@@ -112,6 +115,7 @@ class SubjectResult:
     cases: int
     seconds: float
     measured: Measured = field(default_factory=Measured)
+    absent: tuple[str, ...] = ()
 
 
 def status_of(findings: Sequence[Finding]) -> Status:

@@ -22,7 +22,8 @@ def subject_to_dict(subject: SubjectResult) -> dict[str, Any]:
 def subject_from_dict(data: dict[str, Any]) -> SubjectResult:
     """Rebuild a subject from `subject_to_dict`'s data."""
     measured = measured_from_dict(data["measured"])
-    return SubjectResult(**{**data, "location": Location(**data["location"]), "measured": measured})
+    absent = tuple(data.get("absent", ()))  # none in an earlier version
+    return SubjectResult(**{**data, "location": Location(**data["location"]), "measured": measured, "absent": absent})
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:

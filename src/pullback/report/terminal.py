@@ -80,6 +80,9 @@ def render(report: Report, console: Console) -> None:
         _print_findings(report.findings, console)
     if any(f.severity == "error" and subject.measured.guessed for subject, found in report.by_subject() for f in found):
         console.print("Inputs were guessed: --inputs gives others. --fix derives a wrong backward anew.", style="dim")
+    if absent := sorted({name for subject in report.subjects for name in subject.absent}):
+        needs = "what needs them" if len(absent) > 1 else "what needs it"
+        console.print(f"{', '.join(absent)} could not be imported: {needs} was not audited.", style="dim")
     summary = summary_of(report)
     if (rule := _cut_short(report.findings)) is not None:
         summary.append(f" (in full, with a script: --select {rule})", style="dim")

@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,21 @@ from torch.autograd import Function
 
 import pullback
 from pullback.check import api
+from pullback.check.find.discover import subject_of
 from pullback.check.runner import fresh, importer, subjects
 from pullback.check.runner.process import fork_is_clean
+from pullback.check.runner.subjects import run_subjects
+from pullback.check.runner.task import Limits
+from pullback.check.subject import Options
 from pullback.errors import RunnerError, TargetError
 
 from ..making import function, normal
 
+in_new = pytest.mark.usefixtures("threads")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def threads(monkeypatch):
     """Have this process, and no other, say that its forks can run no backward."""
     here = os.getpid()
@@ -44,6 +50,7 @@ class Wrong(Function):
         return g * x.sin()
 
 
+@in_new
 def test_a_class_at_the_top_of_a_module():
     report = pullback.check(Wrong, normal(3), select=("PB1", "PB4", "PB8"))
     (error,) = [f for f in report.findings if f.severity == "error"]
@@ -52,6 +59,7 @@ def test_a_class_at_the_top_of_a_module():
     assert not any(f.rule == "PB414" for f in report.findings)  # it can be pickled there as here
 
 
+@in_new
 def test_a_closure_and_its_example():
     factor = normal(3)
     (subject,) = pullback.check(lambda x: factor * x, normal(3), select="PB1").subjects
@@ -60,6 +68,7 @@ def test_a_closure_and_its_example():
     assert [f.rule for f in pullback.check(made, normal(3), select="PB101").findings] == ["PB101"]
 
 
+@in_new
 def test_an_op_that_no_import_leads_to():
     op = pullback.function(lambda x: x * x)
     op.vjp(lambda g, out, x: 3 * g * x)
@@ -68,6 +77,7 @@ def test_an_op_that_no_import_leads_to():
     assert pullback.check(op, normal(3), select="PB101").ok
 
 
+@in_new
 def test_what_the_command_line_names(tmp_path, monkeypatch):
     text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
     (tmp_path / "ops.py").write_text(text)
@@ -75,13 +85,15 @@ def test_what_the_command_line_names(tmp_path, monkeypatch):
     assert [f.rule for f in pullback.check("ops.py:Wrong", select="PB101").findings] == ["PB101"]
 
 
+@in_new
 def test_a_module():
     with pytest.raises(TargetError):
         pullback.check(textwrap)
     report = pullback.check(sys.modules[__name__], select="PB101")
-    assert [(s.name, s.status) for s in report.subjects] == [("Wrong", "wrong")]
+    assert [(s.name, s.status) for s in report.subjects] == [("Wrong", "wrong"), ("InAThread", "ok")]
 
 
+@in_new
 def test_a_function_that_crashes():
     def dies(x):
         os.kill(os.getpid(), 11)
@@ -91,12 +103,51 @@ def test_a_function_that_crashes():
     assert "PB002" in {f.rule for f in report.findings}
 
 
+@in_new
 def test_what_cannot_travel_is_refused():
     lock = threading.Lock()
     with pytest.raises(RunnerError, match=r"cannot be sent to a new process.*\(TypeError: .*lock"):
         pullback.check(lambda x: x * lock.locked(), normal(3))
 
 
+POOL = ThreadPoolExecutor(1)
+
+
+class InAThread(Function):
+    """Computes in a thread of the program."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return POOL.submit(lambda: 2 * x).result()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+def test_what_waits_for_a_thread_of_the_program_is_audited_in_a_new_interpreter():
+    assert POOL.submit(int).result() == 0  # the thread is there, and in no fork
+    example = [((normal(3),), {})]
+    limits = Limits(silence=2.0, total=60.0)
+    (outcome,) = run_subjects([subject_of(InAThread)], Options(select=("PB1",)), lambda _: example, limits=limits)
+    assert (outcome.result.status, [f.rule for f in outcome.findings if f.severity != "info"]) == ("ok", [])
+
+
+def ends_forks(x):
+    """Refuse to run in a fork, as GNU's OpenMP does."""
+    if "fork" in sys.modules:
+        os.write(2, b"Terminating: fork() called from a process already using GNU OpenMP, this is unsafe.")
+        os.kill(os.getpid(), 15)
+    return 2 * x
+
+
+def test_what_refuses_to_run_in_a_fork_is_audited_in_a_new_interpreter(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fork", sys)  # which a new interpreter does not have
+    (subject,) = pullback.check(ends_forks, normal(3), select="PB1").subjects
+    assert subject.status == "ok"
+
+
+@in_new
 def test_a_program_that_is_watched():
     with pullback.watch(select="PB101", show=str) as watched:
         Wrong.apply(normal(3).requires_grad_()).sum().backward()

@@ -15,6 +15,7 @@ import torch
 
 from pullback.check import audit as audit_module
 from pullback.check.events import AuditEnd
+from pullback.check.runner import task
 from pullback.check.runner.process import Process
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
@@ -189,11 +190,17 @@ def audit_is_calling(request):
 _outcomes = {}
 
 
+def _cannot_travel(*_):
+    raise RunnerError("it cannot travel")
+
+
 @pytest.fixture
 def outcome(audit_is_calling):
     if not _outcomes:
         subjects = [subject(target) for target in (*AUDITS, None)]
-        results = run_subjects(subjects, Options(), lambda _: None, limits=LIMITS, jobs=4)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task, "packed", _cannot_travel)  # a new interpreter would run the real audit
+            results = run_subjects(subjects, Options(), lambda _: None, limits=LIMITS, jobs=4)
         assert [r.result.name for r in results] == [s.name for s in subjects]
         _outcomes.update({result.result.name: result for result in results})
     return lambda target: _outcomes[getattr(target, "__name__", "nameless")]

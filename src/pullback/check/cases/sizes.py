@@ -42,8 +42,12 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
             if new != size and not (fixed and new > size):
                 yield resized(case, {size: new})
     if len(present) > 1:
+        several = (
+            sum(isinstance(v, Tensor) for v in case.values) > 1
+        )  # one's number of channels may be the other's sizes
         for new in (1, 0):
-            yield resized(case, dict.fromkeys(present, new))
+            all_of_them = resized(case, dict.fromkeys(present, new))
+            yield replace(all_of_them, doubtful=all_of_them.doubtful or several)
 
 
 def other_lengths(case: Case) -> Iterator[Case]:

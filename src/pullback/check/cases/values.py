@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Iterator
 
 import torch
@@ -14,6 +16,7 @@ from pullback.check.cases.structure import is_fixed, is_permutation, is_structur
 from pullback.dtypes import has_derivative
 
 ALL_EQUAL = "whole-number arguments all equal"
+_DIM = re.compile(r"(^|_)(dim|axis)$")
 _LARGE = 4.0
 _DENSE = 48
 
@@ -37,6 +40,23 @@ def other_values(case: Case) -> Iterator[Case]:
         yield case.with_values(same, ALL_EQUAL)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")
+
+
+def other_numbers(case: Case) -> Iterator[Case]:
+    """Yield the case with one argument that is no tensor changed: half a float, a flag that is flipped, another dim.
+
+    An argument at its default hides what the backward does with others.
+    """
+    ranks = {v.ndim for v in case.values if isinstance(v, Tensor)}
+    for position, value in enumerate(case.values):
+        name = case.names[position]
+        if isinstance(value, bool):
+            yield case.with_values({position: not value}, f"{name} = {not value}")
+        elif isinstance(value, float) and math.isfinite(value) and value:
+            yield case.with_values({position: value / 2}, f"{name} = {value / 2:g}")
+        elif isinstance(value, int) and _DIM.search(name) and max(ranks, default=0) > 1:
+            other = 0 if value % max(ranks) else 1
+            yield case.with_values({position: other}, f"{name} = {other}")
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

@@ -13,7 +13,7 @@ from pullback.check.contexts.transforms import Setting
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.forward_mode import NEGLIGIBLE
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
-from pullback.check.derivative.sampler import random_like
+from pullback.check.derivative.sampler import direction_like
 from pullback.check.trial import as_real, guarded, reseed
 
 _SEED = 7
@@ -47,7 +47,7 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
         Raised: if forward mode, or the backward through it, raises.
     """
     generator = torch.Generator().manual_seed(_SEED)
-    directions = [random_like(x, generator) for x in setting.inputs]
+    directions = [direction_like(x, generator) for x in setting.inputs]
     leaves = setting.leaves()
     product = _product(setting, leaves, tangents)
     gradients: Sequence[Tensor | None] = [None] * len(leaves)

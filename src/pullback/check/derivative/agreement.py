@@ -86,12 +86,16 @@ def gradients(
 
 
 def difference(
-    expected: Sequence[Tensor | None], got: Sequence[Tensor | None], rounding: float | None = None
+    expected: Sequence[Tensor | None],
+    got: Sequence[Tensor | None],
+    rounding: float | None = None,
+    floor: float = 0.0,
 ) -> Difference | None:
     """Return where `got` differs most from `expected` beyond rounding; `None` if nowhere.
 
     A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to
-    the largest element of each tensor; by default what the dtype allows.
+    the largest element of each tensor; by default what the dtype allows. A difference below `floor` is none: where all
+    elements cancel, their own size says nothing of the rounding on the way to them.
     """
     worst: Difference | None = None
     worst_excess = 1.0
@@ -104,7 +108,7 @@ def difference(
             return Difference(order, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
         if not e.numel():
             continue
-        excess = _excess(e.detach(), g.detach(), rounding)
+        excess = _excess(e.detach(), g.detach(), rounding, floor)
         if float(excess.max()) > worst_excess:
             worst_excess = float(excess.max())
             index = torch.unravel_index(excess.argmax(), e.shape)
@@ -112,7 +116,7 @@ def difference(
     return worst
 
 
-def _excess(e: Tensor, g: Tensor, rounding: float | None) -> Tensor:
+def _excess(e: Tensor, g: Tensor, rounding: float | None, floor: float) -> Tensor:
     """Return by how many times each element exceeds what rounding allows."""
     if rounding is None:
         rounding = max(_ROUNDING.get(t.dtype, 0.0) for t in (e, g))
@@ -121,7 +125,7 @@ def _excess(e: Tensor, g: Tensor, rounding: float | None) -> Tensor:
     gap = (e - g).abs()
     same = (e == g) | (e.isnan() & g.isnan())
     finite = torch.where(torch.isfinite(e), e, 0).abs()
-    allowed = rounding * (finite.max() + finite) + 1e-300
+    allowed = rounding * (finite.max() + finite) + floor + 1e-300
     return torch.where(same, 0.0, (gap / allowed).nan_to_num(nan=torch.inf, posinf=torch.inf))
 
 

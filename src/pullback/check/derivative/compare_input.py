@@ -16,7 +16,7 @@ from pullback.check.derivative.oracle import (
     Estimate,
     working_epsilon,
 )
-from pullback.check.derivative.sampler import Sampler, random_like, step_scale
+from pullback.check.derivative.sampler import Sampler, random_like, step_scale, symmetric_part
 from pullback.check.trial import Raised, as_real
 
 Status = Literal["ok", "wrong", "inconclusive"]
@@ -27,6 +27,8 @@ _BESIDE = 1e-7
 """So is one below this part of the largest element of the gradient."""
 _NOTHING = 1e-12
 """The largest gradient that counts as 0 where all outputs are 0: they do not show the rounding on the way to them."""
+_CANCELLED, _STEEPEST = 16.0, 100.0
+"""Units in the last place of the terms of a gradient that cancel; how much larger than the cotangent these may be."""
 _NEGLIGIBLE = 1e-8
 """A disagreement below this part of the output's own size may be what an iteration left unconverged."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
@@ -144,27 +146,16 @@ def _compare(
     return max(results, key=lambda c: abs(c.expected - c.got))
 
 
-def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:
-    """Return the part of a direction along which a symmetric matrix stays one.
-
-    Many functions of symmetric matrices read one triangle only, and are defined by what they do on these.
-    """
-    return (direction + direction.mH) / 2 if is_symmetric(x) else direction
-
-
-def is_symmetric(x: Tensor) -> bool:
-    """Whether it is a symmetric (Hermitian) matrix, or a batch of them."""
-    return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and x.shape[-1] > 1 and torch.equal(x, x.mH)
-
-
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
     v = as_real(direction)
     terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
     got, size = float(terms.sum()), float(terms.abs().sum())
     lost = torch.finfo((direction if gradient is None else gradient).dtype).tiny * float(v.abs().sum())  # by underflow
+    largest = float(sampler.case.tensors[order].abs().max())
 
     def judge(estimate: Estimate) -> Status:
-        return _judge(sampler, estimate, got, size, lost, gradient)
+        cancelled = 0.0 if gradient is None else _cancelled(sampler, estimate, gradient, largest) * float(v.norm())
+        return _judge(sampler, estimate, got, size, lost + cancelled, gradient)
 
     def disagrees(estimate: Estimate) -> bool:
         return judge(estimate) == "wrong"
@@ -201,6 +192,19 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
         low=low,
         high=high,
     )
+
+
+def _cancelled(sampler: Sampler, estimate: Estimate, gradient: Tensor, largest: float) -> float:
+    """Return what rounding may leave of an element of a gradient whose terms cancel, by the size that they have.
+
+    That is the cotangent's, times what the output has for each unit of the input. The gradient of a norm over two
+    elements, or of one, is 0, and no term of it.
+    """
+    if not largest or not estimate.magnitude.numel():
+        return 0.0
+    steepness = float(estimate.magnitude.max()) / largest
+    terms = float(sampler.weights.abs().max()) * min(steepness, _STEEPEST)
+    return _CANCELLED * torch.finfo(gradient.dtype).eps * terms
 
 
 def _judge(

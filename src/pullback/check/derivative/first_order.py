@@ -7,8 +7,9 @@ each element of the gradient, which random directions cannot (several kinks at o
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from pullback.check.trial import Raised, Run, forward, vjp
 
 _FLOAT8 = 1
 """Bytes of a number that PyTorch converts and does not compute with."""
+_NUDGES, _OF_NOISE = 4, 4.0
+"""Runs on inputs that differ in the last bit, and how many times what they change counts as noise."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,33 @@ def first_order(
         for order in range(len(case.wrt))
         if case.wrt[order] == twins(case, order)[0] and order not in settled
     ]
+    comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons)
+
+
+def _unless_noise(
+    subject: Subject, case: Case, cotangents: Sequence[Tensor], gradients: Sequence[Tensor | None], c: Comparison
+) -> Comparison:
+    """Return a comparison in 16 bits as inconclusive if the last bit of the inputs changes the gradient by as much.
+
+    Terms that cancel, as in a norm over two elements, leave rounding of their own size, which nothing else tells.
+    """
+    gradient = gradients[c.order]
+    if c.status != "wrong" or gradient is None or gradient.dtype.itemsize != 2 or not math.isfinite(c.got):
+        return c
+    spread = 0.0
+    for seed in range(_NUDGES):
+        generator = torch.Generator().manual_seed(seed)
+        epsilon = torch.finfo(gradient.dtype).eps
+        once = {id(t): t + epsilon * t * random_like(t.abs(), generator) for t in case.tensors}
+        moved = case.with_values({p: once[id(case.values[p])] for p in case.wrt})
+        try:
+            there = vjp(forward(subject, moved), cotangents)[c.order]
+        except Raised:
+            return c
+        if there is not None and there.shape == gradient.shape:
+            spread = max(spread, float((there - gradient).abs().nan_to_num(nan=0.0).max()))
+    return replace(c, status="inconclusive") if c.gap <= _OF_NOISE * spread else c
 
 
 def agrees(subject: Subject, result: FirstOrder, order: int, gradient: Tensor, generator: torch.Generator) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
-from pullback.check.derivative.sampler import random_like
+from pullback.check.derivative.sampler import direction_like
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward, guarded
 
@@ -82,7 +82,7 @@ def jvp_disagreement(audit: Audit, order: int) -> JvpDisagreement | None:
     if not has_jvp(audit.subject):
         return None
     x = audit.base.tensors[order]
-    direction = random_like(x, audit.generator)
+    direction = direction_like(x, audit.generator)
     try:
         found = tangents(audit.subject, audit.base, {order: direction})
     except Raised:

@@ -101,7 +101,7 @@ def declared_random(subject: Subject) -> Intent | None:
     """Return an intent that name, docstrings or comments state for a function that draws random numbers."""
     for text in texts(subject):
         if match := _RANDOM.search(text):
-            return Intent("declared", f"it draws random numbers, and says {match.group(0)!r}")
+            return Intent("worded", f"it draws random numbers, and says {match.group(0)!r}")
     return None
 
 
@@ -120,11 +120,20 @@ def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
     return None
 
 
+def is_unchanged(run: Run, given: Sequence[Tensor]) -> bool:
+    """Whether every output is one of some tensors, unchanged."""
+    roots = [out.detach() for out in run.roots]
+    return bool(roots) and all(any(_is_same(out, x) for x in given) for out in roots)
+
+
 def _unchanged(out: Tensor, x: Tensor) -> bool:
+    return _is_same(out, x) and not (x.numel() > 1 and bool((x == x.flatten()[0]).all()))
+
+
+def _is_same(out: Tensor, x: Tensor) -> bool:
     if is_freed(out) or is_freed(x):
         return False
-    constant = x.numel() > 1 and bool((x == x.flatten()[0]).all())
-    return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x) and not constant
+    return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x)
 
 
 def flat(result: FirstOrder, name: str) -> Intent | None:

@@ -13,6 +13,8 @@ from pullback.check.subject import Subject
 from pullback.check.trial import standard_cotangents
 
 Gradients = Sequence[Tensor | None]
+_CANCELLED = 64.0
+"""Units in the last place of the cotangent: a gradient below that is what cancelling terms leave."""
 
 
 def nonlinearity(
@@ -24,6 +26,8 @@ def nonlinearity(
         Raised: if forward or backward raises.
     """
     g, h = standard_cotangents(roots), [_zero_sum(root) for root in roots]
+
+    floor = _CANCELLED * max((torch.finfo(a.dtype).eps * float(a.abs().max()) for a in g if a.numel()), default=0.0)
 
     def backward(cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         beat()
@@ -37,7 +41,7 @@ def nonlinearity(
         ("b(0) = 0", _combine(0, of_g, 0, of_g), backward([0 * a for a in g])),
     )  # fmt: skip
     for law, expected, got in laws:
-        where = difference(expected, got)
+        where = difference(expected, got, floor=floor)
         if where is not None:
             return law, where
     return None

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pullback.check.derivative.agreement import difference
-from pullback.check.derivative.compare_input import Comparison, compare_input, is_symmetric
+from pullback.check.derivative.compare_input import Comparison, compare_input
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.sampler import Sampler
+from pullback.check.derivative.sampler import Sampler, is_symmetric
 from pullback.check.derivative.wording import texts
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward

@@ -99,7 +99,7 @@ class Sampler:
         step = 1e-20
         try:
             tangent = self.sample(order, direction.to(torch.complex128) * (1j * step), imaginary=True) / step
-        except (Raised, RuntimeError):
+        except (Raised, RuntimeError, TypeError):  # real outputs have no imaginary part
             self.analytic = False
             return estimate
         return refine_by_complex_step(estimate, tangent)
@@ -129,6 +129,24 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
     if t.is_complex():
         return torch.complex(draw().to(torch.float64), draw().to(torch.float64)).to(t.dtype)
     return draw().to(t.dtype)
+
+
+def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return such a tensor to move `x` along: a symmetric matrix stays one.
+
+    Many functions of symmetric matrices read one triangle only, and are defined by what they do on these.
+    """
+    return symmetric_part(random_like(x, generator), x)
+
+
+def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:
+    """Return the part of a direction along which `x` stays symmetric, if it is; else all of it."""
+    return (direction + direction.mH) / 2 if is_symmetric(x) else direction
+
+
+def is_symmetric(x: Tensor) -> bool:
+    """Whether it is a symmetric (Hermitian) matrix, or a batch of them."""
+    return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and x.shape[-1] > 1 and torch.equal(x, x.mH)
 
 
 def cotangent_like(t: Tensor, generator: torch.Generator) -> Tensor:

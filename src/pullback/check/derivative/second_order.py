@@ -29,7 +29,7 @@ from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.hidden_saved import hidden_saved
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
-from pullback.check.derivative.sampler import random_like
+from pullback.check.derivative.sampler import direction_like
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward, guarded, standard_cotangents, vjp
 
@@ -173,9 +173,9 @@ class _Probe:
         self.subject = subject
         self.case = case
         self.composite = composite
-        self.u = [random_like(t, generator) for t in case.tensors]
+        self.u = [direction_like(t, generator) for t in case.tensors]
         constant = [g is None for g in gradients(subject, case)]
-        v = [random_like(t, generator) for t in case.tensors]
+        v = [direction_like(t, generator) for t in case.tensors]
         self.v = [torch.zeros_like(d) if held else d for d, held in zip(v, constant, strict=True)]
 
     def blocks(self) -> Iterator[_Probe]:

@@ -33,7 +33,7 @@ def discover(target: str) -> list[Subject]:
     parsed = parse_target(target)
     root = import_root(parsed)
     if parsed.name and root.module is not None and (found := find_attribute(root, parsed.name)) is not None:
-        return [_subject(found, found.name)]
+        return [_subject(found, found.name, root.absent)]
     return _subjects(parsed, import_all(root))
 
 
@@ -121,6 +121,7 @@ def loaded(target: str, functions: bool = False) -> Any:
 def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
     found = sorted(find_all(homes), key=lambda one: (one.location.file or "", one.location.line or 0, one.name))
     names = _unique_names(found, homes[0].name)
+    absent = tuple(dict.fromkeys(name for home in homes for name in home.absent))
     if target.name:
         found_as = [
             (one, name)
@@ -129,13 +130,13 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
         ]
         if not found_as:
             raise TargetError(_no_such_name(target, homes[0], names))
-        return [_subject(one, name) for one, name in found_as]
+        return [_subject(one, name, absent) for one, name in found_as]
     if not found:
         raise TargetError(_no_function(target, homes[0]))
-    return [_subject(one, name) for one, name in zip(found, names, strict=True)]
+    return [_subject(one, name, absent) for one, name in zip(found, names, strict=True)]
 
 
-def _subject(found: Found, name: str) -> Subject:
+def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:
     return Subject(
         name=name,
         kind=found.kind,
@@ -144,6 +145,7 @@ def _subject(found: Found, name: str) -> Subject:
         source=found.source,
         load=found.load,
         why_unaudited=found.why_unaudited,
+        absent=absent,
     )
 
 
@@ -175,6 +177,8 @@ def _no_function(target: Target, root: Home) -> str:
     looked_for = "class derived from torch.autograd.Function with a forward and a backward or jvp"
     if root.why:
         return f"{target.where} {root.why}, and its source shows no {looked_for}"
+    if root.absent:
+        return f"no custom function in {target.where} (it imports in vain: {', '.join(root.absent)})"
     names = [] if root.module is None else public_callables(root.module)
     example = f" {target.where}:{names[0]}" if names else ""
     return (

@@ -14,6 +14,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from pullback.check.find.absent import bare_package, import_without
 from pullback.check.find.packages import with_submodules
 from pullback.check.find.parsed import read
 from pullback.check.find.places import Home, home_of_file, shown_path
@@ -62,9 +63,13 @@ def guarded(action: Callable[[], object]) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        message = next(iter(str(error).strip().splitlines()), "")
-        return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
+        return _in_a_line(error)
     return ""
+
+
+def _in_a_line(error: BaseException) -> str:
+    message = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
 
 
 @contextlib.contextmanager
@@ -79,13 +84,44 @@ def _importing(program: str) -> Iterator[None]:
 
 
 def imported(home: Home) -> Home:
-    """Return a module imported by its name, or with the reason why it cannot be."""
-    found: list[ModuleType] = []
+    """Return a module imported by its name, or with the reason why it cannot be.
+
+    What it imports in vain is stood in for. Where a package around it fails all the same, it is imported without.
+    """
+    return _with_stand_ins(home, lambda: importlib.import_module(home.name))
+
+
+def _with_stand_ins(home: Home, do: Callable[[], ModuleType]) -> Home:
     with _importing(home.shown):
-        failure = guarded(lambda: found.append(importlib.import_module(home.name)))
-    if failure:
-        return replace(home, why=f"could not be imported: {failure}")
-    return replace(home, module=found[0])
+        module, error, absent = import_without(do, home.name)
+        if module is None and _is_in_package(home) and (left_out := _leave_inits_out(home)):
+            module, _, absent = import_without(do, home.name)
+            absent = (*left_out, *absent)
+    if module is None:
+        assert error is not None
+        return replace(home, why=f"could not be imported: {_in_a_line(error)}")
+    return replace(home, module=module, absent=absent)
+
+
+def _is_in_package(home: Home) -> bool:
+    return home.file is not None and not home.loose and package_of(home.file)[1] == home.name
+
+
+def _leave_inits_out(home: Home) -> list[str]:
+    """Put packages without their `__init__` in place of those around a module, or of the package that it is.
+
+    Returns the `__init__`s that are not run.
+    """
+    assert home.file is not None
+    folder, name = package_of(home.file)
+    parts = name.split(".") if home.file.name == "__init__.py" else name.split(".")[:-1]
+    left_out = []
+    for count in range(1, len(parts) + 1):
+        package = ".".join(parts[:count])
+        if package not in sys.modules:
+            bare_package(package, folder.joinpath(*parts[:count]))
+            left_out.append(f"{package}.__init__")
+    return left_out
 
 
 def _located(name: str) -> Home:
@@ -128,10 +164,14 @@ def _import_loose(home: Home, path: Path) -> Home:
     loader = SourceFileLoader(name, real)
     spec = spec_from_file_location(name, real, loader=loader)
     assert spec is not None  # the loader is given
-    module = sys.modules[name] = module_from_spec(spec)
-    with _importing(home.shown):
-        failure = guarded(lambda: loader.exec_module(module))
-    if failure:
-        del sys.modules[name]
-        return replace(home, name=name, why=f"could not be imported: {failure}")
-    return replace(home, name=name, module=module)
+
+    def load() -> ModuleType:
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    return _with_stand_ins(replace(home, name=name), load)

@@ -62,8 +62,8 @@ def is_function(obj: Any) -> bool:
 
 def applied_class(obj: Any) -> Function | None:
     """Return `Op` if `obj` is `Op.apply`."""
-    applied = inspect.ismethod(obj) and obj.__name__ == "apply" and is_function(obj.__self__)
-    return cast(Function, obj.__self__) if applied else None
+    owner = getattr(obj, "__self__", None) if inspect.isroutine(obj) and obj.__name__ == "apply" else None
+    return cast(Function, owner) if is_function(owner) else None
 
 
 def live_functions() -> list[Function]:

@@ -15,7 +15,7 @@ from pullback.check.find.places import Home, shown_path
 from pullback.check.find.target import locate, package_of
 from pullback.errors import TargetError
 
-_NOT_AUDITED = re.compile(r"__main__|setup|conftest|tests?|test_.*|.*_tests?")
+NOT_AUDITED = re.compile(r"__main__|setup|conftest|tests?|test_.*|.*_tests?")
 """Submodules of a package that are not walked into: they run or test it."""
 
 _TELLING = frozenset({*TORCH_NAMES, "custom_op", "triton_op", "import pullback", "from pullback"})
@@ -88,7 +88,7 @@ def _folders(root: Home) -> list[str]:
 def _walk(package: str, folders: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Yield the name and file of each Python submodule, at any depth."""
     for info in iter_modules(folders):
-        if _NOT_AUDITED.fullmatch(info.name):
+        if NOT_AUDITED.fullmatch(info.name):
             continue
         spec = PathFinder.find_spec(f"{package}.{info.name}", folders)
         if spec is None:

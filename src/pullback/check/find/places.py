@@ -33,6 +33,7 @@ class Home:
         loose: whether it is a file that belongs to no package, run by its path rather than imported.
         setup: lines of Python that a reproduction needs before it can import or run it.
         known: names of the Functions of its package, to be recognised as bases.
+        absent: what it imports that was stood in for.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Home:
     loose: bool = False
     setup: str = ""
     known: frozenset[str] = frozenset()
+    absent: tuple[str, ...] = ()
 
     def sources(self) -> list[FunctionSource]:
         """Return the Functions that the file defines, none if it is not valid Python. Nothing is executed."""

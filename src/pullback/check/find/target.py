@@ -48,13 +48,13 @@ def parse_target(spec: str) -> Target:
     path = Path(place)
     if not place:
         raise TargetError(f"{spec!r} names nothing to audit: give a file or a module, as in ops.py or package.ops")
-    if path.is_dir() and (_written_as_path(place) or not _is_module(place)):
+    if path.is_dir() and (written_as_path(place) or not is_module(place)):
         return Target(spec, _init_of(path), "", name)
     if path.is_dir() and (path / "__init__.py").exists():
         return Target(spec, path / "__init__.py", "", name)
     if path.exists() and not path.is_dir():
         return Target(spec, _python(path), "", name)
-    if _written_as_path(place):
+    if written_as_path(place):
         folder = "" if path.parent.is_dir() else f" (nor is there a folder {path.parent})"
         raise TargetError(f"no such file: {place}{folder}{similar_files(path)}")
     if not all(part.isidentifier() for part in place.split(".")):
@@ -139,11 +139,13 @@ def _split(spec: str) -> tuple[str, str]:
     return drive + place, name.removeprefix(":")
 
 
-def _written_as_path(place: str) -> bool:
+def written_as_path(place: str) -> bool:
+    """Whether a word can only be meant as a path."""
     return place.endswith((".py", ".ipynb")) or "/" in place or os.sep in place or place in (".", "..")
 
 
-def _is_module(place: str) -> bool:
+def is_module(place: str) -> bool:
+    """Whether a word is the name of a module that is there, and no mere folder."""
     spec = locate(place)
     return spec is not None and spec.origin is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback._torch import tree_leaves
+from pullback.check.find.live import live_functions
 from pullback.dtypes import has_derivative
 
 _LEAVES_TORCH = frozenset({"item", "numpy", "tolist", "__float__", "__int__", "__complex__", "__array__"})
@@ -99,10 +101,11 @@ def _name(func: Callable[..., Any]) -> str:
 
 def _caller() -> FrameType | None:
     """Return the innermost frame that is neither PyTorch's nor ours; `None` inside of a Function's forward."""
+    forwards = {getattr(inspect.unwrap(cls.forward), "__code__", None) for cls in live_functions()}
     found: FrameType | None = None
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_code.co_qualname == "Function.apply":
+        if frame.f_code in forwards:
             return None
         if found is None and not os.path.realpath(frame.f_code.co_filename).startswith(_LIBRARIES):
             found = frame

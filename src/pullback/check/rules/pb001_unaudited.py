@@ -2,8 +2,8 @@
 
 ## What it finds
 A Function for which no example of a call works: the guesses from its signature, its call sites and its names
-all raise, or give nothing to differentiate; or one whose file cannot be imported here. The message says what
-was tried, and what it raised most often.
+all raise, or give nothing to differentiate; or one whose file cannot be imported here, or that needs a module which
+cannot. The message says what was tried, and what it raised most often.
 
 ## Why it hurts
 What was not run was not audited: no news is no good news.

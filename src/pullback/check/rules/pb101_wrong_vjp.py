@@ -164,9 +164,10 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
 
 
 def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent | None:
-    """Return the intent behind a disagreement; nobody means NaN on an example, unless it is our guess."""
-    is_meant = audit.guessed or result.case.is_variant or not math.isnan(comparison.got)
-    return audit.intent_of(result, comparison) if is_meant else None
+    """Return the intent behind a disagreement; nobody means NaN on an ordinary input, unless it is our guess."""
+    case = result.case
+    excused = case.extreme or case.doubtful or (audit.guessed and not case.is_variant)
+    return audit.intent_of(result, comparison) if excused or not math.isnan(comparison.got) else None
 
 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:

@@ -68,7 +68,7 @@ from pullback.check.cases.repro import definition, variables
 from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
-from pullback.check.derivative.sampler import random_like
+from pullback.check.derivative.sampler import direction_like, random_like
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import chosen_outs, literals, moved
 from pullback.check.trial import Raised, as_real
@@ -84,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if not has_jvp(audit.subject) or _settled(audit):
         return
     for order, name in enumerate(audit.names):
-        direction = random_like(audit.base.tensors[order], audit.generator)
+        direction = direction_like(audit.base.tensors[order], audit.generator)
         cotangents = [random_like(root, audit.generator) for root in audit.base_run.roots]
         try:
             found = tangents(audit.subject, audit.base, {order: direction})
@@ -95,7 +95,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         reverse_terms = torch.zeros(1) if gradient is None else as_real(gradient) * as_real(direction)
         reverse, size = float(reverse_terms.sum()), float(reverse_terms.abs().sum()) + abs(forward)
         precision = max(_ROUNDING, 1e3 * torch.finfo(direction.dtype).eps)
-        if abs(forward - reverse) > precision * (size + 1e-300):
+        cancelled = 64 * torch.finfo(direction.dtype).eps * float(as_real(direction).abs().sum())
+        if abs(forward - reverse) > precision * size + cancelled:
             yield audit.finding(
                 "PB110",
                 "error",

@@ -105,6 +105,9 @@ def _error_on(audit: Audit, case: Case) -> Raised | None:
     return None if result is None else result.error
 
 
+_OF_THE_GUESS = re.compile(r"sparse|layout|unsupported|not supported|'NoneType' object is not callable", re.IGNORECASE)
+
+
 def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     tensors = [v for v in case.values if isinstance(v, Tensor)]
     empty = any(not v.numel() for v in tensors)
@@ -114,6 +117,8 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
         return "warning"  # it says that the variant is no input for it: a singular matrix
     if isinstance(error.error, NotImplementedError):
         return "warning"  # there is none, and it says so
+    if guessed and _OF_THE_GUESS.search(str(error.error)):
+        return "warning"  # of another kind of tensor, or of a callable that was not given
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))
     unpromised = strange or case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
     return "warning" if empty or (unpromised and not case.label.endswith("-> 1")) else "error"

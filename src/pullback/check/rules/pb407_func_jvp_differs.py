@@ -73,7 +73,7 @@ from pullback.check.contexts.compare import Refused, Told, differing, preamble, 
 from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
 from pullback.check.contexts.transforms import Setting, base_setting, parts
 from pullback.check.derivative.agreement import show
-from pullback.check.derivative.sampler import random_like
+from pullback.check.derivative.sampler import direction_like
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, as_real, guarded, reseed
@@ -94,7 +94,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if setting is None:
         return
     generator = torch.Generator().manual_seed(_SEED)
-    tangents = [random_like(x, generator) for x in setting.inputs]
+    tangents = [direction_like(x, generator) for x in setting.inputs]
     code = [*preamble(setting), f"tangents = ({', '.join(literal(t) for t in tangents)},)"]
     audit.events.beat()
     try:

@@ -11,8 +11,8 @@ another. No test notices that seeds before both.
 
 ## Limits
 A warning where the gradient cannot be compared with a derivative. A backward that restores the forward's state
-(`torch.set_rng_state`), or draws from a seed that it kept, is right. Of a function that is said to be stochastic
-("sampling", "unbiased") nothing is reported.
+(`torch.set_rng_state`), or draws from a seed that it kept, is right. So is one of a function that is said
+to be stochastic ("sampling", "unbiased"): it is told where it is right from the forward's state alone.
 
 ## Bad
 ```python
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    if not audit.backward_works or not audit.draws or audit.intent or declared_random(audit.subject):
+    if not audit.backward_works or not audit.draws:
         return
     same_state = _gradient(audit, 0)
     if difference(same_state, _gradient(audit, 0), rounding=0.0) is not None:
@@ -71,9 +71,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     result = audit.base_result
     right = result is not None and all(c.status == "ok" for c in result.comparisons if c.compared)
+    meant = audit.intent is not None or declared_random(audit.subject) is not None
+    if meant and not right:
+        return
     yield audit.finding(
         "PB602",
-        "error" if right else "warning",
+        "error" if right and not meant else "warning",
         "wrong",
         f"the backward draws random numbers again: the gradient of {audit.names[where.order]} is "
         f"{show(where.expected)} from the forward's random state{', which is right,' if right else ''} and "

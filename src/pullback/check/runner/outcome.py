@@ -51,7 +51,9 @@ def make_outcome(
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
     loud = _worst_first(f for f in once if subject.source is None or f.name not in subject.source.allow)
-    result = SubjectResult(subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured())
+    result = SubjectResult(
+        subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured(), subject.absent
+    )
     return Outcome(result, loud, allowed + len(once) - len(loud))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ _TO_START = 20.0
 """Seconds for a Python that imports PyTorch, on a busy machine."""
 ONCE = "called once more, it came back"
 NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
+_NO_FORK = "fork() called from a process already using"
+"""What OpenMP says before it ends a process."""
 WAITED = "it waited all the time, as for a thread, which a forked process has not"
 
 
@@ -106,7 +109,7 @@ class SubjectTask:
         self._hung: dict[Step, Finding] = {}
         self._idle: set[str] = set()
         self._may_run_files = may_run_files
-        self._packed = packed((subject, options, given, limits), subject.name, subject.target) if in_new else b""
+        self._packed = self._pack() if in_new else b""
         self._told: Outcome | None = None
         self._to_replay: list[Finding] = []
         self._complaint = ""
@@ -114,7 +117,8 @@ class SubjectTask:
     @property
     def silence(self) -> float:
         """Seconds without news after which its process is killed."""
-        return self._limits.silence + (_TO_START if self._packed else 0.0)
+        starts = bool(self._packed) and not self._attempts[-1].step.what
+        return self._limits.silence + (_TO_START if starts else 0.0)
 
     @property
     def limit(self) -> float:
@@ -209,8 +213,8 @@ class SubjectTask:
     def _another(self, death: Death) -> bool:
         """Take note of a death, and say whether to start anew without the rule and the case that met it.
 
-        A call that hangs is made once more before it is left out: a lock that another thread held when this process
-        was forked is seldom held again.
+        A call that hangs is made once more before it is left out. What waits goes on in a new interpreter, if it can
+        travel: a lock that another thread held is never given back in a fork. So does what refuses to run in one.
         """
         step = self._attempts[-1].step
         limit = self._limits.total if death.cause == "late" else self._limits.silence
@@ -218,11 +222,15 @@ class SubjectTask:
         culprits = {step.rule, step.what}
         again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
         again = again and len(self._attempts) < self._limits.attempts
-        if again and death.cause == "silent" and step not in self._hung:
+        of_the_fork = death.was_idle or _NO_FORK in death.output
+        if of_the_fork and not self._packed and len(self._attempts) < self._limits.attempts and self._travels():
+            self._attempts.append(Attempt())
+            return True
+        if again and death.cause == "silent" and not any(culprits == {hung.rule, hung.what} for hung in self._hung):
             self._hung[step] = finding
             self._attempts.append(Attempt())
             return True
-        self._hung.pop(step, None)
+        self._hung = {hung: f for hung, f in self._hung.items() if culprits != {hung.rule, hung.what}}
         self._deaths.append(finding)
         self._idle |= {finding.message} if death.was_idle else set()
         if not again:
@@ -231,11 +239,22 @@ class SubjectTask:
         self._attempts.append(Attempt())
         return True
 
+    def _travels(self) -> bool:
+        """Have the processes to come be new interpreters; whether the subject can travel there."""
+        with suppress(RunnerError):
+            self._packed = self._pack()
+        return bool(self._packed)
+
+    def _pack(self) -> bytes:
+        what = self._subject, self._options, self._given, self._limits
+        return packed(what, self._subject.name, self._subject.target)
+
     def _outcome(self) -> Outcome:
         attempts = [attempt.findings for attempt in self._attempts]
         if not self._finished:  # the last process died too, perhaps before any rule
             attempts.insert(0, audit.static_findings(self._subject, self._options))
-        deaths = self._deaths + [unshown(finding, ONCE) for finding in self._hung.values()]
+        hung = [] if self._packed else list(self._hung.values())  # it hung for want of the threads of its parent
+        deaths = self._deaths + [unshown(finding, ONCE) for finding in hung]
         told = [finding for finding in deaths if not finding.rule.startswith(self._options.ignore or ("-",))]
         return make_outcome(
             self._subject,

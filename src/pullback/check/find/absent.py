@@ -1,0 +1,189 @@
+"""Stands in for what cannot be imported, so that functions which do not need it can be audited.
+
+A stand-in has every attribute, each a stand-in, too. While a module is imported a stand-in may be called, decorate
+something or be derived from, for that is what the top of a module does with it. All else, and whatever is done later,
+raises `AbsentError`: no result depends on one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Never
+
+NEEDED = re.compile(r"it needs ([\w.]+), which could not be imported here")
+_NOT_THERE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_KEPT = frozenset({"torch", "pullback", "numpy"})
+"""Packages that no stand-in may take the place of; parts of them that are missing may have one."""
+_importing = [0]
+
+
+class AbsentError(ImportError):
+    """Something that was stood in for is needed after all."""
+
+
+class StandIn:
+    """Something of a module that is not there: its name is all that is known of it."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self._name, self._module = name, module
+
+    def _needed(self, *_: Any) -> Never:
+        raise AbsentError(f"it needs {self._module}, which could not be imported here")
+
+    def __getattr__(self, name: str) -> StandIn:
+        if name.startswith("__") and name.endswith("__"):  # of protocols, which are asked for without being used
+            raise AttributeError(name)
+        return StandIn(f"{self._name}.{name}", self._module)
+
+    def __call__(self, *_: Any, **__: Any) -> StandIn:
+        """Give another one, during an import."""
+        return StandIn(self._name, self._module) if _importing[0] else self._needed()
+
+    def __mro_entries__(self, _: Any) -> tuple[type]:
+        return (type(self._name.rpartition(".")[2], (), {"__init__": lambda made, *_, **__: self._needed()}),)
+
+    def __instancecheck__(self, _: object) -> bool:
+        return False  # of a class that is not there
+
+    def __repr__(self) -> str:
+        return f"<in place of {self._name}>"
+
+    __iter__ = __len__ = __bool__ = __int__ = __float__ = __index__ = __getitem__ = __enter__ = _needed
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _needed
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __contains__ = _needed
+
+
+class _Module(ModuleType):
+    """A module that is not there."""
+
+    def __init__(self, name: str, absent: str) -> None:
+        super().__init__(name)
+        self._absent = absent
+
+    def __getattr__(self, name: str) -> StandIn:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return StandIn(f"{self.__name__}.{name}", self._absent)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds stand-ins for some modules, and for what is below them, as long as something is imported."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._lent: list[tuple[ModuleType, str]] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is stood in for."""
+        return tuple(self._names)
+
+    def add(self, name: str) -> bool:
+        """Have something stand in for a module or a name in one; return whether that could be done."""
+        if name in self._names or name in _KEPT:
+            return False
+        self._names[name] = None
+        owner, _, last = name.rpartition(".")
+        there = sys.modules.get(owner)
+        if there is not None and not isinstance(there, _Module) and not hasattr(there, last):
+            setattr(there, last, StandIn(name, name))
+            self._lent.append((there, last))
+        for known in [module for module in sys.modules if f"{module}.".startswith(f"{name}.")]:
+            del sys.modules[known]
+        return True
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Find a module that is stood in for."""
+        return ModuleSpec(name, self, is_package=True) if self._absent(name) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make it."""
+        return _Module(spec.name, self._absent(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it empty."""
+
+    def _absent(self, module: str) -> str:
+        return next((name for name in self._names if f"{module}.".startswith(f"{name}.")), "")
+
+    def __enter__(self) -> _Finder:
+        sys.meta_path.insert(0, self)
+        _importing[0] += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _importing[0] -= 1
+        sys.meta_path.remove(self)
+        for module, name in self._lent:
+            delattr(module, name)
+        for known in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
+            del sys.modules[known]
+
+
+def import_without(
+    do: Callable[[], ModuleType], wanted: str
+) -> tuple[ModuleType | None, BaseException | None, tuple[str, ...]]:
+    """Import a module, with stand-ins for what it imports in vain.
+
+    Args:
+        do: imports it.
+        wanted: its name.
+
+    Returns:
+        The module, or `None`; what it raised at first, where there is none; and what was stood in for.
+    """
+    first: BaseException | None = None
+    with _Finder() as finder:
+        while True:
+            try:
+                return do(), None, finder.names
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                first = first or error
+                name = _missing(error, wanted)
+            if name is None or not finder.add(name):
+                return None, first, ()
+
+
+def _missing(error: BaseException, wanted: str) -> str | None:
+    """Return the module, or the name in one, whose lack made an import fail; `None` where that is not to be told."""
+    if isinstance(error, AbsentError):
+        return None
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return None if f"{wanted}.".startswith(f"{error.name}.") else error.name
+    if isinstance(error, ImportError) and (match := _NOT_THERE.match(str(error))):
+        return f"{match[2]}.{match[1]}"
+    names = list(_modules_of(error))
+    tops = [name.partition(".")[0] for name in names]
+    own = wanted.partition(".")[0]
+    if own in tops:
+        after = tops[len(tops) - tops[::-1].index(own) :]
+        foreign = [top for top in after if top not in _KEPT and top not in sys.stdlib_module_names]
+        return next(iter(foreign), None)
+    return None
+
+
+def _modules_of(error: BaseException) -> Iterator[str]:
+    """Yield the modules whose code was running when an error was raised, the outermost first."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield str(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+
+
+def bare_package(name: str, folder: Path) -> None:
+    """Make Python know a package whose `__init__` is not run."""
+    spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None  # of a file that ends in .py
+    module = sys.modules[name] = module_from_spec(spec)
+    owner, _, last = name.rpartition(".")
+    if owner:
+        setattr(sys.modules[owner], last, module)

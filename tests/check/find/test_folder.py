@@ -1,0 +1,52 @@
+"""A folder in place of a file."""
+
+import subprocess
+
+import pytest
+
+from pullback.check.find.folder import expanded
+from pullback.errors import TargetError
+
+from .test_absent import FUNCTION
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ops", "tests/test_ops", "pkg/__init__", "pkg/deep", "tools/plain", ".hidden/ops", "env/lib/ops"):
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if name.endswith(("__init__", "plain")) else FUNCTION)
+    (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    (tmp_path / "tools" / "made.py").write_text("import pullback\n\n@pullback.function\ndef f(x):\n    return x * x\n")
+    return tmp_path
+
+
+def test_packages_and_files_that_hold_functions(project):
+    assert expanded(["."]) == ["ops.py", "pkg", "tools/made.py"]
+    assert expanded([str(project)]) == [str(project / name) for name in ("ops.py", "pkg", "tools/made.py")]
+    assert expanded(["tools", "ops.py:Square", "pkg"]) == ["tools/made.py", "ops.py:Square", "pkg"]
+
+
+def test_what_is_left_out(project):
+    assert expanded(["."], ["tools/*", "ops.py"]) == ["pkg"]
+    (project / "pkg" / "other.py").write_text(FUNCTION)
+    assert expanded(["."], ["pkg/deep.py"]) == ["ops.py", "pkg/other.py", "tools/made.py"]
+
+
+def test_what_git_ignores_is_left_out(project):
+    subprocess.run(["git", "init", "-q"], check=True)
+    (project / ".gitignore").write_text("ops.py\nenv\n")
+    assert expanded(["."]) == ["tools/made.py", "pkg"] or expanded(["."]) == ["pkg", "tools/made.py"]
+
+
+def test_a_folder_without_any_is_refused(project):
+    with pytest.raises(TargetError, match="no custom function in the 1 Python files of tools"):
+        expanded(["tools"], ["made.py"])
+
+
+def test_a_file_that_is_not_python_is_named(project):
+    (project / "bad.py").write_text("class Function(:\n")
+    with pytest.raises(TargetError, match=r"bad\.py.*leave it out with --exclude"):
+        expanded(["."])
+    assert "ops.py" in expanded(["."], ["bad.py"])

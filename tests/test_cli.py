@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -310,3 +311,12 @@ def test_rules_lists_and_explains(call):
     page = call("rules", "pb101")[1]
     assert page.startswith("wrong-vjp (PB101)")
     assert call("rules", "wrong-vjp")[1] == page
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_told_in_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pullback", "rules"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "pullback: the report cannot be written: No space left on device\n")

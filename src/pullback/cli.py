@@ -6,6 +6,7 @@ torch is imported by the commands that need it, so that help and version answer 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -61,6 +62,11 @@ def _run() -> int:
         # The reader has gone, as `| head` does; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _UNREAD
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refuse(f"the report cannot be written: {error.strerror}")
     except SystemExit:
         if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # so click says that the reader has gone
             return _UNREAD

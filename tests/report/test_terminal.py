@@ -203,7 +203,7 @@ def test_beside_other_findings_infos_are_named_and_warnings_are_short():
     kept = replace(WRONG, rule="PB205", name="saved-but-unused", severity="info", message="Nothing depends on it.")
     loud = replace(WRONG, rule="PB411", name="checkpoint-breaks", severity="warning", verdict="unsupported")
     text = render_text(report(WRONG, replace(loud, message="It raises. " * 30), kept, INFO))
-    assert "  info PB205 saved-but-unused; no support for no-vmap (PB413)\n" in text
+    assert "  info PB205 saved-but-unused; no support for autocast (PB413)\n" in text
     assert "Nothing depends on it." not in text
     assert text.count("expected 1.0005") == 1
     assert text.count("help: Multiply") == 1

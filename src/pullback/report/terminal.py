@@ -208,9 +208,21 @@ def _unsupported(findings: Sequence[Finding]) -> str:
 
 _CONTEXTS = {
     **dict.fromkeys(["PB405", "PB408"], "torch.func"),
-    "PB407": "jvp",
-    "PB406": "vmap",
+    "PB115": "inputs that broadcast",
     "PB116": "complex inputs",
+    "PB119": "some inputs of the forward",
+    "PB403": "second derivatives",
+    "PB406": "vmap",
+    "PB407": "jvp",
+    "PB409": "torch.compile",
+    "PB410": "torch.export",
+    "PB413": "autocast",
+    "PB414": "copying and pickling",
+    "PB501": "other strides",
+    "PB502": "strided cotangents",
+    "PB503": "empty inputs",
+    "PB504": "a size of 1",
+    "PB505": "inputs without dimensions",
 }
 """The contexts of the rules that tell of a refusal."""
 

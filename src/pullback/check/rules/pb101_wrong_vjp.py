@@ -103,12 +103,23 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield from _disagreements(audit, first, reported)
         return
     if first and audit.intent is not None:
+        yield from _disagreements(audit, list(_not_numbers(audit)), reported)
         return
     reported.update(c.order for result, c in first if audit.intent_of(result, c) is None)
     results = sorted(audit.results(), key=lambda r: r.case.extreme or r.case.doubtful)  # the telling ones first
     wrong = [(result, c) for result in results for c in result.wrong]
     yield from _disagreements(audit, sorted(small + wrong, key=lambda x: x[1].is_small), reported)
     yield from _of_all(audit, base)
+
+
+def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
+    """Yield what is NaN on the first ordinary variant that has such a gradient: nobody means that."""
+    for result in audit.results():
+        is_nan = any(g is not None and bool(g.isnan().any()) for g in result.gradients)
+        if is_nan and not (result.case.extreme or result.case.doubtful):
+            again = audit.compare(result.case)
+            yield from ((again, c) for c in again.wrong if math.isnan(c.got)) if again is not None else ()
+            return
 
 
 def _disagreements(

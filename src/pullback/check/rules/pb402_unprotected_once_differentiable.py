@@ -6,7 +6,8 @@ where the cotangent requires grad, and only to nodes that `.backward()` runs: `a
 `functional.hessian` and a loss whose last step is linear get a number instead of the error.
 
 ## Why it hurts
-`torch.autograd.functional.hessian` returns 0 where the truth is 108; the author believed to be protected.
+`torch.autograd.functional.hessian` returns 0 where the truth is 108, and the author takes the mark for a
+protection.
 
 ## Limits
 It is PyTorch's shortcoming (torch/autograd/function.py says so in a comment), but only the author can mend it:

@@ -1,0 +1,205 @@
+"""What people who had not seen Pullback found on their own functions: bugs that passed, and right ones accused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function
+
+import pullback
+
+from .making import normal
+
+
+def loud(target, *inputs, **options):
+    found = pullback.check(target, *inputs, **options).findings
+    return {(f.rule, f.severity) for f in found if f.severity != "info"}
+
+
+class Huber(Function):
+    """Right at the default delta alone."""
+
+    @staticmethod
+    def forward(ctx, x, t, delta=1.0):
+        d = x - t
+        ctx.save_for_backward(d)
+        ctx.delta = delta
+        return torch.where(d.abs() <= delta, 0.5 * d * d, delta * (d.abs() - 0.5 * delta))
+
+    @staticmethod
+    def backward(ctx, g):
+        (d,) = ctx.saved_tensors
+        gradient = g * torch.where(d.abs() <= ctx.delta, d, d.sign())
+        return gradient, -gradient, None
+
+
+class LogSumExp(Function):
+    """Right for the last dimension alone; a square example takes the others, too."""
+
+    @staticmethod
+    def forward(ctx, x, dim=-1):
+        y = x.logsumexp(dim)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g.unsqueeze(-1) * (x - y.unsqueeze(-1)).exp(), None
+
+
+class Scaled(Function):
+    """Right where the flag is as it is by default."""
+
+    @staticmethod
+    def forward(ctx, x, doubled=False):
+        return x * (3 if doubled else 1.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 1.5, None
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "label"),
+    [
+        (Huber, (normal(4), normal(4, seed=1)), "with delta = 0.5"),
+        (LogSumExp, (normal(4, 4), -1), "with dim = 0"),
+        (Scaled, (normal(4), False), "with doubled = True"),
+    ],
+)
+def test_arguments_that_are_no_tensors_are_varied(target, inputs, label):
+    inputs = (*inputs, 1.0) if target is Huber else inputs
+    findings = [f for f in pullback.check(target, *inputs, select="PB101").findings if f.severity == "error"]
+    assert findings
+    assert all(label in f.message for f in findings)
+
+
+class MaskedMean(Function):
+    """Wrong but for masks that are all on or all off in a row, as some guesses are."""
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        m = mask.to(x.dtype)
+        ctx.save_for_backward(m)
+        return (x * m).sum(-1) / m.sum(-1).clamp(min=1)
+
+    @staticmethod
+    def backward(ctx, g):
+        (m,) = ctx.saved_tensors
+        return g.unsqueeze(-1) * m / m.shape[-1], None
+
+
+def test_no_other_guess_acquits_by_chance():
+    assert ("PB101", "error") in loud(MaskedMean, select="PB101")
+
+
+class SampleNoise(Function):
+    """Adds noise, and draws another one for the gradient of its scale."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        return x + scale * torch.randn_like(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g * torch.randn_like(g)
+
+
+def test_the_word_sample_silences_no_redrawn_noise():
+    assert ("PB602", "warning") in loud(SampleNoise, normal(4), normal(4, seed=1), select="PB602")
+
+
+class FillsZeros(Function):
+    """The identity, where there is no zero to fill."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where(x == 0, x.roll(1) / 2, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x != 0)
+
+
+class Reversed(Function):
+    """The identity, always."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+def test_an_identity_excuses_where_it_is_one():
+    assert ("PB101", "error") in loud(FillsZeros, normal(4), select="PB101")
+    report = pullback.check(Reversed, normal(4), select="PB101")
+    assert [f.severity for f in report.findings] == ["info"]
+    assert report.subjects[0].status == "intended"
+
+
+class Quantised(Function):
+    """Straight-through, and NaN for one element."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.std() / x.std()
+
+
+def test_nobody_means_nan_on_an_ordinary_input():
+    assert ("PB101", "warning") in loud(Quantised, normal(4), select="PB101")
+
+
+@pytest.mark.parametrize(
+    ("target", "example"),
+    [
+        (lambda x: F.layer_norm(x, x.shape[-1:]), normal(3, 2)),
+        (lambda x: F.group_norm(x, 2), normal(3, 4)),
+        (lambda x: F.batch_norm(x, None, None, training=True), normal(2, 3)),
+        (lambda x: F.normalize(x, dim=-1), normal(4, 1)),
+        (lambda x: x - x.mean(-1, keepdim=True), normal(4, 1)),
+    ],
+    ids=["layer_norm", "group_norm", "batch_norm", "normalize", "centred"],
+)
+@pytest.mark.parametrize("select", ["PB1", "PB5"])
+def test_what_terms_that_cancel_leave_is_rounding(target, example, select):
+    """Of two elements, or of one, such a gradient is 0, and computed it is the rounding of its terms."""
+    assert not {rule for rule, severity in loud(target, example, select=select) if severity == "error"}
+
+
+A = normal(3, 3)
+DEFINITE = A @ A.mT + torch.eye(3, dtype=A.dtype)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [torch.linalg.eigh, torch.linalg.cholesky, lambda a: torch.linalg.cholesky(a).diagonal().log().sum()],
+    ids=["eigh", "cholesky", "logdet"],
+)
+def test_functions_of_symmetric_matrices_are_moved_along_symmetric_ones(target):
+    assert not {rule for rule, severity in loud(target, DEFINITE, select=("PB1", "PB4")) if severity == "error"}
+
+
+def test_words_about_randomness_warn():
+    class Gumbel(Function):
+        """Gumbel noise."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * torch.rand_like(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    assert ("PB101", "warning") in loud(Gumbel, normal(4), select="PB101")

@@ -20,7 +20,7 @@ from pullback.check.runner.process import fork_is_clean
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
 from pullback.check.subject import Options
-from pullback.errors import RunnerError, TargetError
+from pullback.errors import OptionError, RunnerError, TargetError
 
 from ..making import function, normal
 
@@ -108,6 +108,12 @@ def test_what_cannot_travel_is_refused():
     lock = threading.Lock()
     with pytest.raises(RunnerError, match=r"cannot be sent to a new process.*\(TypeError: .*lock"):
         pullback.check(lambda x: x * lock.locked(), normal(3))
+
+
+@in_new
+def test_an_example_on_another_device_is_refused():
+    with pytest.raises(OptionError, match="the example is on meta, and the audit runs on the CPU alone"):
+        pullback.check(Wrong, torch.ones(3, device="meta"))
 
 
 POOL = ThreadPoolExecutor(1)

@@ -13,6 +13,9 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from torch import Tensor
+
+from pullback._torch import tree_leaves
 from pullback.check.cases.given import same_for_all
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
@@ -25,7 +28,7 @@ from pullback.check.runner.process import Death, ensure_can_fork, fork_is_clean
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
 from pullback.check.subject import Given, Inputs, Kind, Options, Subject
-from pullback.errors import PullbackError, RunnerError, TargetError
+from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.model import Location, Report
 
 _IMPORT_SILENCE = 120.0
@@ -237,15 +240,17 @@ def audit_object(
     Args:
         target: the object, or the module that holds the subjects.
         find: returns its subjects, in this process or in the new one.
-        given: example inputs, the same for all subjects. They are unpacked in the processes that use them: those on a
-            GPU are none for the one that forks these.
+        given: example inputs, the same for all subjects; unpacked in the processes that use them.
         options: how to audit.
 
     Raises:
-        TargetError, OptionError: as `run_targets`.
+        TargetError, OptionError: as `run_targets`; the latter, too, if the example is not on the CPU.
         RunnerError: if it cannot travel.
     """
     what = str(getattr(target, "__name__", target))
+    devices = {t.device.type for t in tree_leaves(given)[0] if isinstance(t, Tensor)} - {"cpu"}
+    if devices:
+        raise OptionError(f"the example is on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
     inputs = None if given is None else packed(given, f"the example of {what}")
     plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=usable_cores(), may_run_files=False)
 

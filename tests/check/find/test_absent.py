@@ -126,6 +126,15 @@ def test_a_name_that_a_newer_version_lacks(write):
     assert found.absent == ("torch.nn.not_there_any_more", "torch._not_there")
 
 
+def test_a_submodule_that_fails_and_shows_nothing_is_named(write):
+    write(
+        half_in___init__="",
+        half_in_ops=FUNCTION,
+        half_in_made="from torch.autograd import Function\nMade = type('Made', (Function,), {})\nraise OSError",
+    )
+    assert subject("half").absent == ("half.made",)
+
+
 def test_a_module_that_raises_by_itself_is_told(write):
     write(raises_itself=FUNCTION + "raise ValueError('mine')")
     found = subject("raises_itself.py")

@@ -121,7 +121,7 @@ def loaded(target: str, functions: bool = False) -> Any:
 def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
     found = sorted(find_all(homes), key=lambda one: (one.location.file or "", one.location.line or 0, one.name))
     names = _unique_names(found, homes[0].name)
-    absent = tuple(dict.fromkeys(name for home in homes for name in home.absent))
+    absent = tuple(dict.fromkeys([*(name for home in homes for name in home.absent), *_failed(homes)]))
     if target.name:
         found_as = [
             (one, name)
@@ -134,6 +134,11 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
     if not found:
         raise TargetError(_no_function(target, homes[0]))
     return [_subject(one, name, absent) for one, name in zip(found, names, strict=True)]
+
+
+def _failed(homes: Sequence[Home]) -> list[str]:
+    """Return the submodules that could not be imported, and whose source shows no Function to be told of."""
+    return [home.name for home in homes if homes[0].module is not None and home.module is None and not home.sources()]
 
 
 def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:

@@ -184,6 +184,7 @@ CALLS = (
             "PB101": "the gradient of the scale is wrong, as the next two calls show where it can be told",
             "PB303": "the adapters are bfloat16, and so are their gradients",
             "PB105": "the adapters are bfloat16, and so are their gradients",
+            "PB404": "of an estimate: what it saves is a constant to double backward, which gives 0",
         },
     ),
     # Against central differences, and by hand: the ends are -scale and 7/8 scale.
@@ -197,10 +198,17 @@ CALLS = (
             **_UNASKED,
             "PB303": "the adapters are bfloat16, and so are their gradients",
             "PB105": "the adapters are bfloat16, and so are their gradients",
+            "PB401": "of an estimate, whose own derivative it is not",
         },
     ),
     # The identity, for both arguments, by reading; the forward copies before it writes.
-    Call(tune_range, "other"),
+    Call(
+        tune_range,
+        "other",
+        judged={
+            "PB101": (False, "ranges are positive; of negative ones the forward is no identity, and means nothing")
+        },
+    ),
     # The identity, by reading.
     Call(threshold, "other"),
 )

@@ -375,12 +375,16 @@ MIXED = (
     "mixed second derivatives are wrong without an error: plan and potentials count as constants of the other inputs"
 )
 
+EMPTY = {"PB002": (True, "in a Python of its own, ot.emd2 of empty weights ends with a segmentation fault")}
+GRADS = {"PB209": "the list of gradients is made by the caller of ValFunction, who keeps no other reference to it"}
+
 CALLS = (
-    Call(emd2, bugs=(_strides(emd2, 0),), doubtful=VALUE | ZERO),
+    Call(emd2, bugs=(_strides(emd2, 0),), doubtful=VALUE | ZERO | GRADS, judged=EMPTY),
     Call(
         emd2_weights,
         bugs=(Bug(MIXED, ("PB401", "PB404"), _second_is_wrong(emd2_weights, 2, 0)), _strides(emd2_weights, 0)),
-        doubtful=VALUE | WEIGHTS | ZERO,
+        doubtful=VALUE | WEIGHTS | ZERO | GRADS,
+        judged=EMPTY,
     ),
     Call(
         emd2_and_plan,
@@ -394,6 +398,7 @@ CALLS = (
         ),
         doubtful={k: VALUE[k] for k in ("PB207", "PB305")}
         | {"PB208": "the plan is constant nearby, and not in the graph"},
+        judged=EMPTY,
     ),
     Call(
         solve_sample_lazy,
@@ -403,7 +408,7 @@ CALLS = (
             ),
             _strides(solve_sample_lazy, 2),
         ),
-        doubtful=VALUE | WEIGHTS | ZERO,
+        doubtful=VALUE | WEIGHTS | ZERO | GRADS,
     ),
     Call(
         solve_envelope_kl,

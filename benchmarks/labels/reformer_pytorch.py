@@ -314,5 +314,6 @@ CALLS = (
             SECOND,
             EVAL,
         ),
+        judged={"PB102": (True, "forward mode loses the keys as reverse mode does: they are no argument")},
     ),
 )

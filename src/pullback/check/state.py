@@ -12,6 +12,7 @@ from pullback.check.cases.iterations import more_iterations
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.derivative import intent
+from pullback.check.derivative.agreement import same
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
@@ -20,7 +21,7 @@ from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import Facts
 from pullback.check.inside import functions_inside
 from pullback.check.rules import rule_named, selected
-from pullback.check.trial import SEED, Raised
+from pullback.check.trial import SEED, Raised, forward
 from pullback.check.variants import variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
@@ -124,20 +125,34 @@ class Audit(Facts):
     def intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if there is a sign of it in the subject or inside of it.
 
-        A Function inside of it that means not to be the derivative excuses no slip in another one.
+        A Function inside of it that means not to be the derivative excuses no slip in another one. One that injects a
+        gradient excuses nothing: that is the derivative of what is around it, or it is wrong.
         """
         if self.own_intent is not None:
             return self.own_intent
         if self.base_result is None or not self.base_result.wrong:
             return None
         found = [
-            (inner.subject.name, inner.intent)
+            (inner.subject.name, None if inner.injects else inner.intent)
             for inner in self.inside
             if inner.base_result is not None and inner.base_result.wrong
         ]
         reasons = [replace(why, reason=f"{why.reason} ({name}, which it calls)") for name, why in found if why]
         reasons.sort(key=lambda why: why.sign != "worded")  # the weakest
         return reasons[0] if reasons and len(reasons) == len(found) else None
+
+    @functools.cached_property
+    def injects(self) -> bool:
+        """Whether it gives a gradient to an input that its outputs do not come from, whatever that is."""
+        result = self.base_result
+        for c in [] if result is None else result.wrong:
+            p = self.base.wrt[c.order]
+            other = self.base.with_values({p: 1 - 3 * self.base.values[p]})
+            if result is not None and result.gradients[c.order] is not None and self.is_valid(other):
+                outputs = forward(self.subject, other).outputs
+                if len(outputs) == len(self.base_run.outputs) and all(map(same, outputs, self.base_run.outputs)):
+                    return True
+        return False
 
     @functools.cached_property
     def any_intent(self) -> Intent | None:

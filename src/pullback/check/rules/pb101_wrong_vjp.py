@@ -69,6 +69,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from pullback.check.case import Case
 from pullback.check.cases.iterations import iterates, more_iterations
 from pullback.check.derivative.agreement import show
@@ -85,6 +87,8 @@ from pullback.report.model import Evidence, Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
+_SINGLE = 5e-4
+"""Of the derivative: what a chain of operations in float32 may be off by."""
 _A_PART = 0.5
 """Of the derivative, that an iteration which stopped early may be off by: a factor that is lost is more."""
 _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
@@ -215,7 +219,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
-    unsure = unsure or _may_not_converge(audit, *first)
+    unsure = unsure or _may_not_converge(audit, *first) or _is_coarse(audit, first[1])
+    unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     return audit.finding(
         "PB101",
         "warning" if unstable or unsure else "error",
@@ -252,6 +257,15 @@ def _beside_an_estimate(audit: Audit, order: int) -> bool:
     wrong = [] if audit.base_result is None else audit.base_result.wrong
     size = audit.base.tensors[order].numel()
     return any(c.order != order and flat_in(c) and audit.base.tensors[c.order].numel() > size for c in wrong)
+
+
+def _is_coarse(audit: Audit, c: Comparison) -> bool:
+    """Whether a disagreement is one that float32 leaves, of an example in float32 that was made wider.
+
+    Numbers that the function holds may be float32 still: the times of a solver, a table.
+    """
+    was_single = any(t.dtype == torch.float32 for case in audit.given for t in case.tensors)
+    return was_single and c.gap < _SINGLE * max(abs(c.low), abs(c.high))
 
 
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:

@@ -114,7 +114,8 @@ def loaded(target: str, functions: bool = False) -> Any:
     for part in parsed.name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise TargetError(f"no {parsed.name!r} in {parsed.where}{similar(parsed.name, names)}")
+        missing = f" (it imports in vain: {', '.join(root.absent)})" if root.absent else ""
+        raise TargetError(f"no {parsed.name!r} in {parsed.where}{missing}{similar(parsed.name, names)}")
     return found
 
 

@@ -117,7 +117,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
-    """Yield what is NaN on the first ordinary variant that has such a gradient: nobody means that."""
+    """Yield what is NaN on the first ordinary variant that has such a gradient, and was not on the example."""
+    if audit.base_result is None or any(math.isnan(c.got) for c in audit.base_result.wrong):
+        return
     for result in audit.results():
         is_nan = any(g is not None and bool(g.isnan().any()) for g in result.gradients)
         if is_nan and not (result.case.extreme or result.case.doubtful):

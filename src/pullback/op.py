@@ -417,7 +417,7 @@ class Op:
         return self
 
     def by_value(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
-        """Return what makes this op again where no import leads to it, as `__reduce__` would."""
+        """Return a callable and its arguments that make this op again, where no import leads to it."""
         stable, rule = self._stable is not None, self._rule
         options = self._soft, self._residuals, stable, self._plans.backend, self._chunk, self._save, self.__name__
         rules = None if rule is None else (rule.vjp, rule.linear, rule.jvp, rule.jvp_linear)

@@ -69,7 +69,19 @@ class Layer(a.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "use", ["a.f(1)", "int(a.N)", "a.x + 1", "[*a.y]", "a.Layer()", "bool(a.flag)", "Layer()", "fast(3)", "a.x < 2"]
+    "use",
+    [
+        "a.f(1)",
+        "int(a.N)",
+        "a.x + 1",
+        "[*a.y]",
+        "a.Layer()",
+        "bool(a.flag)",
+        "Layer()",
+        "fast(3)",
+        "a.x < 2",
+        "1 == a.N",
+    ],
 )
 def test_whatever_needs_it_later_raises(write, use):
     name = f"lacks_later_{abs(hash(use))}"

@@ -195,7 +195,7 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
 
 
 def _cancelled(sampler: Sampler, estimate: Estimate, gradient: Tensor, largest: float) -> float:
-    """Return what rounding may leave of an element of a gradient whose terms cancel, by the size that they have.
+    """Return a bound on the rounding error of an element of a gradient whose terms cancel, from their size.
 
     That is the cotangent's, times what the output has for each unit of the input. The gradient of a norm over two
     elements, or of one, is 0, and no term of it.

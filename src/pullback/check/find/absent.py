@@ -57,6 +57,8 @@ class StandIn:
 
     __iter__ = __len__ = __bool__ = __int__ = __float__ = __index__ = __getitem__ = __enter__ = _needed
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _needed
+    __eq__ = __ne__ = _needed
+    __hash__ = object.__hash__
     __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __contains__ = _needed
 
 
@@ -82,7 +84,7 @@ class _Finder(MetaPathFinder, Loader):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is stood in for."""
+        """The modules, and names in modules, that are stood in for."""
         return tuple(self._names)
 
     def add(self, name: str) -> bool:

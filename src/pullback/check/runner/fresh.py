@@ -93,7 +93,7 @@ def packed(value: object, what: str, about: object = None) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Return what was packed."""
+    """Return the value that `packed` was given."""
     home, value = pickle.loads(data)
     if home is not None:
         home.rebuild()

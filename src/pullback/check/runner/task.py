@@ -33,7 +33,7 @@ _TO_START = 20.0
 ONCE = "called once more, it came back"
 NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
 _NO_FORK = "fork() called from a process already using"
-"""What OpenMP says before it ends a process."""
+"""Words of the message with which OpenMP ends a forked process."""
 WAITED = "it waited all the time, as for a thread, which a forked process has not"
 
 

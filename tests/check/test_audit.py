@@ -4,12 +4,14 @@ import math
 import textwrap
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.autograd import Function
 
 from pullback.check.audit import audit, static_findings
+from pullback.check.clock import Stopwatch
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options
@@ -57,7 +59,18 @@ def test_steps_name_the_rule_and_the_case():
     assert {rule for rule, _, _ in events.steps} == {"", "PB1", "PB101", "PB401"}
 
 
+def work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def slow(x):
+    work(0.002)
+    return x.sin()
+
+
+def sleepy(x):
     time.sleep(0.002)
     return x.sin()
 
@@ -88,12 +101,28 @@ def test_what_is_cheap_comes_before_the_variants_and_what_takes_long_after_them(
 
 def test_a_slow_function_is_not_compared_on_variants_beyond_the_budget():
     def staircase(x):
-        time.sleep(1e-3)
+        work(1e-3)
         return x.round()
 
     events, _ = run(function(staircase, lambda g, x: g * x), normal(40), options=Options(budget=1.0))
     assert any(rule == "PB101" for rule, _, _ in events.steps)
     assert [what for rule, what, _ in events.steps if rule == "PB1" and what.startswith("x: ")] == []
+
+
+def test_a_function_that_only_waits_uses_up_its_budget_too():
+    events, _ = run(function(sleepy, lambda g, x: g * x.cos()), normal(3), options=Options(budget=0.3))
+    assert any(f.rule == "PB006" for f in events.findings)
+
+
+def test_a_busy_machine_leaves_no_rule_out(monkeypatch):
+    target = function(torch.sin, lambda g, x: g * x.cos())
+    clock = Stopwatch()
+    run(target, normal(3), options=Options(select=("PB1", "PB2"), budget=60.0))
+    needed = clock.seconds()
+    shared = SimpleNamespace(process_time=time.process_time, monotonic=lambda: 2.9 * time.process_time())
+    monkeypatch.setattr("pullback.check.clock.time", shared)  # a third of a processor is ours
+    events, _ = run(target, normal(3), options=Options(select=("PB1", "PB2"), budget=2 * needed))
+    assert not any(f.rule == "PB006" for f in events.findings)
 
 
 def test_without_time_the_contract_is_still_checked():
@@ -325,7 +354,7 @@ def test_how_many_elements_are_compared_depends_on_work_and_not_on_waiting():
 
     from .making import audit_of
 
-    waits = function(slow, lambda g, x: g * x.cos())
+    waits = function(sleepy, lambda g, x: g * x.cos())
     assert audit_of(waits, normal(3)).elements == MAX_ELEMENTS
 
     def works(x):

@@ -46,7 +46,7 @@ def check(
         select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
         ignore: rule id prefixes to leave out.
         seed: of every random choice.
-        budget: seconds for each function; the contract rules run whatever it is.
+        budget: seconds of processor time for each function; the contract rules run whatever it is.
         deep: also run what takes long, such as Inductor.
 
     Returns:

@@ -209,7 +209,7 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
     Where the callable means not to be a derivative, each Function has its own gradient looked at, too.
     """
     for inner in state.inside:
-        inner.started = state.started
+        inner.clock = state.clock
         told = functools.partial(_tell_of_inner, state, inner, sink)
         for rule in selected(state.options):
             is_due = rule.kinds == ("function",) or (rule.id == "PB101" and state.intent is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Collection
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.repro import script
+from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.trial import Raised
@@ -79,14 +79,15 @@ class _Tried:
 
     def __init__(self, audit: Audit, settled: Collection[int]) -> None:
         self._audit, self._settled = audit, settled
-        self._end = time.monotonic() + audit.options.budget
+        self._clock = Stopwatch()
         self.found: FirstOrder | None = None
 
     def is_wrong(self, case: Case) -> bool:
         """Whether a gradient is wrong on a case, which is as good an input as those that were."""
         audit = self._audit
         worse = case.doubtful and self.found is not None and not self.found.case.doubtful
-        if worse or not case.is_variant or time.monotonic() > self._end or case.describe() in audit.skip:
+        is_over = self._clock.seconds() > audit.options.budget
+        if worse or is_over or not case.is_variant or case.describe() in audit.skip:
             return False
         audit.events.step("PB1", case.describe(), script(audit.subject, case))
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, sizes, structure, values
 from pullback.check.cases.probe import Probe, probe
+from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
@@ -89,11 +89,11 @@ def _in_domain(guessed: Audit) -> Audit:
     wrong = _by_status(guessed.base_result, "wrong")
     if not wrong or guessed.intent is not None:
         return guessed
-    end = time.process_time() + _DOUBT_SECONDS
+    clock = Stopwatch()
     assert guessed.base_result is not None
     is_nan = all(math.isnan(c.got) for c in guessed.base_result.wrong)
     for case in (*(values.positive(guessed.base) if is_nan else ()), *_other_guesses(guessed.base, wrong)):
-        if time.process_time() > end:
+        if clock.seconds() > _DOUBT_SECONDS:
             break
         other = guessed.on(case)
         if not other.is_valid(case) or not wrong <= _by_status(other.compare(case, elements=1), "ok"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from pullback.check.cases import dtypes
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs, script
+from pullback.check.clock import Stopwatch
 from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import Difference, difference
@@ -72,7 +72,7 @@ class Facts:
         self.given = given
         self.events = events
         self.generator = torch.Generator().manual_seed(options.seed)
-        self.started = time.monotonic()
+        self.clock = Stopwatch()
         self.cases = 0
         self.memory: Memory | None = None
         self.pace = 0.0
@@ -154,14 +154,13 @@ class Facts:
     @functools.cached_property
     def elements(self) -> int:
         """How many elements of an input to compare singly: few if a forward takes milliseconds."""
-        seconds = min(self._processor_time() for _ in range(3))
+        seconds = min(self._seconds_of_forward() for _ in range(3))
         return next(elements for limit, elements in _ELEMENTS if seconds < limit)
 
-    def _processor_time(self) -> float:
-        """Seconds of work for one forward. Not of the clock, which counts what other processes do as well."""
-        started = time.process_time()
+    def _seconds_of_forward(self) -> float:
+        clock = Stopwatch()
         forward(self.subject, self.base)
-        return time.process_time() - started
+        return clock.seconds()
 
     @functools.cached_property
     def draws(self) -> bool:
@@ -196,9 +195,9 @@ class Facts:
     @functools.cached_property
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example."""
-        started = time.monotonic()
+        clock = Stopwatch()
         found = self.compare(self.base, directions=min(_DIRECTIONS, self.elements))
-        self.pace = time.monotonic() - started
+        self.pace = clock.seconds()
         return found
 
     @functools.cached_property

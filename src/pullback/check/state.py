@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from pullback.check.case import Case
 from pullback.check.cases.iterations import more_iterations
 from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
+from pullback.check.clock import Stopwatch
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import same
 from pullback.check.derivative.compare_input import Comparison
@@ -53,8 +53,8 @@ class Audit(Facts):
         return [rule for rule in rules if rule in chosen]
 
     def elapsed(self) -> float:
-        """Seconds since the audit of this subject began."""
-        return time.monotonic() - self.started
+        """Seconds that count since the audit of this subject began."""
+        return self.clock.seconds()
 
     def has_time(self, share: float = 1.0) -> bool:
         """Whether less than `share` of the budget is spent."""
@@ -182,7 +182,7 @@ class Audit(Facts):
 
         It keeps to the domain of the example, unless `case` does not.
         """
-        end = time.monotonic() + _SHRINK_SECONDS
+        clock = Stopwatch()
 
         def guarded_fails(candidate: Case) -> bool:
             self.events.beat()
@@ -191,7 +191,7 @@ class Audit(Facts):
             except Raised:
                 return False
 
-        return shrink(case, guarded_fails, lambda: time.monotonic() < end)
+        return shrink(case, guarded_fails, lambda: clock.seconds() < _SHRINK_SECONDS)
 
     def finding(
         self,

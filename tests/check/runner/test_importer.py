@@ -74,7 +74,7 @@ def test_what_was_not_audited_when_the_process_died_is_told(target):
     task.message({"event": "subjects", "subjects": [
         {"name": "Shift", "kind": "function", "location": {"file": "ops.py", "line": 5}}
     ]})  # fmt: skip
-    assert task.over(Death("signal", 9, "", 1.0)) is False
+    assert task.over(Death("signal", 9, "", 1.0, 1.0)) is False
     (finding,) = task.outcomes[0].findings
     assert "auditing it ended with SIGKILL (Killed)" in finding.message
 

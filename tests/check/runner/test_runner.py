@@ -420,6 +420,7 @@ def test_a_guess_that_does_not_return_accuses_nobody(outcome):
 def test_what_waits_as_for_a_thread_accuses_nobody(outcome):
     (finding,) = outcome(waits).findings
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
+    assert "Nothing came back for 3 s" in finding.message, "three times what is allowed to one that works"
     assert "as for a thread, which a forked process has not" in finding.message
 
 

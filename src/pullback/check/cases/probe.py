@@ -7,7 +7,6 @@ The parameters get ranked guesses (`guess.py`); which of them to change is learn
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
 from pullback.check.cases.guess import same
 from pullback.check.cases.search import Search
 from pullback.check.cases.signature import argument_lists
+from pullback.check.clock import Stopwatch
 from pullback.check.events import Events
 from pullback.check.subject import Subject
 from pullback.check.trial import incidents
@@ -69,7 +69,7 @@ class _Trials:
         self.broken: Case | None = None
         self.count = 0
         self.limit = _MAX_TRIALS
-        self.deadline = time.monotonic() + _MAX_SECONDS
+        self.clock = Stopwatch()
         self.reasons: Counter[str] = Counter()
         self.lacking: Counter[str] = Counter()
         self.refused = 0
@@ -78,7 +78,7 @@ class _Trials:
     @property
     def over(self) -> bool:
         """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
-        spent = self.count >= self.limit or time.monotonic() > self.deadline or self.refused >= _AFTER_REFUSED
+        spent = self.count >= self.limit or self.clock.seconds() > _MAX_SECONDS or self.refused >= _AFTER_REFUSED
         return spent or self.score == Score.PERFECT or incidents() or self.lacking.total() >= _AFTER_ENVIRONMENT
 
     def make(self, case: Case) -> Attempt:

@@ -1,8 +1,8 @@
 """budget-spent (PB006): some rules did not run, for want of time.
 
 ## What it finds
-A function that is so slow that the budget (`--budget`, seconds for each function) was spent before every rule
-could run. The contract rules run whatever the budget is, on fewer variants.
+A function that is so slow that the budget (`--budget`, seconds of processor time for each function) was spent before
+every rule could run. The contract rules run whatever the budget is, on fewer variants.
 
 ## Why it hurts
 A rule that did not run found nothing.

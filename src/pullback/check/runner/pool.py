@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -23,12 +22,12 @@ class Task(Protocol):
 
     @property
     def silence(self) -> float:
-        """Seconds without a message after which the process is killed."""
+        """Seconds without a message after which the process is killed, of those that count."""
         ...
 
     @property
     def limit(self) -> float:
-        """Seconds after which the process is killed whatever it says."""
+        """Seconds, of those that count, after which the process is killed whatever it says."""
         ...
 
     @property
@@ -134,14 +133,13 @@ class _Pool:
                 self._finished.add(process)
 
     def _cause_to_kill(self, process: Process, task: Task) -> Cause | None:
-        now = time.monotonic()
         if process in self._finished:
             return "finished"
         if process.ended():
             return None
-        if now > process.started + task.limit:
+        if process.spent() > task.limit:
             return "late"
-        return "silent" if now > process.heard + task.silence else None
+        return "silent" if process.silence() > task.silence else None
 
     def _remove(self, process: Process, cause: Cause | None) -> Death:
         for fd in (process.channel.fd, process.output.fd):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import math
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from pullback.check.clock import processor_time_of, spent
 from pullback.check.runner.child import Channel, become_child
 from pullback.errors import RunnerError
 
@@ -46,6 +46,7 @@ class Death:
         status: the signal's number or the exit status; 0 for the other causes.
         output: the end of what it printed.
         seconds: how long it ran.
+        spent: how much of that counts.
         was_idle: whether it waited for something since it was last heard of, and did not work.
     """
 
@@ -53,6 +54,7 @@ class Death:
     status: int
     output: str
     seconds: float
+    spent: float
     was_idle: bool = False
 
 
@@ -139,7 +141,7 @@ class Process:
         self.channel = Pipe(channel)
         self.output = Pipe(output)
         self.started = self.heard = time.monotonic()
-        self._worked = 0.0
+        self._worked: float | None = 0.0
         self._pending = b""
         self._printed = b""
         self._status: int | None = None
@@ -148,12 +150,28 @@ class Process:
         """Return the messages that have arrived."""
         *lines, self._pending = (self._pending + self.channel.read()).split(b"\n")
         if lines:
-            self.heard, self._worked = time.monotonic(), _processor_seconds(self.pid)
+            self.heard, self._worked = time.monotonic(), processor_time_of(self.pid)
         messages = []
         for line in lines:
             with contextlib.suppress(ValueError):  # the audited code may write to any file descriptor
                 messages.append(json.loads(line))
         return [message for message in messages if isinstance(message, dict) and "event" in message]
+
+    def spent(self) -> float:
+        """Return the seconds that count of those since it was forked."""
+        return spent(time.monotonic() - self.started, processor_time_of(self.pid))
+
+    def silence(self) -> float:
+        """Return the seconds that count of those since it last sent a message."""
+        return spent(time.monotonic() - self.heard, self._worked_since_heard())
+
+    def _is_idle(self) -> bool:
+        worked = self._worked_since_heard()
+        return worked is not None and worked < _IDLE * (time.monotonic() - self.heard)
+
+    def _worked_since_heard(self) -> float | None:
+        worked = processor_time_of(self.pid)
+        return None if worked is None or self._worked is None else worked - self._worked
 
     def keep_output(self) -> None:
         """Take what it printed off its hands; only the end is kept."""
@@ -175,17 +193,17 @@ class Process:
         Args:
             cause: why it is killed; `None` if it ended by itself.
         """
-        idle = time.monotonic() - self.heard
-        was_idle = cause == "silent" and _processor_seconds(self.pid) - self._worked < _IDLE * idle
+        was_idle = cause == "silent" and self._is_idle()
+        counted = self.spent()
         self._kill()
         self.keep_output()
         _close(self.channel.fd, self.output.fd)
         text = _without_other_frames(self._printed.decode(errors="replace"))[-_OUTPUT_KEPT:].strip()
         seconds = time.monotonic() - self.started
         if cause is not None:
-            return Death(cause, 0, text, seconds, was_idle)
+            return Death(cause, 0, text, seconds, counted, was_idle)
         code = os.waitstatus_to_exitcode(self._status or 0)
-        return Death("signal" if code < 0 else "exit", abs(code), text, seconds)
+        return Death("signal" if code < 0 else "exit", abs(code), text, seconds, counted)
 
     def interrupt(self, patience: float) -> None:
         """Ask it to end as Ctrl-C does, and wait up to `patience` seconds for that."""
@@ -208,15 +226,6 @@ class Process:
             _, self._status = os.waitpid(self.pid, 0)
         except ChildProcessError:
             self._status = 0
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return how long a process has worked so far; infinity where the system does not say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return math.inf
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _without_other_frames(printed: str) -> str:

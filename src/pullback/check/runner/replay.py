@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 
 from pullback.check.cases.repro import ALTERED, NO_LITERAL
+from pullback.check.clock import processor_time_of, spent
 from pullback.check.find.places import IN_PROGRAM
 from pullback.report.model import Finding
 
@@ -76,14 +77,14 @@ def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
 
     Args:
         code: of the reproduction.
-        seconds: that it may take.
+        seconds: that it may take, of those that count.
         beat: called all the while.
     """
     command = [sys.executable, "-c", f"import torch\n{code}{_BACKWARD}"]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
-        end = time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < end:
+        started = time.monotonic()
+        while process.poll() is None and spent(time.monotonic() - started, processor_time_of(process.pid)) < seconds:
             beat()
             time.sleep(_POLL)
         process.kill()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pullback.check import audit
+from pullback.check.clock import PATIENCE
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
@@ -39,7 +40,7 @@ WAITED = "it waited all the time, as for a thread, which a forked process has no
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one subject may take.
+    """What one subject may take; seconds are those that count (`clock.py`).
 
     Attributes:
         silence: seconds without news from its process.
@@ -98,7 +99,7 @@ class SubjectTask:
         """
         self._subject = subject
         self._done = done
-        self._seconds = 0.0
+        self._seconds = self._spent = 0.0
         self._finished = False
         self._options = options
         self._given = given
@@ -123,7 +124,7 @@ class SubjectTask:
     @property
     def limit(self) -> float:
         """Seconds that are left to it."""
-        return self._limits.total - self._seconds
+        return self._limits.total - self._spent
 
     def work(self, channel: Channel) -> None:
         """Audit the subject, or replay an error: called in the forked process."""
@@ -176,6 +177,7 @@ class SubjectTask:
     def over(self, death: Death) -> bool:
         """Take note of how its process ended; true if the remaining rules need another."""
         self._seconds += death.seconds
+        self._spent += death.spent
         if self._told is None:
             self._finished = death.cause == "finished"
             if not self._finished and self._another(death):
@@ -218,6 +220,7 @@ class SubjectTask:
         """
         step = self._attempts[-1].step
         limit = self._limits.total if death.cause == "late" else self._limits.silence
+        limit *= PATIENCE if death.was_idle else 1
         finding = process_finding(self._subject, death, step, limit)
         culprits = {step.rule, step.what}
         again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"

@@ -87,7 +87,7 @@ class watch:  # noqa: N801 -- as `warnings.catch_warnings`
         select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
         ignore: rule id prefixes to leave out.
         seed: of every random choice of the audit.
-        budget: seconds for each function.
+        budget: seconds of processor time for each function.
         deep: also run what takes long, such as Inductor.
         show: what is done with the report instead of printing it.
 

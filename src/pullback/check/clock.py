@@ -1,0 +1,50 @@
+"""The time that limits count: processor time, so that a busy machine does not shorten an audit.
+
+What only waits, for a lock or in a sleep, is ended as well: a third of the time on the clock counts in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+PATIENCE = 3.0
+"""Seconds on the clock that count as one of work."""
+
+
+def spent(elapsed: float, worked: float | None) -> float:
+    """Return the seconds that count of a stretch of time.
+
+    Args:
+        elapsed: how long it was.
+        worked: the processor time in it, on all threads; `None` where the system does not say.
+    """
+    if worked is None:
+        return elapsed
+    return min(elapsed, max(worked, elapsed / PATIENCE))
+
+
+class Stopwatch:
+    """The seconds that count since it was made, of this process and the processes that it started and that ended."""
+
+    def __init__(self) -> None:
+        self._started, self._worked = time.monotonic(), _processor_time()
+
+    def seconds(self) -> float:
+        """Return what was spent."""
+        return spent(time.monotonic() - self._started, _processor_time() - self._worked)
+
+
+def _processor_time() -> float:
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
+
+
+def processor_time_of(pid: int) -> float | None:
+    """Return how long a process, and those that it started and that ended, have worked; `None` where no system says."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

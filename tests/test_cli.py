@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pullback.check.pages import all_pages
+from pullback.check.rules import all_rules
 from pullback.cli import main
 
 HEADER = """
@@ -301,9 +303,28 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
 
 def test_help_and_version_do_not_load_torch():
     code = "import sys\nfrom pullback.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
-    for arguments in (["--help"], ["check", "--help"], ["--version"]):
+    verbs = ("check", "run", "accuracy", "stabilise", "write", "cache", "rules")
+    for arguments in (["--help"], *([verb, "--help"] for verb in verbs), ["--version"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_rules_do_not_load_torch():
+    code = "import sys\nfrom pullback.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    for arguments in (["rules"], ["rules", "PB1"], ["rules", "PB101"]):
+        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_pages_are_those_of_the_rules():
+    assert [(page.id, page.name, page.summary, page.text) for page in all_pages()] == [
+        (rule.id, rule.name, rule.summary, rule.page) for rule in all_rules()
+    ]
+
+
+def test_rules_of_a_family(call):
+    listed = call("rules", "pb7")[1].splitlines()
+    assert [line[:5] for line in listed] == ["PB701", "PB702", "PB703", "PB704", "PB705"]
 
 
 def test_rules_lists_and_explains(call):

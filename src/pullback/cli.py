@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pullback.cli_complete import Rules, Target
 from pullback.cli_report import Reporting, reporting
 from pullback.errors import PullbackError
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 _CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _UNREAD, _TERMINATED = 0, 2, 130, 141, 143
 
-_FILE = click.Path()
-"""Of what begins with the name of a file, so that a shell can complete it."""
+_TARGET = Target()
 
 _STATUS = "Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run."
 _EPILOG = f"""\b
@@ -108,8 +108,8 @@ def program() -> None:
 
 
 @program.command(epilog=_STATUS, short_help="Audit custom autograd functions, and mend them.")
-@click.argument("targets", nargs=-1, required=True, type=_FILE, metavar="TARGET...")
-@click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives example calls.")
+@click.argument("targets", nargs=-1, required=True, type=_TARGET, metavar="TARGET...")
+@click.option("--inputs", type=_TARGET, metavar="FILE:FUNCTION", help="Function that gives example calls.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files of a folder, as in 'old/*'.")
 @click.option("--fix", is_flag=True, help="Derive wrong backwards anew; new style for old.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
@@ -159,7 +159,7 @@ def _mend(targets: list[str], inputs: str | None, write: bool, unsafe: bool, rep
 )
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Audit after N backward passes, then go on.")
-@click.argument("name", type=_FILE, metavar="PROGRAM")
+@click.argument("name", type=click.Path(), metavar="PROGRAM")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @reporting
 def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | None, **options: Any) -> int:
@@ -175,7 +175,7 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
 
 
 @program.command(short_help="Measure the errors of a function in ulp.")
-@click.argument("target", type=_FILE, metavar="TARGET:NAME")
+@click.argument("target", type=_TARGET, metavar="TARGET:NAME")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Measure in this one; all four by default.")
 @click.option("--order", type=int, default=1, show_default=True, help="Of the derivatives, 0, 1 or 2.")
 @click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
@@ -216,7 +216,7 @@ def accuracy(
 
 
 @program.command(short_help="Search for accurate forms of ops.")
-@click.argument("target", type=_FILE, metavar="TARGET[:NAME]")
+@click.argument("target", type=_TARGET, metavar="TARGET[:NAME]")
 @click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Of the inputs; float32 by default.")
 @click.option(
     "--wide",
@@ -249,8 +249,8 @@ def stabilise(
 
 
 @program.command(short_help="Write a plain autograd.Function.")
-@click.argument("target", type=_FILE, metavar="TARGET:NAME")
-@click.option("--inputs", type=_FILE, metavar="FILE:FUNCTION", help="Function that gives an example call.")
+@click.argument("target", type=_TARGET, metavar="TARGET:NAME")
+@click.option("--inputs", type=_TARGET, metavar="FILE:FUNCTION", help="Function that gives an example call.")
 @click.option("--test", is_flag=True, help="A test file as well.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="File to write, not standard output."
@@ -299,18 +299,18 @@ def clear(certificates: bool) -> None:
             click.echo(f"removed {count} {kind if count != 1 else kind.removesuffix('s')}")
 
 
-@program.command()
-@click.argument("rule", required=False)
+@program.command(short_help="List the rules, or show the page of one.")
+@click.argument("rule", type=Rules(), required=False)
 def rules(rule: str | None) -> None:
-    """List the rules, or show the page of one, by id or name."""
-    from pullback.check.options import unknown_rule
-    from pullback.check.rules import all_rules, rule_named
+    """List the rules, or those of a family such as PB1, or show the page of one, by id or name."""
+    from pullback.check.pages import all_pages, page_named, unknown_rule
     from pullback.report.catalogue import render_catalogue, render_page
 
-    if rule is None:
-        render_catalogue(all_rules(), _console())
+    listed = [page for page in all_pages() if rule is None or page.family == rule.upper()]
+    if rule is None or listed:
+        render_catalogue(listed, _console())
         return
-    found = rule_named(rule)
+    found = page_named(rule)
     if found is None:
         raise click.UsageError(unknown_rule(rule))
     render_page(found, _console())

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from rich.console import Console
 
+from pullback.cli_complete import Rules
+
 if TYPE_CHECKING:
     from pullback.check.subject import Options
     from pullback.report.model import Report
+
+_RULES = Rules()
 
 Form = Literal["text", "json", "sarif", "html"]
 
@@ -27,8 +31,12 @@ _OPTIONS = (
         help="Format of the report: text, json, sarif or html.",
     ),
     click.option("--output", "-o", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there."),
-    click.option("--select", multiple=True, metavar="PB1,…", help="Run only rules whose ids start with these."),
-    click.option("--ignore", multiple=True, metavar="PB4,…", help="Leave out rules whose ids start with these."),
+    click.option(
+        "--select", type=_RULES, multiple=True, metavar="PB1,…", help="Run only rules with ids that start so."
+    ),
+    click.option(
+        "--ignore", type=_RULES, multiple=True, metavar="PB4,…", help="Leave out rules with ids that start so."
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices."),
     click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="Per function."),
     click.option(
@@ -145,7 +153,7 @@ def _text_of(report: Report, form: Form) -> str:
         from pullback.report.html import to_html
 
         return to_html(report) + "\n"
-    from pullback.check.rules import all_rules
+    from pullback.check.pages import all_pages
     from pullback.report.sarif import to_sarif
 
-    return to_sarif(report, {rule.id: rule.page for rule in all_rules()}) + "\n"
+    return to_sarif(report, {page.id: page.text for page in all_pages()}) + "\n"

@@ -1,6 +1,7 @@
 import pytest
 
-from pullback.check.options import make_options, unknown_rule
+from pullback.check.options import make_options
+from pullback.check.pages import unknown_rule
 from pullback.check.subject import Options
 from pullback.errors import OptionError
 

@@ -2,11 +2,11 @@ import io
 
 from rich.console import Console
 
-from pullback.check.rules._rule import rule
+from pullback.check.pages import page_of
 from pullback.report.catalogue import render_catalogue, render_page
 
-WRONG = rule("wrong-vjp (PB101): the gradient is not the derivative.\n\n## What it finds\n`[red]` things.")
-SHORT = rule("odd (PB199): odd.")
+WRONG = page_of("wrong-vjp (PB101): the gradient is not the derivative.\n\n## What it finds\n`[red]` things.")
+SHORT = page_of("odd (PB199): odd.")
 
 
 def rendered(render, what, **console):
@@ -22,5 +22,5 @@ def test_one_line_for_each_rule():
 
 
 def test_a_page_is_formatted_on_a_terminal_alone():
-    assert rendered(render_page, WRONG) == f"{WRONG.page}\n"
+    assert rendered(render_page, WRONG) == f"{WRONG.text}\n"
     assert "##" not in rendered(render_page, WRONG, force_terminal=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 from collections.abc import Iterable
 
 from pullback.check.drawn import require_hypothesis
-from pullback.check.rules import all_rules, rule_named
+from pullback.check.pages import all_pages, page_named, unknown_rule
 from pullback.check.subject import Options
 from pullback.errors import OptionError
 
@@ -41,27 +39,15 @@ def make_options(
     return Options(_prefixes("select", select), _prefixes("ignore", ignore), seed, float(budget), bool(deep))
 
 
-def unknown_rule(key: str) -> str:
-    """Return the sentence for a key that names no rule, with the nearest one that does."""
-    rules = all_rules()
-    if re.fullmatch(r"PB\d?", key.upper()):
-        families = sorted({rule.family for rule in rules})
-        return f"{key!r} is no rule; the families of rules are {', '.join(families[:-1])} and {families[-1]}"
-    lowered = {key.lower(): key for rule in rules for key in (rule.id, rule.name)}
-    close = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)
-    advice = f"did you mean {lowered[close[0]]}?" if close else "`pullback rules` lists them"
-    return f"there is no rule {key!r}; {advice}"
-
-
 def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
     values = [given] if isinstance(given, str) else list(given)
     if not all(isinstance(value, str) for value in values):
         raise OptionError(f"{option} takes rule id prefixes such as 'PB1', not {given!r}")
     prefixes = [prefix.strip().upper() for value in values for prefix in value.split(",") if prefix.strip()]
     for prefix in prefixes:
-        if any(rule.id.startswith(prefix) for rule in all_rules()):
+        if any(page.id.startswith(prefix) for page in all_pages()):
             continue
-        named = rule_named(prefix)
+        named = page_named(prefix)
         if named is not None:
             raise OptionError(f"{option} takes rule ids: {named.name} is {named.id}")
         raise OptionError(f"{option}: {unknown_rule(prefix)}")

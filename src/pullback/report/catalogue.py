@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from pullback.check.rules._rule import Rule
+    from pullback.check.pages import Page
 
 
-def render_catalogue(rules: Sequence[Rule], console: Console) -> None:
+def render_catalogue(rules: Sequence[Page], console: Console) -> None:
     """Print id, name and summary of each rule: a table on a terminal, one line each elsewhere."""
     width = max((len(rule.name) for rule in rules), default=0)
     if not console.is_terminal:
@@ -30,9 +30,9 @@ def render_catalogue(rules: Sequence[Rule], console: Console) -> None:
     console.print(table)
 
 
-def render_page(rule: Rule, console: Console) -> None:
+def render_page(rule: Page, console: Console) -> None:
     """Print the page of a rule: formatted on a terminal, as written elsewhere."""
     if console.is_terminal:
-        console.print(Markdown(rule.page, code_theme="ansi_dark"))
+        console.print(Markdown(rule.text, code_theme="ansi_dark"))
     else:
-        console.print(Text(rule.page), soft_wrap=True)
+        console.print(Text(rule.text), soft_wrap=True)

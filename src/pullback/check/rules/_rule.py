@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pullback.check.find.source import FunctionSource
+from pullback.check.pages import page_of
 from pullback.check.subject import Kind
 from pullback.report.model import Severity
 
@@ -32,8 +31,6 @@ class SourceMatch:
 
 Static = Callable[[FunctionSource], Iterator[SourceMatch]]
 """Looks at the source alone. Nothing was run: the page says what a match can and cannot prove."""
-
-_FIRST_LINE = re.compile(r"(?P<name>[a-z0-9-]+) \((?P<id>PB\d{3})\): (?P<summary>.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +85,7 @@ def rule(
     late: bool = False,
 ) -> Rule:
     """Build a rule from its page, whose first line is `name (PBnnn): summary`."""
-    text = inspect.cleandoc(page or "")
-    match = _FIRST_LINE.match(text)
-    if match is None:
-        raise ValueError(f"a rule's page starts with 'name (PBnnn): summary', not {text[:60]!r}")
-    summary = match["summary"].rstrip(".")
+    told = page_of(page)
     return Rule(
-        match["id"], match["name"], summary, text, runtime, static, kinds, shrinks, stands_for, blames, varies, late
+        told.id, told.name, told.summary, told.text, runtime, static, kinds, shrinks, stands_for, blames, varies, late
     )

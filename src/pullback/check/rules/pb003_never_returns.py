@@ -3,8 +3,9 @@
 ## What it finds
 The audit's process sent nothing for 10 seconds, or for the budget where that is longer (180 seconds with `--deep`), and
 again nothing when the call was made once more. It was killed, and the audit goes on without that case and rule. An
-audit that makes progress but is not done after six budgets and half a minute is stopped too: a warning, and the function
-counts as not audited. Seconds are processor time; a process that only waits is killed after three times as many.
+audit that makes progress but is not done after six budgets and half a minute is stopped too: a warning, and the
+function counts as not audited. Seconds are processor time; a process that only waits is killed after three times as
+many.
 
 ## Why it hurts
 A loop that waits for convergence does not end on NaN, on zeros or on an empty tensor, and a training job then

@@ -5,18 +5,17 @@ torch is imported by the commands that need it, so that help and version answer 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pullback.cli_complete import Rules, Target
+from pullback.cli_progress import progress
 from pullback.cli_report import Reporting, reporting
 from pullback.errors import PullbackError
 
@@ -27,9 +26,8 @@ _CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _UNREAD, _TERMINATED = 0, 2, 130, 141, 143
 
 _TARGET = Target()
 
-_STATUS = "Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run."
-_EPILOG = f"""\b
-{_STATUS}
+_EPILOG = """\b
+Exit status: 0 clean, 1 findings at or above --fail-on, 2 could not run.
 Completion in bash: eval "$(_PULLBACK_COMPLETE=bash_source pullback)"
 """
 
@@ -107,7 +105,7 @@ def program() -> None:
     """Check, make and write custom autograd functions of PyTorch."""
 
 
-@program.command(epilog=_STATUS, short_help="Audit custom autograd functions, and mend them.")
+@program.command(short_help="Audit custom autograd functions, and mend them.")
 @click.argument("targets", nargs=-1, required=True, type=_TARGET, metavar="TARGET...")
 @click.option("--inputs", type=_TARGET, metavar="FILE:FUNCTION", help="Function that gives example calls.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files of a folder, as in 'old/*'.")
@@ -138,7 +136,7 @@ def check(
     if unsafe_fixes:
         raise click.UsageError("--unsafe-fixes needs --fix or --diff")
     audit, given = reports.audit, loader(inputs)
-    with _progress("auditing") as on_progress:
+    with reports.progress() as on_progress:
         report = run_targets(wanted, audit, given, on_progress=on_progress)
     return reports.end(report)
 
@@ -149,7 +147,7 @@ def _mend(targets: list[str], inputs: str | None, write: bool, unsafe: bool, rep
     if reports.update_baseline:
         raise click.UsageError("--update-baseline does not go with --fix or --diff: fix first, then update")
     audit = reports.audit
-    with _progress("auditing") as on_progress:
+    with reports.progress() as on_progress:
         report, changes = run(targets, inputs, audit, reports.baseline, write, unsafe, on_progress)
     return reports.end(report) if write else int(changes)
 
@@ -171,7 +169,7 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
     from pullback.check.watch.program import watched
 
     reports = Reporting(**options)
-    return watched(name, list(arguments), is_module, steps, reports.audit, reports.end, lambda: _progress("auditing"))
+    return watched(name, list(arguments), is_module, steps, reports.audit, reports.end, reports.progress)
 
 
 @program.command(short_help="Measure the errors of a function in ulp.")
@@ -203,7 +201,7 @@ def accuracy(
     from pullback.numerics.command import run
     from pullback.report.accuracy import render, render_text
 
-    with _progress("measuring") as on_progress:
+    with progress("measuring") as on_progress:
         measured = run(target, dtypes, order, domain, exhaustive, jobs, resume, seed, on_progress)
     if form == "json":
         click.echo(measured.to_json())
@@ -243,7 +241,7 @@ def stabilise(
     from pullback.numerics.renew import run
     from pullback.report.stable import render
 
-    with _progress("searching") as on_progress:
+    with progress("searching") as on_progress:
         renewal = run(target, dtypes, wide, domain, on_progress)
     render(renewal, _console())
 
@@ -324,24 +322,3 @@ def _console() -> Console:
             raise BrokenPipeError
 
     return Piped(highlight=False)
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on standard error while it lasts, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    ]
-    console = Console(stderr=True)
-    # Without a thread of its own: this process forks.
-    with Progress(
-        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None, refresh=True)

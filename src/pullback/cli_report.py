@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +13,10 @@ import click
 from rich.console import Console
 
 from pullback.cli_complete import Rules
+from pullback.cli_progress import progress
 
 if TYPE_CHECKING:
+    from pullback.check.events import Progress
     from pullback.check.subject import Options
     from pullback.report.model import Report
 
@@ -45,11 +48,13 @@ _OPTIONS = (
         default="error",
         show_default=True,
         metavar="SEVERITY",
-        help="Status 1 from it on; or never.",
+        help="Exit with 1 from it on, or never.",
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
     click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, random inputs."),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Functions at once; by default one per core."),
+    click.option("-q", "quiet", is_flag=True, help="Show no progress."),
 )
 
 
@@ -78,6 +83,8 @@ class Reporting:
     baseline: str | None
     update_baseline: bool
     deep: bool
+    jobs: int | None
+    quiet: bool
 
     def __post_init__(self) -> None:
         if self.update_baseline and self.baseline is None:
@@ -95,7 +102,11 @@ class Reporting:
         """How to audit."""
         from pullback.check.options import make_options
 
-        return make_options(self.select, self.ignore, self.seed, self.budget, self.deep)
+        return make_options(self.select, self.ignore, self.seed, self.budget, self.deep, self.jobs)
+
+    def progress(self) -> AbstractContextManager[Progress]:
+        """Show how far the audit is, while it lasts."""
+        return progress("auditing", "functions", is_quiet=self.quiet)
 
     def end(self, report: Report) -> int:
         """Show a report, or make a baseline of it, and return the exit status.

@@ -25,6 +25,14 @@ class Events(Protocol):
         ...
 
 
+class Progress(Protocol):
+    """Receives many times a second how much is done, of how much, and what is being done."""
+
+    def __call__(self, done: int, total: int, doing: str = "") -> None:
+        """Take the news."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEnd:
     """How an audit ended.

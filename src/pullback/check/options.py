@@ -17,6 +17,7 @@ def make_options(
     seed: int = 0,
     budget: float = 10.0,
     deep: bool = False,
+    jobs: int | None = None,
 ) -> Options:
     """Return options whose values are known to make sense.
 
@@ -26,6 +27,7 @@ def make_options(
         seed: of every random choice.
         budget: seconds for each subject.
         deep: also run what takes long.
+        jobs: how many subjects at once.
 
     Raises:
         OptionError: if a prefix is of no rule, a number is out of range, or `deep` lacks a package that it needs.
@@ -36,7 +38,7 @@ def make_options(
         raise OptionError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"budget must be a positive number of seconds, not {budget!r}")
-    return Options(_prefixes("select", select), _prefixes("ignore", ignore), seed, float(budget), bool(deep))
+    return Options(_prefixes("select", select), _prefixes("ignore", ignore), seed, float(budget), bool(deep), jobs)
 
 
 def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class Options:
         seed: of every random choice.
         budget: seconds for each subject; contract rules run whatever it is.
         deep: also run what takes long: Inductor, and inputs that differ in several things at once.
+        jobs: how many subjects at once; by default one for each usable core.
     """
 
     select: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class Options:
     seed: int = 0
     budget: float = 10.0
     deep: bool = False
+    jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from pullback.check.cases.given import loader
+from pullback.check.events import Progress
 from pullback.check.subject import Options
 from pullback.fix.diff import coloured
 from pullback.fix.run import How, mend
@@ -26,7 +27,7 @@ def run(
     baseline: str | None,
     write: bool,
     unsafe: bool,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
 ) -> tuple[Report, bool]:
     """Mend targets; say on standard error what became of each function, and print the diff if nothing is written.
 
@@ -37,7 +38,7 @@ def run(
         baseline: a file of findings that are no reason to change anything.
         write: to the files; else the diff is printed.
         unsafe: also what may change what is meant.
-        on_progress: called with the number of functions audited and known.
+        on_progress: told how far the audit is.
 
     Returns:
         The report on the code as it is now, and whether something changed, or would.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pullback.check.events import Progress
 from pullback.check.find.target import parse_target
 from pullback.check.rules import selected
 from pullback.check.runner.importer import audit_targets
@@ -75,7 +76,7 @@ def mend(
     options: Options,
     load: Callable[[], Given],
     how: How,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Mended:
     """Audit targets, and give what can be mended a backward that is derived from its forward, and the new style.
 

@@ -99,10 +99,20 @@ def test_only_the_chosen_are_audited_and_progress_is_told(target):
         on_progress=lambda *news: seen.append(news),
     )
     assert [outcome.result.name for outcome in outcomes] == ["Other"]
-    assert seen[-1] == (1, 1)
+    assert seen[-1] == (1, 1, "")
+    assert (0, 1, "PB102 of Other") in seen
 
 
 def test_user_code_never_runs_here(target):
     name = target(f"import os\nassert os.getpid() != {os.getpid()}")
     (outcome,) = audit_targets([name], Options(select=("PB102",)), loader(None))
     assert outcome.result.status == "ok"
+
+
+@pytest.mark.parametrize(("jobs", "at_once"), [(1, 1), (3, 3)])
+def test_as_many_at_once_as_was_asked_for(jobs, at_once, target, monkeypatch):
+    plans = []
+    monkeypatch.setattr(importer, "_carried_out", lambda given, *rest: plans.extend(given) or [])
+    audit_targets([target()], Options(jobs=jobs), loader(None))
+    ((plan, _),) = plans
+    assert plan.jobs == at_once

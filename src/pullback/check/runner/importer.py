@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves
 from pullback.check.cases.given import same_for_all
+from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
@@ -100,6 +101,7 @@ class Plan:
             jobs=self.jobs,
             may_run_files=self.may_run_files,
             on_outcome=lambda n, outcome: channel.send("outcome", position=wanted[n], outcome=outcome_to_dict(outcome)),
+            on_rule=lambda doing: channel.send("doing", what=doing),
             tick=Sender(channel).beat,
         )
 
@@ -121,6 +123,7 @@ class TargetTask:
         """
         self.listed: list[Listed] = []
         self.outcomes: dict[int, Outcome] = {}
+        self.doing = ""
         self._plan = plan
         self._static = static
         self._in_new = in_new
@@ -145,6 +148,8 @@ class TargetTask:
         match message["event"]:
             case "subjects":
                 self.listed = [Listed(**{**s, "location": Location(**s["location"])}) for s in message["subjects"]]
+            case "doing":
+                self.doing = message["what"]
             case "outcome":
                 self.outcomes[message["position"]] = outcome_from_dict(message["outcome"])
             case "refused":
@@ -184,7 +189,7 @@ def run_targets(
     options: Options,
     load: Callable[[], Given],
     *,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Report:
     """Audit every subject of every target; one report. Arguments and errors are those of `audit_targets`."""
     return report_of(audit_targets(targets, options, load, on_progress=on_progress))
@@ -197,7 +202,7 @@ def audit_targets(
     *,
     only: Collection[int] | None = None,
     limits: Limits | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> list[Outcome]:
     """Audit the subjects of every target.
 
@@ -207,7 +212,7 @@ def audit_targets(
         load: called in the process of each target, after its import; returns what gives example inputs.
         only: positions of the subjects to audit in each target, `None` for all.
         limits: of each subject; by default what goes with the budget.
-        on_progress: called many times a second with the number of subjects done and known.
+        on_progress: called many times a second with the number of subjects done and known, and what is run.
 
     Returns:
         One outcome for each subject, target by target, in the order of their source.
@@ -223,7 +228,7 @@ def audit_targets(
     unique = list(dict.fromkeys(targets))
     if len(unique) > 1:
         preload(options)
-    cores = usable_cores()
+    cores = options.jobs or usable_cores()
     at_once = max(1, min(cores, len(unique)))
     plans = [
         Plan(target, partial(discover.discover, target), load, options, only, cores // at_once, limits)
@@ -252,7 +257,8 @@ def audit_object(
     if devices:
         raise OptionError(f"the example is on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
     inputs = None if given is None else packed(given, f"the example of {what}")
-    plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=usable_cores(), may_run_files=False)
+    jobs = options.jobs or usable_cores()
+    plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=jobs, may_run_files=False)
 
     def static(why: str) -> list[Subject]:
         return [replace(subject, target=None, why_unaudited=why) for subject in find()]
@@ -266,7 +272,7 @@ def _unpacking(inputs: bytes | None) -> Given:
 
 def _carried_out(
     plans: Sequence[tuple[Plan, Callable[[str], Sequence[Subject]]]],
-    on_progress: Callable[[int, int], None] | None,
+    on_progress: Progress | None,
     at_once: int,
     about: object = None,
 ) -> list[Outcome]:
@@ -278,8 +284,11 @@ def _carried_out(
     ]
 
     def tick() -> None:
-        if on_progress is not None:
-            on_progress(sum(len(task.outcomes) for task in tasks), sum(len(task.wanted) for task in tasks))
+        if on_progress is None:
+            return
+        begun = [task.doing for task in tasks if len(task.outcomes) < len(task.wanted)]
+        done, known = sum(len(task.outcomes) for task in tasks), sum(len(task.wanted) for task in tasks)
+        on_progress(done, known, begun[0] if begun else "")
 
     run_tasks(tasks, at_once, tick)
     return [task.outcomes[position] for task in tasks for position in task.wanted]

@@ -37,6 +37,7 @@ def run_subjects(
     jobs: int | None = None,
     may_run_files: bool = False,
     on_outcome: Callable[[int, Outcome], None] | None = None,
+    on_rule: Callable[[str], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> list[Outcome]:
     """Audit each subject in a process of its own; one that has no target is judged by its source, here.
@@ -48,10 +49,11 @@ def run_subjects(
         options: how.
         given: example inputs for a subject.
         limits: what each subject may take; by default what goes with the budget.
-        jobs: how many processes at once; by default one for each usable core, eight at most.
+        jobs: how many processes at once; by default as `options` say, else one for each usable core, eight at most.
         may_run_files: whether a reproduction of an error may run the file of the function again, to see whether it
             shows it; a program that asks for an audit would ask again.
         on_outcome: called with the position and the outcome of each subject as soon as it is known.
+        on_rule: called with what is run, "PB101 of Square", as it begins.
         tick: called many times a second.
 
     Returns:
@@ -76,8 +78,9 @@ def run_subjects(
         if subject.target is None:
             take(position, static_outcome(subject, options, subject.why_unaudited))
         else:
-            tasks.append(SubjectTask(subject, options, given, limits, partial(take, position), may_run_files, in_new))
-    run_tasks(tasks, jobs or usable_cores(), tick or _nothing)
+            done = partial(take, position)
+            tasks.append(SubjectTask(subject, options, given, limits, done, may_run_files, in_new, on_rule))
+    run_tasks(tasks, jobs or options.jobs or usable_cores(), tick or _nothing)
     return [outcomes[position] for position in range(len(subjects))]
 
 

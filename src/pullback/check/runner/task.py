@@ -86,6 +86,7 @@ class SubjectTask:
         done: Callable[[Outcome], None],
         may_run_files: bool,
         in_new: bool = False,
+        on_rule: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare the audit of one subject.
 
@@ -93,12 +94,14 @@ class SubjectTask:
             subject, options, given, limits, may_run_files: as of `run_subjects`.
             done: called with what came of it.
             in_new: whether each of its processes is a new interpreter, as none that is forked could run a backward.
+            on_rule: as of `run_subjects`.
 
         Raises:
             RunnerError: if it cannot travel to one.
         """
         self._subject = subject
         self._done = done
+        self._on_rule = on_rule
         self._seconds = self._spent = 0.0
         self._finished = False
         self._options = options
@@ -160,6 +163,8 @@ class SubjectTask:
         attempt = self._attempts[-1]
         match message["event"]:
             case "step":
+                if self._on_rule is not None and message["rule"] != attempt.step.rule:
+                    self._on_rule(f"{message['rule'] or 'an example'} of {self._subject.name}")
                 attempt.step = Step(message["rule"], message["what"], message["reproduce"])
             case "finding":
                 attempt.findings.append(finding_from_dict(message["finding"]))

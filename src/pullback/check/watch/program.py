@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from pullback.check.events import Progress
 from pullback.check.subject import Options
 from pullback.check.watch.script import run_program
 from pullback.check.watch.watching import Watch
 from pullback.errors import PullbackError
 from pullback.report.model import Report
-
-Progress = Callable[[], AbstractContextManager[Callable[[int, int], None]]]
 
 
 def watched(
@@ -25,7 +24,7 @@ def watched(
     steps: int | None,
     options: Options,
     end: Callable[[Report], int],
-    progress: Progress,
+    progress: Callable[[], AbstractContextManager[Progress]],
 ) -> int:
     """Run a program, audit what it called, and return its exit status, or that of the report if it ended well.
 
@@ -51,8 +50,8 @@ def watched(
 
     def audit() -> None:
         watch.stop()
-        with progress() as tick:
-            report = watch.audit(tick)
+        with progress() as on_progress:
+            report = watch.audit(on_progress)
         found.append(end(report))
 
     def early() -> None:

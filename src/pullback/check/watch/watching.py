@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from pullback import _torch
+from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.options import make_options
 from pullback.check.runner.outcome import report_of
 from pullback.check.runner.subjects import preload, run_subjects
-from pullback.check.subject import Options, Subject
+from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.watch.samples import Samples
 from pullback.errors import TargetError
 from pullback.report.model import Report
@@ -46,8 +47,11 @@ class Watch:
         """Whether this is the process that is watched, and none that it has forked."""
         return os.getpid() == self._process
 
-    def audit(self, tick: Callable[[int, int], None] | None = None) -> Report:
+    def audit(self, on_progress: Progress | None = None) -> Report:
         """Audit what was called so far, and return the report.
+
+        Args:
+            on_progress: told how far it is.
 
         Raises:
             RunnerError: if this process cannot be forked.
@@ -56,15 +60,28 @@ class Watch:
         if not subjects:
             return Report((), ())
         preload(self._options)
-        done: list[int] = []
+        done, doing = 0, ""
 
-        def on_outcome(position: int, _: Any) -> None:
-            done.append(position)
-            if tick is not None:
-                tick(len(done), len(subjects))
+        def on_outcome(_: int, __: Any) -> None:
+            nonlocal done
+            done += 1
 
-        given = {subject.target: self._samples.of(subject.target) for subject in subjects}
-        return report_of(run_subjects(subjects, self._options, lambda s: given[s.target], on_outcome=on_outcome))
+        def on_rule(what: str) -> None:
+            nonlocal doing
+            doing = what
+
+        def tick() -> None:
+            if on_progress is not None:
+                on_progress(done, len(subjects), doing)
+
+        samples = {subject.target: self._samples.of(subject.target) for subject in subjects}
+
+        def given(subject: Subject) -> Inputs | None:
+            return samples[subject.target]
+
+        return report_of(
+            run_subjects(subjects, self._options, given, on_outcome=on_outcome, on_rule=on_rule, tick=tick)
+        )
 
     def _note(self, function: type, args: tuple[Any, ...]) -> None:
         if self._samples.are_enough(function) or f"{function.__module__}.".startswith(_OURS):

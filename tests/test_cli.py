@@ -206,7 +206,7 @@ def test_colours_are_for_those_who_want_them(no_color, call, monkeypatch):
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": no_color}.items():
         monkeypatch.setenv(name, value)  # the first makes of standard output a terminal
     out = call(*SINE)[1]
-    colours = re.findall(r"\x1b\[(?:\d+;)*([349][0-8])\b", out)
+    colours = re.findall(r"\x1b\[(?:\d+;)*([349][0-8])[;m]", out)
     assert bool(colours) is not bool(no_color)
     assert "PB101" in out
 

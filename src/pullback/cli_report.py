@@ -54,7 +54,7 @@ _OPTIONS = (
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
     click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, random inputs."),
     click.option("--jobs", type=click.IntRange(1), metavar="N", help="Functions at once; by default one per core."),
-    click.option("-q", "quiet", is_flag=True, help="Show no progress."),
+    click.option("-v/-q", "verbose", default=None, help="Tell all in full, with scripts; or show no progress."),
 )
 
 
@@ -84,7 +84,7 @@ class Reporting:
     update_baseline: bool
     deep: bool
     jobs: int | None
-    quiet: bool
+    verbose: bool | None
 
     def __post_init__(self) -> None:
         if self.update_baseline and self.baseline is None:
@@ -106,7 +106,7 @@ class Reporting:
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show how far the audit is, while it lasts."""
-        return progress("auditing", "functions", is_quiet=self.quiet)
+        return progress("auditing", "functions", is_quiet=self.verbose is False)
 
     def end(self, report: Report) -> int:
         """Show a report, or make a baseline of it, and return the exit status.
@@ -130,11 +130,11 @@ class Reporting:
     def _show(self, report: Report) -> None:
         from pullback.report.terminal import render
 
-        console = Console(highlight=False)
+        console, in_full = Console(highlight=False), bool(self.verbose)
         if self.form == "text" and self.output is None and console.is_terminal:
-            render(report, console)
+            render(report, console, in_full)
             return
-        text = _text_of(report, self.form)
+        text = _text_of(report, self.form, in_full)
         if self.output is None:
             click.echo(text, nl=False)
             return
@@ -155,9 +155,11 @@ def _require_writable(file: str | None) -> None:
         raise click.FileError(file, "it cannot be written")
 
 
-def _text_of(report: Report, form: Form) -> str:
+def _text_of(report: Report, form: Form, in_full: bool) -> str:
     if form == "text":
-        return str(report)
+        from pullback.report.terminal import render_text
+
+        return render_text(report, in_full)
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":

@@ -1,0 +1,192 @@
+"""What a report says of its functions together: the table above the findings, and the infos below them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pullback.report.clean import clean_line
+from pullback.report.groups import OF_PYTORCH
+from pullback.report.lines import INDENT, SEVERITY_STYLE, STATUS_STYLE, count, labelled, print_wrapped
+from pullback.report.model import Finding, Report, Severity, Status, SubjectResult
+from pullback.report.ranges import ranges
+
+_MOST = 20
+"""Rows of a table that names right functions one by one."""
+_NAMES = 4
+"""Of functions that are named, where there are more."""
+_LINES = 3
+"""Of the names of right functions."""
+_WIDE = 60
+"""Columns of a terminal that hold the whole table of functions."""
+_RIGHT: tuple[Status, ...] = ("ok", "intended")
+
+Row = tuple[SubjectResult, Sequence[Finding]]
+
+
+def print_table(report: Report, console: Console, in_full: bool) -> None:
+    """Print one row for each function, under the file that it is in; of many functions, only those with findings.
+
+    Args:
+        report: what was found.
+        console: where to print.
+        in_full: print the rows of right functions, however many there are.
+    """
+    rows: list[Row] = list(report.by_subject())
+    folds = len(rows) > _MOST and not in_full
+    right = [row[0] for row in rows if folds and _is_right(*row)]
+    kept = [row for row in rows if not folds or not _is_right(*row)]
+    if kept:
+        console.print(_table(kept, narrow=console.width < _WIDE))
+    for status in _RIGHT:
+        if names := [clean_line(subject.name) for subject in right if subject.status == status]:
+            text = Text.assemble((f"{len(names)} {status}", STATUS_STYLE[status]), f": {_listed(names, console.width)}")
+            print_wrapped(text, console, 0)
+
+
+def _listed(names: Sequence[str], width: int) -> str:
+    """Return as many names as go on some lines, and the number of the others."""
+    room, shown = _LINES * (width - 2 * INDENT) - len("200 intended and 200 more"), 0
+    while shown < len(names) and (room := room - len(names[shown]) - 2) > 0:
+        shown += 1
+    more = f" and {len(names) - shown} more" if shown < len(names) else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _is_right(subject: SubjectResult, findings: Sequence[Finding]) -> bool:
+    return subject.status in _RIGHT and all(finding.severity == "info" for finding in findings)
+
+
+def _table(rows: Sequence[Row], narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    table.add_column("status", no_wrap=True)
+    table.add_column("function", overflow="fold")
+    for heading in ("err", "warn") if narrow else ("line", "err", "warn", "info", "cases", "sec"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for file, members in groupby(rows, key=lambda row: row[0].location.file):
+        table.add_row("", Text(clean_line(file or "no file"), style="bold"))
+        for subject, findings in members:
+            table.add_row(
+                Text(subject.status, style=STATUS_STYLE[subject.status]),
+                Text(f"  {clean_line(subject.name)}"),
+                *_numbers_of_row(subject, findings, narrow),
+            )
+    return table
+
+
+def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow: bool) -> list[Text | str]:
+    counted = Counter(finding.severity for finding in findings)
+    errors, warnings, infos = (Text(str(counted[s] or ""), style=style) for s, style in SEVERITY_STYLE.items())
+    if narrow:
+        return [errors, warnings]
+    line = str(subject.location.line or "")
+    return [line, errors, warnings, infos, str(subject.cases), f"{subject.seconds:.1f}"]
+
+
+def is_dropped(finding: Finding) -> bool:
+    """Whether a finding says that PyTorch drops a backward, as it does with that of any function."""
+    return finding.rule in OF_PYTORCH and finding.verdict == "wrong"
+
+
+def print_infos(infos: Sequence[Finding], dropped: Sequence[Finding], console: Console) -> None:
+    """Print the infos of all functions: what is not supported, what is meant, and the ids of the rest.
+
+    Args:
+        infos: of every function.
+        dropped: what PyTorch drops, told once.
+        console: where to print.
+    """
+    unsupported = [finding for finding in infos if finding.verdict == "unsupported"]
+    intended = [finding for finding in infos if finding.verdict == "intended"]
+    others = [finding for finding in infos if finding not in unsupported and finding not in intended]
+    several = len(_names(infos)) > 1
+    texts = []
+    if unsupported:
+        texts.append(labelled("info", _unsupported(unsupported, several)))
+    if others:
+        texts.append(labelled("info", _others(others, several, console.width)))
+    if intended:
+        texts.append(labelled("info", _intended(intended)))
+    if dropped:
+        texts.append(_dropped(dropped))
+    for text in texts:
+        print_wrapped(text, console, 0)
+    if texts:
+        console.print()
+
+
+def _unsupported(findings: Sequence[Finding], several: bool) -> str:
+    """Name the contexts that functions refuse: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
+    by_context: dict[str, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: finding.rule):
+        by_context.setdefault(_CONTEXTS.get(finding.rule, finding.name), []).append(finding)
+    parts = (
+        f"{context} ({ranges(finding.rule for finding in members)})" + f" in {len(_names(members))}" * several
+        for context, members in by_context.items()
+    )
+    return f"no support for {', '.join(parts)}" + " functions" * several
+
+
+_CONTEXTS = {
+    **dict.fromkeys(["PB405", "PB408"], "torch.func"),
+    "PB115": "inputs that broadcast",
+    "PB116": "complex inputs",
+    "PB119": "some inputs of the forward",
+    "PB403": "second derivatives",
+    "PB406": "vmap",
+    "PB407": "jvp",
+    "PB409": "torch.compile",
+    "PB410": "torch.export",
+    "PB413": "autocast",
+    "PB414": "copying and pickling",
+    "PB501": "other strides",
+    "PB502": "strided cotangents",
+    "PB503": "empty inputs",
+    "PB504": "a size of 1",
+    "PB505": "inputs without dimensions",
+}
+"""The contexts of the rules that tell of a refusal."""
+
+
+def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
+    """Return ids, and of one function the names as well, if they fit on a line."""
+    named = ", ".join(dict.fromkeys(f"{finding.rule} {finding.name}" for finding in findings))
+    if not several and len(named) <= width - 2 * INDENT:
+        return named
+    ids = ranges(finding.rule for finding in findings)
+    return f"{ids} in {count(len(_names(findings)), 'function')}" if several else ids
+
+
+def _intended(findings: Sequence[Finding]) -> str:
+    """Tell why a function is no derivative on purpose, or how many are."""
+    first, *others = findings
+    if not others:
+        return f"{first.rule} {first.name}, {clean_line(first.subject)}: {clean_line(first.message)}"
+    ids = ranges(finding.rule for finding in findings)
+    return f"{ids}: no derivative, on purpose it seems, in {count(len(_names(findings)), 'function')}"
+
+
+def _dropped(findings: Sequence[Finding]) -> Text:
+    """Tell which functions lose their backward in PyTorch's exporter and compiler."""
+    rules = ranges(finding.rule for finding in findings)
+    severity: Severity = "warning" if any(finding.severity == "warning" for finding in findings) else "info"
+    return labelled(
+        severity,
+        f"{rules}: torch.export, and torch.compile of a torch.func transform, drop the backward of {_few(findings)}. "
+        "That is PyTorch's doing; pullback.function(derivative_of=…) keeps it.",
+    )
+
+
+def _few(findings: Sequence[Finding]) -> str:
+    names = [clean_line(name) for name in _names(findings)]
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def _names(findings: Sequence[Finding]) -> list[str]:
+    return list(dict.fromkeys(finding.subject for finding in findings))

@@ -109,7 +109,7 @@ def program() -> None:
 @click.argument("targets", nargs=-1, required=True, type=_TARGET, metavar="TARGET...")
 @click.option("--inputs", type=_TARGET, metavar="FILE:FUNCTION", help="Function that gives example calls.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files of a folder, as in 'old/*'.")
-@click.option("--fix", is_flag=True, help="Derive wrong backwards anew; new style for old.")
+@click.option("--fix", is_flag=True, help="Mend errors and warnings; infos with --select.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change; status 1 if it would.")
 @click.option("--unsafe-fixes", is_flag=True, help="Also apply fixes that may change what is meant.")
 @reporting

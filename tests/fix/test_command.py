@@ -50,8 +50,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*args):
-        told = ["check", *args, "--ignore", "PB405,PB406,PB408"]  # the style stays: of that test_command_style.py
-        return CliRunner().invoke(program, told, catch_exceptions=False, standalone_mode=False)
+        return CliRunner().invoke(program, ["check", *args], catch_exceptions=False, standalone_mode=False)
 
     return call
 

@@ -83,10 +83,24 @@ def ramp(x):
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def call(*args):
-        return CliRunner().invoke(program, ["check", *args], catch_exceptions=False, standalone_mode=False)
+    def call(*args, select="PB"):
+        """Fix, with infos that `select` names: all, as an old style is told by infos alone."""
+        chosen = ["--select", select] if select else []
+        return CliRunner().invoke(program, ["check", *args, *chosen], catch_exceptions=False, standalone_mode=False)
 
     return call
+
+
+@pytest.mark.slow
+def test_infos_are_mended_only_where_they_are_selected(run, tmp_path):
+    path = tmp_path / "ops.py"
+    wrong = SQUARE.replace("g * 2 * x", "g * 3 * x")
+    path.write_text(HEADER + wrong)
+    assert "fixed Square (ops.py:5): PB101\n" in run("ops.py", "--fix", select="").stderr
+    assert path.read_text() == HEADER + wrong.replace("g * 3 * x", "2 * g * x"), "the forward keeps its context"
+    assert "nothing to fix" in run("ops.py", "--fix", select="").stderr
+    assert run("ops.py", "--diff", select="PB1").return_value == 0
+    assert run("ops.py", "--diff", select="PB405").return_value == 1
 
 
 @pytest.mark.slow

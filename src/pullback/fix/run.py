@@ -137,8 +137,10 @@ class _Mending:
         if rules and unsafe and not self._how.unsafe:
             self.told.append(Told(key, (), unsafe, needs_flag=True))
             return None
-        is_old = bool(old_style(findings))
-        return _Wanted(rules, unsafe, is_old, lacks_setup_context(findings)) if rules or is_old else None
+        named = self._options.select or ("-",)
+        heard = [f for f in findings if f.severity != "info" or f.rule.startswith(named)]
+        is_old = bool(old_style(heard))
+        return _Wanted(rules, unsafe, is_old, lacks_setup_context(heard)) if rules or is_old else None
 
     def _take(self, key: Key, found: Found, wanted: _Wanted, by_module: bool) -> None:
         if found.why:

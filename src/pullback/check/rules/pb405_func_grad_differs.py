@@ -11,8 +11,9 @@ that is information. Any other exception is a warning.
 and builds the gradient's own graph, so code that looks at what it was given takes another branch there.
 
 ## Limits
-One level of `torch.func`. Forward mode is PB407, vectorised reverse mode PB408, vmap PB406. `pullback check --fix`
-splits a `forward(ctx, …)` into `forward(…)` and `setup_context`, where nothing has to be computed twice for that.
+One level of `torch.func`. Forward mode is PB407, vectorised reverse mode PB408, vmap PB406.
+`pullback check --fix --select PB405` splits a `forward(ctx, …)` into `forward(…)` and `setup_context`, where nothing
+has to be computed twice for that.
 
 ## Bad
 ```python

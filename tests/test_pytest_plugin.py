@@ -93,6 +93,39 @@ def test_nothing_is_added_without_the_option(project):
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+FAILS = """
+import logging
+
+import torch
+from ops import WrongCube
+from pullback.testing import assert_sound
+
+
+def test_cube(caplog):
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("torch.__trace").warning("")  # as PyTorch does where it has compiled something
+    logging.getLogger("mine").warning("a word of the user")
+    assert_sound(WrongCube, torch.ones(2, dtype=torch.float64), select="PB101")
+
+
+def test_other():
+    logging.getLogger("torch.__trace").warning("")
+    assert False
+"""
+
+
+def test_a_failing_assertion_shows_the_findings_alone(project):
+    project.makepyfile(test_other=FAILS)
+    project.makeini("[pytest]\npythonpath = .")
+    result = project.runpytest_subprocess("-k", "cube")
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["E * error PB101 wrong-vjp*", "*mine:test_other.py:* a word of the user"])
+    result.stdout.no_fnmatch_line("*torch.__trace:*")
+    result.stdout.no_fnmatch_line("*pullback/testing.py*")
+    other = project.runpytest_subprocess("-k", "other")
+    other.stdout.fnmatch_lines(["*torch.__trace:*"])
+
+
 def test_the_plugin_loads_nothing_until_it_is_used():
     code = (
         "import pytest, sys; before = set(sys.modules); import pullback.pytest_plugin; "

@@ -45,5 +45,8 @@ def test_one_that_cannot_be_run_fails():
 
 
 def test_options_are_those_of_check():
-    with pytest.raises(OptionError, match="did you mean budget"):
+    with pytest.raises(OptionError, match="did you mean budget") as failure:
         assert_sound(Cube, X, bugdet=1)
+    assert failure.traceback[-1].path.name == "testing.py", "no frame of what it calls"
+    assert failure.value.__cause__ is None
+    assert failure.value.__suppress_context__

@@ -42,6 +42,10 @@ class DerivativeError(PullbackError):
     """A derivative that was given cannot hold here: it would be lost, or it is not what it has to be."""
 
 
+class NotSoundError(AssertionError):
+    """An audit that a test asked for found an error, or could not be done; the message has the findings."""
+
+
 class FaultError(Exception):
     """A mistake in Pullback itself, which is raised where PULLBACK_STRICT is 1."""
 

@@ -5,7 +5,8 @@ Nothing but pytest is imported until the option is used, and the audited code ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,21 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         report = session.ihook.pytest_make_collect_report(collector=collector)
         session.ihook.pytest_collectreport(report=report)
         items.extend(report.result)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Leave the log of PyTorch's compiler out of what is shown of a failed `assert_sound`."""
+    report = yield
+    errors = sys.modules.get("pullback.errors")  # where it is not loaded, no such assertion was made
+    if errors is not None and call.excinfo is not None and call.excinfo.errisinstance(errors.NotSoundError):
+        kept = ((name, _without_trace(text) if " log " in name else text) for name, text in report.sections)
+        report.sections = [(name, text) for name, text in kept if text]
+    return report
+
+
+def _without_trace(log: str) -> str:
+    return "".join(line for line in log.splitlines(keepends=True) if "torch.__trace:" not in line)
 
 
 class AuditedTarget(pytest.Collector):
@@ -115,6 +131,7 @@ class AuditItem(pytest.Item):
             NotSoundError: with the findings.
         """
         from pullback.check.runner.outcome import report_of
+        from pullback.errors import NotSoundError
         from pullback.report.terminal import render_failure
 
         assert isinstance(self.parent, AuditedTarget)
@@ -124,7 +141,7 @@ class AuditItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
         """Return the findings alone: no line of the plugin tells the user anything."""
-        from pullback.errors import PullbackError
+        from pullback.errors import NotSoundError, PullbackError
 
         if isinstance(excinfo.value, NotSoundError | PullbackError):
             return str(excinfo.value)
@@ -134,7 +151,3 @@ class AuditItem(pytest.Item):
         """Return where the subject is defined."""
         line = self._location.line
         return Path(self._location.file or self.path), None if line is None else line - 1, self.name
-
-
-class NotSoundError(AssertionError):
-    """An audit found an error, or could not be done."""

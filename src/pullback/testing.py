@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.check.api import check
+from pullback.errors import NotSoundError, PullbackError
 from pullback.report.terminal import render_failure
 
 
@@ -17,10 +18,13 @@ def assert_sound(fn: Any, *inputs: Any, **options: Any) -> None:
         options: the options of `pullback.check`.
 
     Raises:
-        AssertionError: if the audit found an error or could not be done; its text is the report.
+        NotSoundError: an AssertionError, if the audit found an error or could not be done; its text is the report.
         PullbackError: as `pullback.check` does.
     """
     __tracebackhide__ = True
-    report = check(fn, *inputs, **options)
+    try:
+        report = check(fn, *inputs, **options)
+    except PullbackError as error:
+        raise error.with_traceback(None) from None  # no line of Pullback tells the user anything
     if not report.ok:
-        raise AssertionError(render_failure(report))
+        raise NotSoundError(render_failure(report))

@@ -149,6 +149,12 @@ def test_colour_only_on_a_terminal():
     assert "\x1b[" not in rendered(report(WRONG))
 
 
+def test_in_a_notebook_it_is_text_as_well(monkeypatch):
+    expected = render_text(report(WRONG))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # then rich shows each line as an output
+    assert render_text(report(WRONG)) == expected
+
+
 def test_a_failing_test_is_told_no_infos():
     text = render_failure(report(WRONG, CRASH, INFO))
     assert text.startswith("MaskedSum: PB101 wrong-vjp and 1 more\n\nMaskedSum\n  error PB101")

@@ -22,7 +22,7 @@ _GOOD, _FAIR = 1.0, 4.0
 
 def render_text(measured: Accuracy) -> str:
     """Return the table as plain text."""
-    console = Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False)
+    console = Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False, force_jupyter=False)
     render(measured, console)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))

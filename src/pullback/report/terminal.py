@@ -123,7 +123,7 @@ def _print_summary(report: Report, console: Console, is_cut: bool) -> None:
 
 
 def _plain_console() -> Console:
-    return Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False)
+    return Console(file=io.StringIO(), width=_TEXT_WIDTH, no_color=True, force_terminal=False, force_jupyter=False)
 
 
 def _text_of(console: Console) -> str:

@@ -93,6 +93,60 @@ def test_nothing_is_added_without_the_option(project):
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+PACKAGE = """
+import os
+from pathlib import Path
+
+from torch.autograd import Function
+
+LOG = Path(__file__).parent.parent / "log"
+"""
+TIMES = """
+
+class Times{number}(Function):
+    @staticmethod
+    def forward(ctx, x):
+        (LOG / f"{{os.getpid()}} Times{number}").touch()
+        return {number} * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return {slope} * g
+"""
+
+
+@pytest.fixture
+def package(pytester):
+    """Make a package of five modules with ten functions each, of which one in each is wrong."""
+    pytester.mkpydir("package")
+    pytester.mkdir("log")
+    for module in range(5):
+        numbers = range(10 * module + 1, 10 * module + 11)
+        functions = (TIMES.format(number=n, slope=n + (n % 10 == 8)) for n in numbers)
+        (pytester.path / "package" / f"module{module}.py").write_text(PACKAGE + "".join(functions))
+    return pytester
+
+
+@pytest.mark.slow
+def test_workers_share_fifty_functions_and_make_one_report(package):
+    result = package.runpytest_subprocess("-n", "2", "--pullback=package", "--pullback-select=PB101,PB103")
+    result.assert_outcomes(passed=45, failed=5)
+    result.stdout.fnmatch_lines(["*= pullback =*", "*45 ok: Times1, Times2, *", "50 functions: 5 errors"])
+    started = [file.name.split() for file in (package.path / "log").iterdir()]
+    names = [name for _, name in started]
+    wrong = {f"Times{10 * module + 8}" for module in range(5)}
+    assert sorted(name for name in names if name not in wrong) == sorted({*names} - wrong), "each in one process"
+    assert len({*names}) == 50
+    assert all(names.count(name) == 2 for name in wrong), "in another its error is replayed"
+
+
+def test_one_report_without_workers(package):
+    chosen = " or ".join(f"Times{n}" for n in (8, 9))
+    result = package.runpytest_inprocess("--pullback=package.module0", "-k", chosen, "--pullback-select=PB101")
+    result.assert_outcomes(passed=1, failed=1, deselected=8)
+    result.stdout.fnmatch_lines(["*= pullback =*", "wrong *Times8 *", "ok *Times9 *", "2 functions: 1 error"])
+
+
 FAILS = """
 import logging
 

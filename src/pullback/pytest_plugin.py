@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pullback.check.subject import Given, Options
 
 
+_FOUND = "pullback"
+"""Attribute of the report of a test: what came of its function, as plain data."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options: the targets, and those of the command line that say how to audit."""
     group = parser.getgroup("pullback")
@@ -36,6 +40,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the outcomes collected, where there are to be any."""
+    if config.getoption("--pullback"):
+        config.pluginmanager.register(_Summary(), "pullback-summary")
+
+
+class _Summary:
+    """Collects what came of each function in this process and in the workers of pytest-xdist, for one report."""
+
+    def __init__(self) -> None:
+        self._found: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what was found."""
+        found = getattr(report, _FOUND, None)
+        if found is not None:
+            self._found.append(found)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table and the sums; what is wrong, the failed tests have told."""
+        if not self._found:
+            return
+        from pullback.check.runner.outcome import outcome_from_dict, report_of
+        from pullback.report.terminal import render_overview
+
+        terminalreporter.section("pullback")
+        outcomes = sorted(map(outcome_from_dict, self._found), key=_place)
+        terminalreporter.write(render_overview(report_of(outcomes)))
+
+
+def _place(outcome: Outcome) -> tuple[str, int]:
+    location = outcome.result.location
+    return location.file or "", location.line or 0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add the audits, before `-k` and `--deselect` choose among the items."""
@@ -49,9 +88,13 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Leave the log of PyTorch's compiler out of what is shown of a failed `assert_sound`."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what was found, and leave the log of PyTorch's compiler out of what is shown of a failed `assert_sound`."""
     report = yield
+    if isinstance(item, AuditItem) and call.when == "call":
+        vars(report)[_FOUND] = item.found  # plain data, which pytest-xdist hands on
     errors = sys.modules.get("pullback.errors")  # where it is not loaded, no such assertion was made
     if errors is not None and call.excinfo is not None and call.excinfo.errisinstance(errors.NotSoundError):
         kept = ((name, _without_trace(text) if " log " in name else text) for name, text in report.sections)
@@ -90,15 +133,23 @@ class AuditedTarget(pytest.Collector):
         Raises:
             PullbackError: if the audit could not be run.
         """
-        if not self._outcomes:
-            from pullback.check.runner.importer import audit_targets
-
-            chosen = [
-                item.position for item in self.session.items if isinstance(item, AuditItem) and item.parent is self
-            ]
-            found = audit_targets([self.target], *_how(self.config), only=chosen)
-            self._outcomes = dict(zip(sorted(chosen), found, strict=True))
+        if position not in self._outcomes:
+            is_worker = hasattr(self.config, "workerinput")  # of pytest-xdist, which gives the others to others
+            self._audit([position] if is_worker else self._chosen(), alone=is_worker)
         return self._outcomes[position]
+
+    def _chosen(self) -> list[int]:
+        return [item.position for item in self.session.items if isinstance(item, AuditItem) and item.parent is self]
+
+    def _audit(self, chosen: list[int], alone: bool) -> None:
+        from pullback.check.runner.importer import audit_targets
+        from pullback.check.runner.subjects import preload
+
+        options, load = _how(self.config)
+        if alone:
+            preload(options)  # once in this process, and not once for each function
+        found = audit_targets([self.target], options, load, only=chosen)
+        self._outcomes |= zip(sorted(chosen), found, strict=True)
 
 
 def _how(config: pytest.Config) -> tuple[Options, Callable[[], Given]]:
@@ -122,6 +173,7 @@ class AuditItem(pytest.Item):
     def __init__(self, *, subject: Listed, position: int, **node: Any) -> None:
         super().__init__(**node)
         self.position = position
+        self.found: dict[str, Any] | None = None
         self._location = subject.location
 
     def runtest(self) -> None:
@@ -130,12 +182,14 @@ class AuditItem(pytest.Item):
         Raises:
             NotSoundError: with the findings.
         """
-        from pullback.check.runner.outcome import report_of
+        from pullback.check.runner.outcome import outcome_to_dict, report_of
         from pullback.errors import NotSoundError
         from pullback.report.terminal import render_failure
 
         assert isinstance(self.parent, AuditedTarget)
-        report = report_of([self.parent.outcome(self.position)])
+        outcome = self.parent.outcome(self.position)
+        self.found = outcome_to_dict(outcome)
+        report = report_of([outcome])
         if not report.ok:
             raise NotSoundError(render_failure(report))
 

@@ -63,6 +63,14 @@ def render_failure(report: Report) -> str:
     return f"{clean_line(first.subject)}: {first.rule} {first.name}{more}\n\n{_text_of(console).rstrip()}"
 
 
+def render_overview(report: Report) -> str:
+    """Return as plain text the table of functions and the sums, where the findings were told before."""
+    console = _plain_console()
+    print_table(report, console, in_full=False)
+    console.print(summary_of(report), soft_wrap=True)
+    return _text_of(console)
+
+
 def render(report: Report, console: Console, in_full: bool = False) -> None:
     """Print a report.
 

@@ -29,7 +29,7 @@ def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
 def test_the_page_on_errors_has_each_class():
     classes = {name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
     classes = {name for name in classes if isinstance(getattr(errors, name), type)}
-    assert len(classes) == 7
+    assert len(classes) == 8
     assert set(re.findall(r"^## `(\w+)`$", ERRORS, re.MULTILINE)) == classes
 
 

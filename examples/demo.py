@@ -29,7 +29,7 @@ PAGE = ROOT / "report.html"
 PACKAGES = {"entmax": "1.3", "snntorch": "1.0.0"}
 TARGETS = {"entmax": ("entmax.activations", "entmax.losses"), "snntorch": ("snntorch",)}
 """Of entmax what people call: the functions below that iterate take half a minute more."""
-BUDGET = "15"  # seconds a function: entmax iterates, and with the default a busy machine would leave rules out
+BUDGET = "15"  # seconds of work for a function: entmax iterates
 STATUS = {0: "nothing of severity error", 1: "findings of severity error", 2: "the audit could not be run"}
 
 

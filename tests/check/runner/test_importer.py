@@ -58,6 +58,7 @@ def test_an_import_that_never_ends_is_cut_short(target, monkeypatch):
     monkeypatch.setattr(TargetTask, "silence", 0.5)
     monkeypatch.setattr(importer, "_IMPORT_SILENCE", 0.5)
     assert "importing it did not get on for 0.5 s" in why(target("while True: pass"))
+    assert "importing it did not get on for 1.5 s" in why(target("import time\ntime.sleep(100)"))
 
 
 def test_an_import_that_dies_and_leaves_nothing_is_refused(tmp_path, monkeypatch):

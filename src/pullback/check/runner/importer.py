@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves
 from pullback.check.cases.given import same_for_all
+from pullback.check.clock import PATIENCE
 from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
@@ -312,7 +313,7 @@ def _why(death: Death, imported: bool) -> str:
     """Return in words why the process of a target is no more."""
     doing = "auditing" if imported else "importing"
     if death.cause == "silent":
-        return f"{doing} it did not get on for {_IMPORT_SILENCE:g} s"
+        return f"{doing} it did not get on for {_IMPORT_SILENCE * (PATIENCE if death.was_idle else 1):g} s"
     if death.cause == "signal":
         return f"{doing} it ended with {signal_name(death.status)}"
     printed = death.output.splitlines()

@@ -45,7 +45,7 @@ def package(tmp_path_factory):
 
 def run(line, folder):
     environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    command = ["bash", "-e", "-c", f"{line} --select PB1"]  # some rules, to be quick; -e as in a workflow
+    command = ["bash", "-e", "-c", f"{line} -q --select PB1"]  # some rules, to be quick; -e as in a workflow
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import re
 import signal
@@ -96,8 +97,8 @@ class Hangs(Function):
 )
 
 
-def run(*arguments, cwd=None):
-    command = [sys.executable, "-m", "pullback", *arguments]
+def run(verb, *arguments, cwd=None):
+    command = [sys.executable, "-m", "pullback", verb, "-q", *arguments]  # on a busy machine it would show progress
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
@@ -109,6 +110,7 @@ def call(folder, monkeypatch, capfd):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", ["pullback", *arguments])
         monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setattr("pullback.cli_progress._EVERY", math.inf)  # a busy machine takes longer than a line waits
         with pytest.raises(SystemExit) as exit:
             main()
         return exit.value.code, *capfd.readouterr()
@@ -265,7 +267,7 @@ def test_bad_input_is_one_line_and_status_2(case, call):
 )
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process(number, status, said, folder):
-    command = [sys.executable, "-m", "pullback", "check", HANGING]
+    command = [sys.executable, "-m", "pullback", "check", "-q", HANGING]
     # a shell starts what runs in the background with Ctrl-C ignored, and so tests may have been
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -341,3 +343,12 @@ def test_a_full_disk_is_told_in_one_line():
             [sys.executable, "-m", "pullback", "rules"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (2, "pullback: the report cannot be written: No space left on device\n")
+
+
+def test_an_older_click_has_no_error_for_missing_arguments(tmp_path):
+    code = (
+        "import click; vars(click.exceptions).pop('NoArgsIsHelpError', None)\nfrom pullback.cli import main\nmain()\n"
+    )
+    command = [sys.executable, "-c", code, "check", "nosuch.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "pullback: no such file: nosuch.py\n")

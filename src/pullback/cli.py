@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _UNREAD, _TERMINATED = 0, 2, 130, 141, 143
 
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What click raises for a command without its arguments, since 8.2; before, it shows the help by itself."""
+
 _TARGET = Target()
 
 _EPILOG = """\b
@@ -46,7 +49,7 @@ def _run() -> int:
     try:
         status = program.main(prog_name="pullback", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
+    except _NO_ARGUMENTS as error:
         click.echo(error.format_message(), err=True)
         return _COULD_NOT_RUN
     except click.ClickException as error:

@@ -76,7 +76,7 @@ def plain(*arguments, folder):
 
 
 def run(*arguments, folder, env=None):
-    command = [sys.executable, "-m", "pullback", "run", "--select", "PB101", "--budget", "1", *arguments]
+    command = [sys.executable, "-m", "pullback", "run", "-q", "--select", "PB101", "--budget", "1", *arguments]
     env = {**os.environ, **(env or {})}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, env=env)
 
@@ -120,7 +120,7 @@ def test_after_some_steps_the_program_goes_on(folder):
 
 
 def test_ctrl_c_ends_the_program_and_the_report_comes(folder):
-    command = [sys.executable, "-m", "pullback", "run", "--select", "PB101", "--budget", "1", "hangs.py"]
+    command = [sys.executable, "-m", "pullback", "run", "-q", "--select", "PB101", "--budget", "1", "hangs.py"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     program = subprocess.Popen(command, cwd=folder, text=True, preexec_fn=heard, **pipes)

@@ -226,3 +226,25 @@ def test_a_function_that_injects_a_gradient_excuses_nothing(factor, severities):
 
     found = pullback.check(square, normal(4), select="PB101").findings
     assert [f.severity for f in found if f.severity != "info"] == severities
+
+
+class Mass(torch.autograd.Function):
+    """sum p log p of masses that sum to 1, which are asked for; its backward counts log p as a constant."""
+
+    @staticmethod
+    def forward(ctx, p):
+        assert torch.allclose(p.sum(-1), torch.ones_like(p.sum(-1))), "masses sum to 1"
+        slope = p.log() + 1
+        ctx.slope = slope.detach()
+        return (p * p.log()).sum(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.unsqueeze(-1) * ctx.slope
+
+
+def test_masses_are_moved_so_that_they_sum_to_1():
+    p = torch.rand(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.2
+    found = {f.rule: f.severity for f in pullback.check(Mass, p / p.sum(-1, keepdim=True), select="PB101,PB4").findings}
+    assert found.get("PB101") is None
+    assert "error" in (found.get("PB401"), found.get("PB404"))

@@ -32,6 +32,46 @@ def test_501_the_view_of_a_mistake_is_a_warning():
     assert severity == "warning"
 
 
+def test_501_what_python_does_not_say_is_a_warning():
+    def value(x):
+        memoryview(x.detach().numpy()).cast("B")  # raises in C: "casts are restricted to C-contiguous views"
+        return x * x
+
+    ((severity, message),) = found("PB501", squared(value), normal(3, 5))
+    assert severity == "warning"
+    assert "C-contiguous" in message
+
+
+def test_501_arguments_that_are_not_differentiated_have_other_strides_too():
+    def gather(x, index):
+        return x.gather(0, index.as_strided(index.shape, (index.shape[1], 1)))
+
+    index = torch.tensor([[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+    ((severity, message),) = found("PB501", gather, normal(3, 3), index)
+    assert severity == "error"
+    assert message.startswith("with transposed inputs output 0 changes")
+
+
+def test_501_a_conjugate_that_is_not_worked_out():
+    def value(x):
+        return torch.view_as_complex(2 * torch.view_as_real(x))
+
+    x = torch.complex(normal(3, 5), normal(3, 5))
+    ((severity, message),) = found("PB501", squared(value, lambda g, x: 2 * g), x)
+    assert severity == "warning"
+    assert message.startswith("with conjugated inputs, forward raised")
+
+
+def test_502_a_conjugate_that_is_not_worked_out():
+    def gradient(g, x):
+        return torch.view_as_complex(2 * torch.view_as_real(g))
+
+    x = torch.complex(normal(3, 5), normal(3, 5))
+    ((severity, message),) = found("PB502", squared(lambda x: 2 * x, gradient), x)
+    assert severity == "error"
+    assert message.startswith("with a conjugated cotangent, backward raised")
+
+
 def test_502_an_expanded_cotangent():
     def gradient(g, x):
         return 2 * x * (g if all(g.stride()) else 2 * g)

@@ -12,14 +12,15 @@ from pullback.check.cases.structure import is_structured
 
 
 def other_layouts(case: Case) -> Iterator[Case]:
-    """Yield the case with the same values in other strides: transposed, sliced, offset, channels-last."""
+    """Yield the case with the same values in other strides: transposed, sliced, offset, channels-last, conjugated.
+
+    All of its tensors have them, those that are not differentiated too.
+    """
+    strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
     for label, (change, applies) in LAYOUTS.items():
-        if any(applies(case.values[p]) for p in case.wrt):
-            yield case.map_inputs(
-                lambda t, f=change, ok=applies: f(t) if ok(t) else t,  # type: ignore[misc]
-                label,
-                layout_only=True,
-            )
+        changed = {p: change(t) for p, t in strided.items() if p not in case.held and applies(t)}
+        if changed:
+            yield case.with_values(changed, label, layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
     expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
@@ -29,11 +30,22 @@ def other_layouts(case: Case) -> Iterator[Case]:
 
 def contiguous(case: Case) -> Case:
     """Return the same values in contiguous tensors."""
-    return case.map_inputs(lambda t: t.clone(memory_format=torch.contiguous_format), case.label, layout_only=False)
+    strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
+    plain = {p: t.clone(memory_format=torch.contiguous_format) for p, t in strided.items()}
+    return case.with_values(plain, layout_only=False)
 
 
 def _transposed(t: Tensor) -> Tensor:
     return t.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
+
+
+def _batches_swapped(t: Tensor) -> Tensor:
+    return t.transpose(0, 1).clone(memory_format=torch.contiguous_format).transpose(0, 1)
+
+
+def conjugated(t: Tensor) -> Tensor:
+    """Return the values of a complex `t` as conjugates of what lies in memory."""
+    return t.conj().resolve_conj().conj()
 
 
 def sliced(t: Tensor) -> Tensor:
@@ -53,6 +65,8 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] 
     "transposed": (_transposed, lambda t: t.ndim >= 2),
     "sliced with a step": (sliced, lambda t: t.ndim >= 1),
     "non-zero storage offset": (_offset, lambda t: True),
+    "batch-transposed": (_batches_swapped, lambda t: t.ndim >= 3),
+    "conjugated": (conjugated, Tensor.is_complex),
     "channels last": (lambda t: t.contiguous(memory_format=torch.channels_last), lambda t: t.ndim == 4),
 }
 """Changes of strides, by their labels, and the tensors that each can be made of."""

@@ -27,6 +27,8 @@ def literal(t: Tensor) -> str:
     dtype = f"dtype={t.dtype}"
     if t.layout is not torch.strided:
         return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
+    if t.is_conj():
+        return f"{literal(t.conj())}.conj()"
     if is_long(t):
         return f"torch.{'randn' if t.is_floating_point() else 'zeros'}({tuple(t.shape)}, {dtype})"
     if t.numel() == 0:

@@ -16,7 +16,14 @@ from pullback.check.derivative.oracle import (
     Estimate,
     working_epsilon,
 )
-from pullback.check.derivative.sampler import Sampler, random_like, step_scale, symmetric_part
+from pullback.check.derivative.sampler import (
+    Sampler,
+    are_probabilities,
+    balanced_part,
+    random_like,
+    step_scale,
+    symmetric_part,
+)
 from pullback.check.trial import Raised, as_real
 
 Status = Literal["ok", "wrong", "inconclusive"]
@@ -114,9 +121,12 @@ def compare_input(
 ) -> Comparison:
     """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements.
 
-    The directions are `within` a part of the space; by default, that of symmetric matrices at one of these.
+    The directions are `within` a part of the space; by default, that of symmetric matrices at one of these, and at
+    probabilities, where the function says nothing of others, that of probabilities.
     """
     compared = _compare(sampler, order, gradient, generator, directions, elements, within or symmetric_part)
+    if compared.status == "inconclusive" and within is None and are_probabilities(sampler.case.tensors[order]):
+        compared = _compare(sampler, order, gradient, generator, directions, elements, balanced_part)
     if gradient is None or not gradient.numel():
         return compared
     return replace(compared, largest=float(gradient.detach().abs().max()))

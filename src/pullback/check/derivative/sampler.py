@@ -132,11 +132,28 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return such a tensor to move `x` along: a symmetric matrix stays one.
+    """Return such a tensor to move `x` along: a symmetric matrix stays one, and so do rows of probabilities.
 
-    Many functions of symmetric matrices read one triangle only, and are defined by what they do on these.
+    Many functions of symmetric matrices read one triangle only, and are defined by what they do on these; a transport
+    plan is one between masses that are equal.
     """
-    return symmetric_part(random_like(x, generator), x)
+    direction = random_like(x, generator)
+    if are_probabilities(x):
+        return balanced_part(direction, x) * x.amin()  # none becomes negative
+    return symmetric_part(direction, x)
+
+
+def balanced_part(direction: Tensor, x: Tensor) -> Tensor:
+    """Return the part of a direction along which the sums of the rows of `x` stay."""
+    return direction - direction.mean(-1, keepdim=True)
+
+
+def are_probabilities(x: Tensor) -> bool:
+    """Whether it is a vector of positive numbers that sum to 1, or rows of these."""
+    if not x.ndim or x.shape[-1] < 2 or not x.is_floating_point() or not bool((x > 0).all()):
+        return False
+    sums = x.sum(-1)
+    return torch.allclose(sums, torch.ones_like(sums))
 
 
 def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:

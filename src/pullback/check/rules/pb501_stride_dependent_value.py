@@ -1,8 +1,9 @@
 """stride-dependent-value (PB501): the value depends on the strides of an input, or the forward takes only some.
 
 ## What it finds
-The example with the same values transposed, sliced with a step, at an offset, expanded from its first row and in
-channels-last order, against contiguous copies: every output must be the same.
+The example with the same values transposed, sliced with a step, at an offset, expanded from its first row, in
+channels-last order and as conjugates that are not worked out (`x.conj()`), against contiguous copies: every output must
+be the same.
 
 ## Why it hurts
 The result of `.t()`, of a slice or of `expand` is not contiguous. A kernel that runs through memory as if it were
@@ -10,8 +11,8 @@ computes other numbers from it, and their derivative may well be right: `gradche
 become the identity on transposed inputs.
 
 ## Limits
-A forward that raises for want of contiguous memory is loud: a warning if the error is that of a `view`, and an info if
-the forward says so itself. A function that draws random numbers draws them in the order of memory and is left alone.
+A forward that raises for want of contiguous memory is loud: a warning, and an info if a `raise` or an `assert` of
+Python's says so. A function that draws random numbers draws them in the order of memory and is left alone.
 The gradient on such inputs is PB101's and PB119's subject.
 
 ## Bad
@@ -52,6 +53,7 @@ def inputs():
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -70,10 +72,10 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _OF_A_VIEW = re.compile(r"view size is not compatible|view\(\) on a tensor|cannot be viewed")
-_OF_LAYOUT = re.compile(r"contiguous|stride|memory.format|layout", re.IGNORECASE)
+_OF_LAYOUT = re.compile(r"contiguous|stride|memory.format|layout|conj", re.IGNORECASE)
 _CANCELLED = 1e5
 """Units in the last place of the usual output: less is rounding where all of it cancels, as of equal numbers."""
-_HINT = "use reshape where a view is taken, and .contiguous() before a kernel"
+_HINT = "use reshape where a view is taken, .contiguous() before a kernel, .resolve_conj() before view_as_real"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -116,10 +118,16 @@ def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
     """Tell of a forward that raises on other strides, if that is what the error is about."""
     of_view = _OF_A_VIEW.search(str(error)) is not None
     if of_view or _OF_LAYOUT.search(str(error)):
-        severity: Severity = "warning" if of_view else "info"
+        severity: Severity = "warning" if of_view or not _is_said(error.error) else "info"
         message = f"with {case.label} inputs, {error}"
         tail = [f"out = fn({call_text(case)})"]
         yield audit.finding("PB501", severity, "unsupported", message, case=case, tail=tail, hint=_HINT)
+
+
+def _is_said(error: BaseException) -> bool:
+    """Whether a statement in Python raised an error, as a function does that says what it takes."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and (frames[-1].line or "").startswith(("raise", "assert"))
 
 
 def _beside_contiguous(case: Case) -> list[str]:

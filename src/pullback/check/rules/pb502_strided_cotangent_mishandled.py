@@ -1,7 +1,8 @@
 """strided-cotangent-mishandled (PB502): a cotangent of other strides changes the gradient or makes it raise.
 
 ## What it finds
-The same cotangents transposed, expanded from one number, and with a step, against contiguous ones.
+The same cotangents transposed, expanded from one number, with a step, and as conjugates that are not worked out,
+against contiguous ones.
 
 ## Why it hurts
 `out.sum()` hands in an expanded cotangent, `out.t()` a transposed one, `torch.cat` a slice. A kernel that reads it with
@@ -72,7 +73,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     plain = standard_cotangents(audit.base_run.roots)
     for how, change in _CHANGES:
         odd = [change(g) for g in plain]
-        if all(a.stride() == b.stride() for a, b in zip(odd, plain, strict=True)):
+        if all(a.stride() == b.stride() and not a.is_conj() for a, b in zip(odd, plain, strict=True)):
             continue
         dense = [g.clone().contiguous() for g in odd]
         expected = gradients(audit.subject, audit.base, dense)
@@ -91,7 +92,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 tail=[
                     audit.outs,
                     f"g = {literals(odd)}",
-                    "plain = [h.contiguous() for h in g]",
+                    "plain = [h.resolve_conj().contiguous() for h in g]",
                     "expected = torch.autograd.grad(outs, inputs, plain, retain_graph=True, allow_unused=True)",
                     "print('contiguous:', expected)",
                     f"print('{how}:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
@@ -122,6 +123,7 @@ _CHANGES = (
     ("a batch-transposed", _batch_transposed),
     ("an expanded", _expanded),
     ("a sliced", _sliced),
+    ("a conjugated", lambda g: layouts.conjugated(g) if g.is_complex() else g),
 )
 
 RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)

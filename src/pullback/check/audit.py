@@ -26,6 +26,7 @@ from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
+from pullback.check.weights import kept
 from pullback.report.model import Finding, Location
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -76,7 +77,7 @@ def audit(
     left_out = _run_rules(state, chosen, sink)
     _run_inside(state, sink)
     if left_out:
-        sink(_over_budget(state, left_out))
+        sink(_over_budget(state, f"{', '.join(left_out)} could run"))
     done = {rule.id for rule in chosen}.difference(left_out)
     return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.told))
 
@@ -182,6 +183,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
             _run_rule(state, rule, sink)
         else:
             left_out.append(rule.id)
+    _run_on_weights(state, sink)
     state.varied = True
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
         if rule.varies or state.has_time():
@@ -197,6 +199,42 @@ _TURNS = (("PB1",), ("PB209", "PB401", "PB402", "PB403", "PB404", "PB411", "PB50
 
 def _turn(rule: Rule) -> int:
     return next((turn for turn, names in enumerate(_TURNS) if rule.id.startswith(names)), len(_TURNS))
+
+
+_NAMED = 3
+"""Weights that a message names, of many."""
+_OF_WEIGHTS = ("PB101", "PB105", "PB113", "PB210", "PB401")
+"""Rules that are run on a subject as a function of its weights."""
+
+
+def _run_on_weights(state: Audit, sink: _Sink) -> None:
+    """Run the rules for inputs on the subject as a function of its weights."""
+    weighted = state.weighted if state.backward_works and state.running(_OF_WEIGHTS) else None
+    if weighted is None:
+        return
+    with kept(weighted.base):
+        for rule in sorted(selected(state.options), key=_turn):
+            if rule.id in _OF_WEIGHTS and rule.id not in state.skip and not _is_told(rule, sink.told):
+                _run_rule(weighted, rule, sink)
+        left_out = _left_out(weighted)
+    if left_out:
+        names = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
+        sink(_over_budget(state, f"the gradient of {names} was compared"))
+
+
+def _is_told(rule: Rule, told: Sequence[Finding]) -> bool:
+    """Whether a rule about the whole backward has found an error; a first-order error makes the second order wrong."""
+    errors = {finding.rule for finding in told if finding.severity == "error"}
+    return rule.id in ("PB210", "PB401") and (rule.id in errors or (rule.id == "PB401" and "PB101" in errors))
+
+
+def _left_out(weighted: Audit) -> list[str]:
+    """Return the names of weights that there was no time to compare."""
+    result = weighted.base_result
+    if result is None or result.error is not None:
+        return []
+    compared = {comparison.order for comparison in result.comparisons}
+    return [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
 
 
 _OF_FUNCTIONS = ("PB1", "PB2", "PB4")
@@ -268,12 +306,12 @@ def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
     return state.finding(rule.id, "info", "inconclusive", f"could not be decided: {why}", case=state.base, hint=hint)
 
 
-def _over_budget(state: Audit, left_out: Sequence[str]) -> Finding:
+def _over_budget(state: Audit, what: str) -> Finding:
     return state.finding(
         "PB006",
         "info",
         "inconclusive",
-        f"the budget of {state.options.budget:g} s was spent before {', '.join(left_out)} could run",
+        f"the budget of {state.options.budget:g} s was spent before {what}",
         hint="raise --budget",
     )
 

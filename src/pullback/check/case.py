@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,27 @@ from torch import Tensor
 
 from pullback._torch import tree_flatten, tree_unflatten
 from pullback.dtypes import has_derivative
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that a subject reaches without being given it, as a module its weights.
+
+    Attributes:
+        tensor: it is given other data to have another value, and is itself the leaf of the graph.
+        text: Python source of it, in terms of `fn`.
+        asks: whether it requires grad where nobody says.
+    """
+
+    tensor: Tensor
+    text: str
+    asks: bool
+
+    def filled(self, value: Tensor) -> Tensor:
+        """Return the tensor, holding a copy of a value, without a gradient."""
+        self.tensor.grad = None  # it may be of another dtype
+        self.tensor.data = copy_tensor(value)
+        return self.tensor.requires_grad_(self.asks)
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,7 @@ class Case:
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         fit: what a guessed example was made to be, as the gradient is right for no other guess.
+        held: by position, the leaves that the subject holds.
 
     Two positions that hold the very same tensor object are one input passed twice.
     """
@@ -45,6 +67,7 @@ class Case:
     doubtful: bool = False
     non_leaf: bool = False
     fit: str = ""
+    held: Mapping[int, Held] = field(default_factory=dict)
 
     @property
     def is_variant(self) -> bool:
@@ -97,7 +120,7 @@ class Case:
             moved: tensors to use in place of the differentiated inputs; they do not require grad then.
         """
         given = {} if moved is None else dict(zip(self.wrt, moved, strict=True))
-        leaves = [given[p] if p in given else _copied(value) for p, value in enumerate(self.values)]
+        leaves = [given[p] if p in given else self._fresh(p) for p in range(len(self.values))]
         if moved is not None:
             args, kwargs = tree_unflatten(leaves, self.spec)
             return args, kwargs, list(moved)
@@ -109,10 +132,17 @@ class Case:
                 inputs.append(inputs[self.wrt.index(twin)])
             else:
                 leaf = leaves[position].requires_grad_(mask is None or mask[order])
-                leaves[position] = pass_through(leaf) if self.non_leaf else leaf
+                leaves[position] = pass_through(leaf) if self.non_leaf and position not in self.held else leaf
                 inputs.append(leaf)
         args, kwargs = tree_unflatten(leaves, self.spec)
         return args, kwargs, inputs
+
+    def _fresh(self, position: int) -> Any:
+        """Return the leaf at a position for one call: a copy, or what the subject holds."""
+        value = self.values[position]
+        if position in self.held:
+            return self.held[position].filled(value)
+        return copy_tensor(value) if isinstance(value, Tensor) else value
 
 
 def make_case(
@@ -139,17 +169,15 @@ def is_differentiable(value: object) -> bool:
 
 
 def copy_tensor(t: Tensor) -> Tensor:
-    """Return a detached copy with the same sizes, strides and storage offset, on storage of its own."""
+    """Return a detached copy with the same sizes, strides, storage offset and conjugation, on storage of its own."""
     t = t.detach()
+    if t.is_conj():
+        return copy_tensor(t.conj()).conj()
     wraps = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # its own storage is empty
-    if wraps or t.layout != torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
+    if wraps or t.layout != torch.strided or t.is_neg() or t.is_quantized:
         return t.clone()
     storage = t.untyped_storage().clone()
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.size(), t.stride())
-
-
-def _copied(value: Any) -> Any:
-    return copy_tensor(value) if isinstance(value, Tensor) else value
 
 
 def pass_through(leaf: Tensor) -> Tensor:

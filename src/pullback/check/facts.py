@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,6 +29,7 @@ from pullback.check.numeric.numbers import Numbers
 from pullback.check.remembered import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
+from pullback.check.weights import kept, with_weights
 
 _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
 """How many elements to compare singly, at `SAMPLES` forwards each, where one takes less than so many seconds."""
@@ -52,7 +53,12 @@ class Facts:
         guessed: the example was guessed, so that a variant may be no valid input.
         memory: what the subject remembered before its first call, where somebody looked.
         pace: seconds that the comparison on the working example took, once it is made.
+        compared_before: how many inputs, the first ones, are compared by another audit.
+        goes_on: whether there is time to compare another input of the working example.
     """
+
+    compared_before = 0
+    goes_on: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
         self,
@@ -133,6 +139,7 @@ class Facts:
         settled: Collection[int] = (),
         unit: bool = False,
         elements: int = MAX_ELEMENTS,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> FirstOrder | None:
         """Compare gradient and numeric derivative on a case; `None` if it is no valid input.
 
@@ -141,9 +148,8 @@ class Facts:
         self.events.beat()
         numeric = numeric or self.widened(case)
         self.cases += 1
-        return first_order(
-            self.subject, case, self.generator, directions, numeric, settled, unit, min(elements, self.elements)
-        )
+        most = min(elements, self.elements)
+        return first_order(self.subject, case, self.generator, directions, numeric, settled, unit, most, goes_on)
 
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
@@ -196,7 +202,9 @@ class Facts:
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example."""
         clock = Stopwatch()
-        found = self.compare(self.base, directions=min(_DIRECTIONS, self.elements))
+        settled = range(self.compared_before)
+        directions = min(_DIRECTIONS, self.elements)
+        found = self.compare(self.base, directions=directions, settled=settled, goes_on=self.goes_on)
         self.pace = clock.seconds()
         return found
 
@@ -218,6 +226,15 @@ class Facts:
             return False
 
     @functools.cached_property
+    def with_weights(self) -> tuple[Subject, Case] | None:
+        """The subject as a function of its weights, too, and the call of it; `None` where it has none."""
+        return with_weights(self.subject, self.base) if self.subject.kind != "function" else None
+
+    def _identity_for_other_weights(self, weighted: Subject, call: Case) -> Intent | None:
+        with kept(call):
+            return intent.identity(forward(weighted, call), call.tensors)
+
+    @functools.cached_property
     def own_intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if the subject itself gives a sign of it.
 
@@ -226,6 +243,8 @@ class Facts:
         if self.subject.relaxation is not None:
             return None
         declared, shown = intent.declared(self.subject), intent.identity(self.base_run, self.base.tensors)
+        if shown is not None and self.with_weights is not None:
+            shown = self._identity_for_other_weights(*self.with_weights)
         if shown is not None and declared is None and self.backward_works and self.nonlinearity is not None:
             shown = None  # what scales, reverses or blocks a gradient is linear in it
         if shown is None and declared is None and (self.draws or self.backward_draws):

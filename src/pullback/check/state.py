@@ -29,6 +29,8 @@ _BEFORE_LATE = 0.6
 """Of the budget, for the example and its variants; the rest is for the rules that take long."""
 _VARIANTS_SHARE = 0.2
 """Of the budget, for the variants in any case: slow functions may have spent more on the example."""
+_WEIGHTS_SHARE = 0.2
+"""Of the budget, for comparing the gradients of weights."""
 _SHRINK_SECONDS = 0.5
 
 
@@ -114,6 +116,20 @@ class Audit(Facts):
         """Whether one more comparison, at the pace of the first, would take much longer than the budget."""
         budget = self.options.budget
         return self.pace > _VARIANTS_SHARE * budget and self.elapsed() + self.pace > budget
+
+    @functools.cached_property
+    def weighted(self) -> Audit | None:
+        """The audit of the subject as a function of its weights, too; `None` where it has none."""
+        if self.with_weights is None:
+            return None
+        subject, call = self.with_weights
+        audit = Audit(subject, self.options, call, [], self.events, self.skip, self.guessed)
+        audit.compared_before = len(self.base.wrt)
+        audit.__dict__["intent"] = self.intent
+        audit.clock = self.clock
+        end = self.elapsed() / self.options.budget + _WEIGHTS_SHARE
+        audit.goes_on = lambda: audit.has_time(end)
+        return audit
 
     @functools.cached_property
     def inside(self) -> list[Audit]:

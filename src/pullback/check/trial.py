@@ -68,6 +68,7 @@ def forward(
     mask: Sequence[bool] | None = None,
     moved: Sequence[Tensor] | None = None,
     call: Callable[..., Any] | None = None,
+    seed: int = 0,
 ) -> Run:
     """Call the subject on fresh copies of the case's arguments.
 
@@ -77,12 +78,13 @@ def forward(
         mask: which of the differentiated inputs require grad.
         moved: values for the differentiated inputs; then nothing is differentiated.
         call: called in place of the subject (a transform of it).
+        seed: which random state it starts from.
 
     Raises:
         Raised: if the subject raises anything, `SystemExit` included.
     """
     args, kwargs, inputs = case.arguments(mask, moved)
-    reseed()
+    reseed(seed)
     _heartbeat[0]()
     with guarded("forward"), torch.set_grad_enabled(moved is None):
         result = (call or subject.call)(*args, **kwargs)

@@ -20,7 +20,7 @@ _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 ALTERED = "# other values than the audit's, which are too many to print"
 NO_LITERAL = f"# {GAP} stands for"
 """Remarks in a script that is not the failing case itself."""
-_TAKEN = ("out", "outs", "fn", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
+_TAKEN = ("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
 
 
 class _Name:
@@ -49,13 +49,17 @@ def script(
     load = _loading(subject, case, tail)
     imports = {"import torch", *(line for line in load if line.startswith("import "))}
     lines = [*sorted(imports), *(line for line in load if line not in imports)]
+    lines += _holding(case, names)
     bound: set[str] = set()
     for position, value in enumerate(case.values):
         if isinstance(value, Tensor) and names[position] not in bound:
             order = case.wrt.index(position) if position in case.wrt else None
             asks = order is not None and (mask is None or mask[order])
             other = f"  {ALTERED}" if is_long(value) else ""
-            lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
+            if position in case.held:
+                lines += _filled(names[position], value, asks, other)
+            else:
+                lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
             bound.add(names[position])
         elif not isinstance(value, Tensor) and GAP in spelled(value):
             lines.append(f"{NO_LITERAL} {case.names[position]}, of type {type(value).__name__}, which has no literal")
@@ -66,12 +70,40 @@ def script(
     return "\n".join(_spaced(lines if seed is None else _seeded(lines, seed)))
 
 
+def _holding(case: Case, names: Mapping[int, str]) -> list[str]:
+    """Return the lines that find what a subject holds, and let a function of all inputs give it other values."""
+    if not case.held:
+        return []
+    held = ", ".join(f"{names[p]}={h.text}" for p, h in case.held.items())
+    given = sum(p not in case.held for p in case.wrt)
+    moved = ", ".join(f'held["{names[p]}"]' for p in case.wrt if p in case.held)
+    return [
+        *(["import inspect"] if "inspect." in held else []),
+        f"held = dict({held})",
+        "def holding(function):",
+        "    def call(inputs, *rest):",
+        f"        leaves = [*inputs[:{given}], {moved}]",
+        "        before = [leaf.data for leaf in leaves]",
+        "        for leaf, value in zip(leaves, inputs):",
+        "            leaf.data = value.data",
+        "        result = function(leaves, *rest)",
+        "        for leaf, data in zip(leaves, before):",
+        "            leaf.data = data",
+        "        return result",
+        "    return call",
+    ]
+
+
+def _filled(name: str, value: Tensor, asks: bool, other: str) -> list[str]:
+    return [f'{name} = held["{name}"].requires_grad_({asks})', f"{name}.data = {literal(value)}{other}"]
+
+
 def variables(case: Case) -> dict[int, str]:
     """Return the variable that `script` binds each leaf to; a tensor passed twice has one."""
     names: dict[int, str] = {}
     for position, value in enumerate(case.values):
         twin = next((p for p in case.wrt if case.values[p] is value), position)
-        names[position] = names.get(twin) or _identifier(case.names[position], position)
+        names[position] = names.get(twin) or identifier(case.names[position], position)
     return names
 
 
@@ -81,15 +113,18 @@ def call_text(case: Case, moved: Mapping[str, str] | None = None) -> str:
     return ", ".join([*(repr(a) for a in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
 
 
-def definition(name: str, case: Case, body: Iterable[str]) -> list[str]:
+def definition(name: str, case: Case, body: Iterable[str], also: str = "") -> list[str]:
     """Return the lines of a function of the list of differentiated inputs, which starts by calling the subject.
+
+    It takes what `also` names, too.
 
     Its body continues with `out`, and with the inputs under their own names.
     """
     names = variables(case)
     given = ", ".join(names[p] for p in case.wrt)
     call = [f"[{given}] = inputs", f"out = fn({call_text(case)})"]
-    return [f"def {name}(inputs):", *(f"    {line}" for line in (*call, *body))]
+    decorated = ["@holding"] if case.held else []
+    return [*decorated, f"def {name}(inputs{also and f', {also}'}):", *(f"    {line}" for line in (*call, *body))]
 
 
 def bind_outs(result: object, asked: str = "o.requires_grad") -> str:
@@ -111,7 +146,8 @@ def _named(case: Case, moved: Mapping[str, str]) -> tuple[tuple[Any, ...], Mappi
         name = moved.get(names[position], names[position] + copied)
         leaves.append(_Name(name if isinstance(value, Tensor) else spelled(value)))
     args, kwargs = tree_unflatten(leaves, case.spec)
-    return args, kwargs
+    held = {case.paths[p][1] for p in case.held}
+    return args, {key: value for key, value in kwargs.items() if key not in held}
 
 
 def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
@@ -165,6 +201,7 @@ def _seeded(lines: Iterable[str], seed: int) -> Iterator[str]:
         yield line
 
 
-def _identifier(name: str, position: int) -> str:
+def identifier(name: str, position: int) -> str:
+    """Return the variable for a leaf of some name, at some position."""
     cleaned = "".join(ch if ch.isalnum() or ch == "_" else "_" for ch in name).strip("_")
     return cleaned if cleaned.isidentifier() and cleaned not in _TAKEN else f"arg{position}"

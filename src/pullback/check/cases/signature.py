@@ -26,6 +26,7 @@ def parameters(subject: Subject) -> list[inspect.Parameter]:
     if is_dispatched_op(subject.target):
         return op_parameters(subject.target)
     function = custom_op_function(subject.target) if subject.kind == "op" else subject.target
+    function = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

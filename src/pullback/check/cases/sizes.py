@@ -34,8 +34,12 @@ def other_sizes(case: Case) -> Iterator[Case]:
 
 
 def uniform_sizes(case: Case) -> Iterator[Case]:
-    """Yield the case with each size class set to 1, to 0 and to a prime, and all of them to 1 or 0."""
-    present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0})
+    """Yield the case with each size class set to 1, to 0 and to a prime, and all of them to 1 or 0.
+
+    Sizes that the weights of a module have stay: these would not follow.
+    """
+    held = {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+    present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0} - held)
     for size in present:
         fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
         for new in (1, 0, *PRIMES):

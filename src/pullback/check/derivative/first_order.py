@@ -8,7 +8,7 @@ each element of the gradient, which random directions cannot (several kinks at o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -62,6 +62,7 @@ def first_order(
     settled: Collection[int] = (),
     unit: bool = False,
     elements: int = MAX_ELEMENTS,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
@@ -74,6 +75,7 @@ def first_order(
         settled: inputs, by order, that need no comparison.
         unit: take cotangents of ones, which read better, instead of random ones, which show more.
         elements: how many elements of an input are compared singly, at most.
+        goes_on: whether to compare one more input.
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
@@ -103,7 +105,7 @@ def first_order(
     comparisons = [
         compare_input(sampler, order, gradients[order], generator, directions, elements)
         for order in range(len(case.wrt))
-        if case.wrt[order] == twins(case, order)[0] and order not in settled
+        if case.wrt[order] == twins(case, order)[0] and order not in settled and goes_on()
     ]
     comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons)

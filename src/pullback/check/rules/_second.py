@@ -86,11 +86,9 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
         "first = torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)",
         "return loss, first",
     ]
-    define, *rest = definition("gradient_at", case, body)
     lines = [
         f"weights = {literals(standard_cotangents(audit.base_run.roots))}",
-        define.replace("(inputs)", "(inputs, create_graph)"),
-        *rest,
+        *definition("gradient_at", case, body, "create_graph"),
     ]
     if second.changed:
         return [

@@ -31,7 +31,8 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
     """
     x = result.case.tensors[c.order]
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
-    if is_wide and isinstance(result.run.result, Tensor) and result.run.roots and not x.is_complex():
+    is_plain = not result.case.held and not x.is_complex()
+    if is_wide and is_plain and isinstance(result.run.result, Tensor) and result.run.roots:
         return _of_one_output(result, c)
     lines = [
         audit.outs,

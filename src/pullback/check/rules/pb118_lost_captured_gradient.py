@@ -1,14 +1,18 @@
 """lost-captured-gradient (PB118): a tensor that the forward reads, without being an argument, gets no gradient.
 
 ## What it finds
-Tensors and modules that the forward reaches through its closure, its globals or a module argument, and that
-require grad: each is moved, and if the output moves with it, a backward must give it a gradient.
+Tensors that require grad and that the forward reaches through its closure, its globals or a module: one whose own it
+is, or that it is given. Each is moved, and if the output moves with it, a backward must give it a gradient. Where only
+a nested backward does, which adds to its `.grad`, the output must require grad even if no argument does.
 
 ## Why it hurts
-Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained.
+Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained; one that
+gets its gradient from a nested backward is not trained in the first layer, whose input requires no grad, and
+`torch.autograd.grad` gives it none.
 
 ## Limits
-Finds what is named in the forward's own code; a tensor reached through an attribute of some object is not seen.
+Finds what is named in the forward's own code, and attributes of an object that is called or whose method is; what
+lies deeper in objects that are no modules is not seen.
 
 ## Bad
 ```python
@@ -44,17 +48,17 @@ class Scale(torch.autograd.Function):
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
+from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
+from pullback.check.weights import held_tensors
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -62,31 +66,45 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    for name, tensor in _captured(audit):
-        if not audit.backward_works or not _moves(audit, tensor) or _has_gradient(audit, tensor):
-            continue
+    held = {n: h for n, h in held_tensors(audit.subject, audit.base).items() if h.tensor.requires_grad}
+    if not held or not audit.backward_works:
+        return
+    by_backward = _reached(audit, held)
+    lost = [name for name in held if name not in by_backward and _moves(audit, held[name])]
+    if lost:
         yield audit.finding(
             "PB118",
             "error",
             "wrong",
-            f"the output depends on {name}, which requires grad and gets no gradient: it is no argument of the call",
+            f"the output depends on {_listed(lost)}, which requires grad and gets no gradient: it is no argument of "
+            "the call",
             case=audit.base,
-            tail=_tail(audit, name),
-            hint=f"pass {name} as an argument and return its gradient",
+            tail=_tail(audit, lost[0], held[lost[0]]),
+            hint=f"pass {lost[0]} as an argument and return its gradient",
+        )
+    if not _asks_alone(audit) and (by_hand := [name for name in by_backward if _moves(audit, held[name])]):
+        yield audit.finding(
+            "PB118",
+            "error",
+            "wrong",
+            f"{_listed(by_hand)} gets its gradient from a backward inside of the backward, in .grad: "
+            "torch.autograd.grad gives it none, and where no argument requires grad, it is not trained",
+            case=audit.base,
+            mask=[False] * len(audit.base.wrt),
+            tail=["print('requires grad:', [o.requires_grad for o in torch.utils._pytree.tree_leaves(out)])"],
+            hint=f"pass {by_hand[0]} as an argument and return its gradient",
         )
 
 
-def _tail(audit: Audit, name: str) -> list[str]:
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
+def _tail(audit: Audit, name: str, held: Held) -> list[str]:
     """Return lines that print how the output moves with a captured tensor, and its gradient."""
-    if name.startswith("argument "):
-        return [f"out.sum().backward()  # then the .grad of {name} is None"]
-    function = "fn.__self__.forward" if audit.subject.kind == "function" else "fn"
-    root, _, inner = name.partition(".")
     return [
-        "import inspect",
-        f"found = inspect.getclosurevars(inspect.unwrap({function}))",
-        f'captured = {{**found.globals, **found.nonlocals}}["{root}"]'
-        + (f'.get_parameter("{inner}")' if inner else ""),
+        *(["import inspect"] if "inspect." in held.text else []),
+        f"captured = {held.text}",
         audit.outs,
         "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
         "with torch.no_grad():",
@@ -96,28 +114,9 @@ def _tail(audit: Audit, name: str) -> list[str]:
     ]
 
 
-def _captured(audit: Audit) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for tensors requiring grad in reach of the forward's code."""
-    target = audit.subject.target
-    function = target.forward if audit.subject.kind == "function" else target
-    reached: dict[str, Any] = {}
-    plain = inspect.unwrap(getattr(function, "__func__", function))
-    if inspect.isfunction(plain):
-        found = inspect.getclosurevars(plain)
-        reached.update({**found.globals, **found.nonlocals})
-    arguments = audit.base.arguments()[0]
-    reached.update({f"argument {k}": a for k, a in enumerate(arguments) if isinstance(a, torch.nn.Module)})
-    for name, value in reached.items():
-        if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
-            yield name, value
-        elif isinstance(value, torch.nn.Module):
-            for inner, parameter in value.named_parameters():
-                if parameter.requires_grad:
-                    yield f"{name}.{inner}", parameter
-
-
-def _moves(audit: Audit, tensor: Tensor) -> bool:
+def _moves(audit: Audit, held: Held) -> bool:
     """Whether the output changes with the tensor."""
+    tensor = held.tensor
     kept = tensor.detach().clone()
     try:
         with torch.no_grad():
@@ -130,21 +129,32 @@ def _moves(audit: Audit, tensor: Tensor) -> bool:
             tensor.copy_(kept)
     before = [audit.base_run.outputs[p].detach() for p in audit.base_run.differentiable]
     after = [moved.outputs[p].detach() for p in audit.base_run.differentiable]
-    return difference(before, after, rounding=1e-9) is not None
+    return len(before) == len(after) and difference(before, after, rounding=1e-9) is not None
 
 
-def _has_gradient(audit: Audit, tensor: Tensor) -> bool:
-    """Whether `.backward()` reaches the tensor, by the graph or by hand inside the backward."""
-    kept, tensor.grad = tensor.grad, None
+def _reached(audit: Audit, held: Mapping[str, Held]) -> list[str]:
+    """Return the names of tensors that `.backward()` gives a gradient, by the graph or by hand inside the backward."""
+    kept = {name: h.tensor.grad for name, h in held.items()}
+    for h in held.values():
+        h.tensor.grad = None
     try:
         run = forward(audit.subject, audit.base)
         with guarded("backward"):
             torch.autograd.backward(run.roots, standard_cotangents(run.roots))
-        return tensor.grad is not None
+        return [name for name, h in held.items() if h.tensor.grad is not None]
+    except Raised:
+        return list(held)
+    finally:
+        for name, h in held.items():
+            h.tensor.grad = kept[name]
+
+
+def _asks_alone(audit: Audit) -> bool:
+    """Whether some output requires grad though no argument does."""
+    try:
+        return bool(forward(audit.subject, audit.base, mask=[False] * len(audit.base.wrt)).roots)
     except Raised:
         return True
-    finally:
-        tensor.grad = kept
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward")

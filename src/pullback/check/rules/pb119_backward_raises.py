@@ -2,7 +2,8 @@
 
 ## What it finds
 Whatever the backward raises on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
-expanded tensors, float32 and half precision, one tensor passed twice. Failures with a rule of their own (PB103,
+expanded tensors, float32 and half precision, one tensor passed twice; and where modules that train evaluate, or those
+that evaluate train. Failures with a rule of their own (PB103,
 PB104, PB108, PB112, PB113; PB502 for cotangents of other strides) are told there.
 
 ## Why it hurts
@@ -60,20 +61,26 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.cases.repro import call_text
+from pullback.check.derivative.agreement import gradients
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised
+from pullback.check.weights import in_other_mode, modules_of
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
+_BACKWARD = "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.varied and not audit.backward_works:
         return
     told: set[Severity] = set()
+    if not audit.varied and audit.backward_works:
+        yield from _in_other_mode(audit)
     for result in audit.results():
         error = result.error
         if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
@@ -94,10 +101,26 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case=smallest,
             tail=[
                 audit.outs,
-                "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])",
+                _BACKWARD,
             ],
             hint=_hint(result.case),
         )
+
+
+def _in_other_mode(audit: Audit) -> Iterator[Finding]:
+    """Tell of a backward that raises where the modules that the subject is, holds or is given are in the other mode."""
+    modules = modules_of(audit.subject, audit.base)
+    try:
+        with in_other_mode(modules):
+            gradients(audit.subject, audit.base) if modules else None
+    except Raised as error:
+        text, module = next(iter(modules.items()))
+        mode = "eval" if module.training else "train"
+        if error.stage == "backward":
+            tail = [f"{text}.{mode}()", f"out = fn({call_text(audit.base)})", audit.outs, _BACKWARD]
+            hint = f"make the backward take what the forward takes in .{mode}() mode"
+            message = f"{error} (in .{mode}() mode)"
+            yield audit.finding("PB119", "error", "wrong", message, case=audit.base, tail=tail, hint=hint)
 
 
 def _error_on(audit: Audit, case: Case) -> Raised | None:

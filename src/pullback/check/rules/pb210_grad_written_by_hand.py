@@ -2,15 +2,15 @@
 
 ## What it finds
 `torch.autograd.grad`, which returns gradients and leaves `.grad` alone, is called on inputs that are leaves. If one
-of them has a `.grad` afterwards, the backward put it there: by hand, or by `.backward()` on a graph that reaches the
-input.
+of them has a `.grad` afterwards, or a weight that the function reaches without being given it, the backward put it
+there: by hand, or by `.backward()` on a graph that reaches the input.
 
 ## Why it hurts
 `loss.backward()` adds the returned gradient to the one written: twice the gradient. `torch.autograd.grad`, double
 backward, hooks and everything built on them do not see what was written.
 
 ## Limits
-Sees inputs; for tensors that the function reads without being given them see PB118.
+Weights are those that PB118 finds.
 
 ## Bad
 ```python
@@ -65,7 +65,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
     run = forward(audit.subject, audit.base)
     vjp(run, standard_cotangents(run.roots))
     written = [name for name, x in zip(audit.names, run.inputs, strict=True) if x.is_leaf and x.grad is not None]
-    if written:
+    held = [audit.base.names[p] for p, h in audit.base.held.items() if h.tensor.grad is not None]
+    if held and not written:
+        yield _of_weights(audit, held)
+    elif written:
         yield audit.finding(
             "PB210",
             "error",
@@ -79,6 +82,23 @@ def _run(audit: Audit) -> Iterator[Finding]:
             ],
             hint="return the gradient; in a nested backward differentiate a detached copy, by torch.autograd.grad",
         )
+
+
+def _of_weights(audit: Audit, names: list[str]) -> Finding:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return audit.finding(
+        "PB210",
+        "error",
+        "wrong",
+        f"the backward adds to .grad of {names[0]}{more}, where torch.autograd.grad asks for gradients of others, too",
+        case=audit.base,
+        tail=[
+            audit.outs,
+            "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs], allow_unused=True)",
+            "print('.grad after autograd.grad:', [tensor.grad for tensor in held.values()])",
+        ],
+        hint="pass them as arguments and return their gradients; in a nested backward use torch.autograd.grad",
+    )
 
 
 RULE = rule(__doc__, runtime=_run, blames="backward")

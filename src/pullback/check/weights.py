@@ -1,0 +1,228 @@
+"""Weights: tensors that a subject reaches without being given them, by its closure, its globals or a module.
+
+They are inputs all the same: an audit that differentiates the arguments alone calls a module right whose weights get
+a wrong gradient. A subject that gets them as arguments (`with_weights`) is audited for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from pullback import _torch
+from pullback.check.case import Case, Held, is_differentiable, make_case
+from pullback.check.cases import dtypes
+from pullback.check.cases.repro import identifier
+from pullback.check.cases.signature import positional_names
+from pullback.check.derivative.agreement import gradients
+from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forward
+
+_MOST = 8
+"""Weights that are differentiated: those that a custom Function is given come first."""
+_GOLDEN, _SPREAD = 0.6180339887498949, 0.25
+"""Of the sequence by which equal elements are told apart, and how far apart at most."""
+_LARGEST = 1 << 20
+"""Elements of all that is held, beyond which what is not differentiated keeps its dtype."""
+
+
+def reached(subject: Subject, case: Case) -> dict[str, Any]:
+    """Return the tensors and modules that a subject's code names, or that it is or is given, by Python source."""
+    if subject.kind == "function":
+        found = _of_callable(subject.target.forward, "fn.__self__.forward")
+    else:
+        found = _of_callable(subject.target, "fn")
+    modules = {case.names[p]: value for p, value in enumerate(case.values) if isinstance(value, Module)}
+    return {text: value for text, value in {**found, **modules}.items() if isinstance(value, Tensor | Module)}
+
+
+def _of_callable(target: Any, text: str) -> dict[str, Any]:
+    if isinstance(target, Module):
+        return {text: target}
+    if isinstance(target, functools.partial):
+        held = {f"{text}.args[{k}]": value for k, value in enumerate(target.args)}
+        held.update({f"{text}.keywords[{name!r}]": value for name, value in target.keywords.items()})
+        return {**_of_callable(target.func, f"{text}.func"), **held}
+    owner = getattr(target, "__self__", None)
+    found = {} if owner is None or isinstance(owner, type) else _of_object(owner, f"{text}.__self__")
+    plain = inspect.unwrap(getattr(target, "__func__", target))
+    if not inspect.isfunction(plain):
+        return found or _of_object(target, text)
+    names = inspect.getclosurevars(plain)
+    variables = f"inspect.getclosurevars(inspect.unwrap({text}))"
+    for kind in ("globals", "nonlocals"):
+        found.update({f"{variables}.{kind}[{name!r}]": value for name, value in getattr(names, kind).items()})
+    return found
+
+
+def _of_object(owner: Any, text: str) -> dict[str, Any]:
+    if isinstance(owner, Module):
+        return {text: owner}
+    return {f"{text}.{name}": value for name, value in getattr(owner, "__dict__", {}).items()}
+
+
+def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
+    """Return the floating and complex leaves that a subject reaches, by the names that its author gives them."""
+    found: dict[str, Held] = {}
+    for text, value in reached(subject, case).items():
+        name = _short(text)
+        name = f"self.{name}" if name in case.names else name
+        if isinstance(value, Tensor):
+            found[name] = Held(value, text, value.requires_grad)
+            continue
+        prefix = "" if name == "fn" else f"{name}."
+        for kind, tensors in (("parameter", value.named_parameters()), ("buffer", value.named_buffers())):
+            found.update({prefix + n: Held(t, f'{text}.get_{kind}("{n}")', t.requires_grad) for n, t in tensors})
+    return {
+        name: held
+        for name, held in _each_once(found).items()
+        if held.tensor.is_leaf and is_differentiable(held.tensor) and held.tensor.layout is torch.strided
+    }
+
+
+def _short(text: str) -> str:
+    """Return the name of a variable or an attribute at the end of its source."""
+    if "[" in text:
+        return text.rpartition("[")[2].rstrip("]").strip("'")
+    return text.removesuffix(".__self__").removeprefix("fn.")
+
+
+def _each_once(found: Mapping[str, Held]) -> dict[str, Held]:
+    first: dict[int, str] = {}
+    return {name: held for name, held in found.items() if first.setdefault(id(held.tensor), name) == name}
+
+
+def modules_of(subject: Subject, case: Case) -> dict[str, Module]:
+    """Return the modules that a subject is, holds or is given, by Python source."""
+    return {text: value for text, value in reached(subject, case).items() if isinstance(value, Module)}
+
+
+def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
+    """Return a subject that takes its weights as arguments, too, and the call of it; `None` where it has none.
+
+    Of many weights those are differentiated that go to a custom Function as they are, and a few others; none that gets
+    no gradient, which is another rule's subject.
+    """
+    held = held_tensors(subject, case)
+    chosen = _chosen(subject, case, [name for name, h in held.items() if h.tensor.requires_grad], held)
+    if subject.is_made or not chosen:
+        return None
+    if sum(h.tensor.numel() for h in held.values()) > _LARGEST:
+        held = {name: held[name] for name in chosen}
+    keys = {identifier(name, position): name for position, name in enumerate(held)}
+    args, kwargs, _ = case.arguments()
+    values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
+    call = make_case(args, {**kwargs, **values}, positional_names(subject), case.label, subject.kind != "function")
+    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
+    of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
+    call = replace(
+        call,
+        wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
+        names=tuple(places.get(p, name) for p, name in enumerate(call.names)),
+        non_leaf=case.non_leaf,
+        held={p: held[name] for p, name in places.items()},
+    )
+    weighted = replace(
+        subject, kind="callable", target=_Weighted(subject, {k: held[n].tensor for k, n in keys.items()})
+    )
+    with kept(call):
+        for case in (dtypes.widened(call), call):
+            try:
+                found = dict(zip(case.wrt, gradients(weighted, case), strict=True))
+            except Raised:
+                continue
+            return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in places or found[p] is not None))
+    return None
+
+
+def _differentiated(case: Case) -> list[tuple[Any, ...]]:
+    return [case.paths[p] for p in case.wrt]
+
+
+def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, Held]) -> list[str]:
+    if len(names) <= _MOST:
+        return names
+    given: set[int] = set()
+    end = _torch.observe_functions(lambda _, args: given.update(map(id, _torch.tree_leaves(args)[0])))
+    try:
+        forward(subject, case)
+    except Raised:
+        return []
+    finally:
+        end()
+    ordered = sorted(names, key=lambda name: id(held[name].tensor) not in given)
+    direct = sum(id(held[name].tensor) in given for name in names)
+    rest, room = ordered[direct:], max(_MOST - direct, 2)
+    return ordered[: min(direct, _MOST)] + rest[:: max(1, -(-len(rest) // room))]
+
+
+def _varied(t: Tensor) -> Tensor:
+    """Return a copy of a tensor; with elements about its value if that is one, as of a new scale or bias.
+
+    At ones a scale changes nothing, and at zeros much else has no gradient.
+    """
+    if not t.numel() or not bool((t == t.flatten()[0]).all()):
+        return t.clone()
+    steps = torch.arange(1, t.numel() + 1, dtype=torch.float64) * _GOLDEN % 1 - 0.5
+    return t + (_SPREAD * steps).reshape(t.shape).to(t.dtype)
+
+
+class _Weighted:
+    """Calls a subject with its weights as keyword arguments: these, or tensors whose data they have for the call."""
+
+    def __init__(self, subject: Subject, weights: Mapping[str, Tensor]) -> None:
+        self._call = subject.call
+        self._weights = weights
+        self.__module__ = getattr(subject.target, "__module__", "")
+        self.__name__ = subject.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in self._weights}
+        before = {name: weight.data for name, weight in self._weights.items()}
+        moved = [name for name, weight in self._weights.items() if given[name] is not weight]
+        for name in moved:
+            self._weights[name].data = given[name].detach()
+        try:
+            return self._call(*args, **kwargs)
+        finally:
+            for name in moved:
+                self._weights[name].data = before[name]
+
+
+@contextmanager
+def kept(case: Case) -> Iterator[None]:
+    """Leave all that a subject holds, at the end of a block, as it was."""
+    before = [(h.tensor, h.tensor.data, h.tensor.grad, h.tensor.requires_grad) for h in case.held.values()]
+    try:
+        yield
+    finally:
+        for tensor, data, grad, asks in before:
+            tensor.grad = None  # of another dtype
+            tensor.data = data
+            tensor.grad = grad
+            tensor.requires_grad_(asks)
+
+
+@contextmanager
+def in_other_mode(modules: Mapping[str, Module]) -> Iterator[None]:
+    """Have modules that train evaluate, and those that evaluate train; their buffers are as before afterwards."""
+    parts = [part for module in modules.values() for part in module.modules()]
+    modes = [(part, part.training) for part in parts]
+    buffers = [(b, b.detach().clone()) for module in modules.values() for b in module.buffers()]
+    for part, training in modes:
+        part.training = not training
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        for buffer, value in buffers:
+            buffer.data.copy_(value)

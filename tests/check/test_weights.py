@@ -1,0 +1,183 @@
+"""Weights: what a subject reaches without being given it is audited as its inputs are."""
+
+import re
+
+import torch
+from torch import nn
+
+import pullback
+from pullback.check.case import make_case
+from pullback.check.cases.signature import positional_names
+from pullback.check.find.discover import subject_of
+from pullback.check.weights import held_tensors, kept, with_weights
+
+
+class Times(torch.autograd.Function):
+    """x w, with the gradient of w `factor` times too large."""
+
+    @staticmethod
+    def forward(ctx, x, w, factor):
+        ctx.save_for_backward(x, w)
+        ctx.factor = factor
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, ctx.factor * (g * x).sum_to_size(w.shape), None
+
+
+class Scale(nn.Module):
+    def __init__(self, factor=1.0, value=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(4) if value is None else value)
+        self.register_buffer("shift", torch.ones(4))
+        self.factor = factor
+
+    def forward(self, x):
+        return torch.sin(Times.apply(x, self.weight, self.factor) + self.shift)
+
+
+def batch():
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def errors(*call):
+    return {f.rule: f.message for f in pullback.check(*call).findings if f.severity == "error"}
+
+
+def test_a_module_whose_weight_gets_a_wrong_gradient_is_wrong():
+    assert "the gradient of weight[" in errors(Scale(factor=2.0), batch())["PB101"]
+
+
+def test_a_module_is_right_if_its_weight_is():
+    assert errors(Scale(), batch()) == {}
+
+
+def test_a_new_scale_of_ones_makes_no_identity_of_a_module():
+    weight = torch.ones(4, requires_grad=True)
+
+    def scaled(x):
+        return Times.apply(x, weight, 2.0)
+
+    assert "the gradient of weight[" in errors(scaled, batch())["PB101"]
+
+
+def test_weights_of_closures_methods_and_modules_that_are_given():
+    module = Scale(factor=-1.0)
+    for call in ((lambda x: module(x), batch()), (module.forward, batch()), (nn.Sequential(module), batch())):
+        assert "weight[" in errors(*call)["PB101"]
+    assert "weight[" in errors(lambda x, layer: layer(x), batch(), module)["PB101"]
+
+
+def test_the_reproduction_shows_the_wrong_gradient_of_a_weight(capsys):
+    report = pullback.check(Scale(factor=2.0), batch())
+    (finding,) = [f for f in report.findings if f.rule == "PB101"]
+    exec(finding.reproduce.replace("# fn = ", "pass  # "), {"fn": Scale(factor=2.0).double()})
+    got, quotient = map(float, re.findall(r"-?\d+\.\d+", capsys.readouterr().out))
+    assert abs(got - 2 * quotient) < 1e-6 * abs(got)
+
+
+class Frozen(torch.autograd.Function):
+    """x w, whose backward asks autograd for the gradient of both, frozen or not."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(x * w, (x, w), g)
+
+
+def test_a_backward_that_fails_for_a_frozen_weight():
+    class Module(Scale):
+        def forward(self, x):
+            return Frozen.apply(x, self.weight)
+
+    assert "does not require grad" in errors(Module(), batch())["PB113"]
+
+
+class Nested(torch.autograd.Function):
+    """A module's call whose weights get their gradients from a backward inside of the backward."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.save_for_backward(x)
+        ctx.module = module
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            torch.autograd.backward(ctx.module(x), g)
+        return x.grad, None
+
+
+def test_weights_that_only_a_nested_backward_reaches():
+    module = nn.Linear(4, 4)
+    told = errors(lambda x: Nested.apply(x, module), batch())
+    assert "where no argument requires grad" in told["PB118"]
+    assert "adds to .grad of module.weight (and 1 more)" in told["PB210"]
+
+
+class TrainsAlone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, training):
+        ctx.save_for_backward(x)
+        ctx.scale = 2.0 if training else None
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.scale * g, None
+
+
+def test_a_backward_that_fails_in_eval_mode():
+    class Module(nn.Module):
+        def forward(self, x):
+            return TrainsAlone.apply(x, self.training)
+
+    assert "(in .eval() mode)" in errors(Module(), batch())["PB119"]
+
+
+def test_the_mask_of_another_call_is_found_though_both_start_from_one_seed():
+    class Drop(torch.autograd.Function):
+        mask = None
+
+        @staticmethod
+        def forward(ctx, x):
+            Drop.mask = torch.rand_like(x) < 0.5
+            return x * Drop.mask
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * Drop.mask
+
+    assert "PB120" in errors(Drop, batch())
+
+
+def test_what_is_held_is_afterwards_as_it_was():
+    module = Scale()
+    module.weight.grad = torch.ones(4)
+    before = {name: t.detach().clone() for name, t in module.state_dict().items()}
+    subject = subject_of(module)
+    case = make_case((batch(),), {}, positional_names(subject), "given")
+    assert list(held_tensors(subject, case)) == ["weight", "shift"]
+    _, call = with_weights(subject, case)
+    with kept(call):
+        call.arguments()
+        assert module.weight.dtype is torch.float64
+        assert module.weight.grad is None
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    assert module.weight.dtype is torch.float32
+    assert torch.equal(module.weight.grad, torch.ones(4))

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
 
 import pullback
 
@@ -248,3 +249,55 @@ def test_masses_are_moved_so_that_they_sum_to_1():
     found = {f.rule: f.severity for f in pullback.check(Mass, p / p.sum(-1, keepdim=True), select="PB101,PB4").findings}
     assert found.get("PB101") is None
     assert "error" in (found.get("PB401"), found.get("PB404"))
+
+
+def test_a_reentrant_checkpoint_is_audited_by_backward():
+    def block(x):
+        return checkpoint(lambda y: torch.sin(y) * y, x, use_reentrant=True)
+
+    report = pullback.check(block, torch.randn(3, 5))
+    assert [f.rule for f in report.findings if f.severity == "error"] == []
+    assert any(f.rule == "PB119" and f.severity == "info" for f in report.findings)
+
+
+class Doubled(torch.autograd.Function):
+    """As reentrant checkpoints do it, and it writes the gradient to the input's .grad as well."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if not torch.autograd._is_checkpoint_valid():
+            raise RuntimeError("Doubled is not compatible with .grad(), please use .backward()")
+        x.grad = 2 * x * g
+        return 2 * x * g
+
+
+def test_what_backward_adds_up_is_compared():
+    found = {f.rule: f.severity for f in pullback.check(Doubled, torch.randn(3, 5), select="PB1").findings}
+    assert found == {"PB101": "error", "PB119": "info"}
+
+
+class Frees(torch.autograd.Function):
+    """x + y, where the memory of y is given back: the second call must not be given the same y."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        out = x + y
+        with torch.no_grad():
+            y.set_()
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g
+
+
+def test_no_call_changes_the_example_of_the_next():
+    found = {f.rule: f.severity for f in pullback.check(Frees, torch.randn(3), torch.randn(3)).findings}
+    assert found["PB202"] == "error"
+    assert not {"PB001", "PB002", "PB101"} & set(found)

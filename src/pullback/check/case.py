@@ -119,7 +119,7 @@ class Case:
             mask: which of the differentiated inputs require grad; all by default.
             moved: tensors to use in place of the differentiated inputs; they do not require grad then.
         """
-        given = {} if moved is None else dict(zip(self.wrt, moved, strict=True))
+        given = {} if moved is None else {p: self._unshared(p, t) for p, t in zip(self.wrt, moved, strict=True)}
         leaves = [given[p] if p in given else self._fresh(p) for p in range(len(self.values))]
         if moved is not None:
             args, kwargs = tree_unflatten(leaves, self.spec)
@@ -136,6 +136,10 @@ class Case:
                 inputs.append(leaf)
         args, kwargs = tree_unflatten(leaves, self.spec)
         return args, kwargs, inputs
+
+    def _unshared(self, position: int, moved: Tensor) -> Tensor:
+        """Return a moved value, or a copy of it where it is the case's own, which the call may change or free."""
+        return copy_tensor(moved) if moved is self.values[position] else moved
 
     def _fresh(self, position: int) -> Any:
         """Return the leaf at a position for one call: a copy, or what the subject holds."""

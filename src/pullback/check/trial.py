@@ -7,6 +7,7 @@ function of its inputs. What the audited code raises comes back as `Raised`, wha
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,18 +124,49 @@ def vjp(
     asked = [x for x in run.inputs if x.requires_grad] if wrt is None else list(wrt)
     if not used or not asked:
         return [None] * len(asked)
+    outs, given = [out for out, _ in used], [copy_tensor(g) for _, g in used]
     reseed(seed)
+    if _refusals:
+        return _by_accumulation(outs, asked, given, retain_graph, create_graph)
+    try:
+        with guarded("backward"):
+            return list(torch.autograd.grad(outs, asked, given, retain_graph, create_graph, allow_unused=True))
+    except Raised as error:
+        if not _REFUSES_GRAD.search(str(error.error)):
+            raise
+        found = _by_accumulation(outs, asked, given, retain_graph, create_graph)
+        _refusals.append(str(error))
+        return found
+
+
+_REFUSES_GRAD = re.compile(r"(not |in)compatible with (torch\.autograd)?\.grad\b", re.IGNORECASE)
+_refusals: list[str] = []
+
+
+def refusal_of_grad() -> str:
+    """Return the error by which a backward refused `torch.autograd.grad`, as reentrant checkpoints do; else nothing.
+
+    From then on gradients are those that `.backward()` adds up.
+    """
+    return _refusals[0] if _refusals else ""
+
+
+def _by_accumulation(
+    outs: Sequence[Tensor],
+    asked: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    retain_graph: bool | None,
+    create_graph: bool,
+) -> list[Tensor | None]:
+    for x in asked:
+        x.retain_grad()
+        x.grad = None
     with guarded("backward"):
-        return list(
-            torch.autograd.grad(
-                [out for out, _ in used],
-                asked,
-                [copy_tensor(g) for _, g in used],
-                allow_unused=True,
-                create_graph=create_graph,
-                retain_graph=retain_graph,
-            )
-        )
+        torch.autograd.backward(outs, cotangents, retain_graph, create_graph)
+    found = [x.grad for x in asked]
+    for x in asked:
+        x.grad = None
+    return found
 
 
 class guarded:  # noqa: N801 - used like a function, as contextlib.suppress is

@@ -44,8 +44,9 @@ def literal(t: Tensor) -> str:
 
 
 def is_long(t: Tensor) -> bool:
-    """Whether a tensor has too many elements to be written out: `literal` gives others of its shape."""
-    return t.numel() > _MAX_ELEMENTS
+    """Whether a tensor has too many elements to be written out, or lost them: `literal` gives others of its shape."""
+    was_freed = t.layout is torch.strided and t.numel() > 0 and t.untyped_storage().nbytes() == 0
+    return t.numel() > _MAX_ELEMENTS or was_freed
 
 
 def spelled(value: object) -> str:

@@ -42,7 +42,7 @@ _MOST_INPUTS = 3
 """Of a function whose second derivative is looked at by pairs of inputs."""
 _CLEAR = re.compile(
     r"once_differentiable|differentiate twice|not implemented|not supported|unsupported|double backward"
-    r"|second(-| )order|second derivative|not differentiable",
+    r"|second(-| )order|second derivative|not differentiable|compatible with \.grad",
     re.IGNORECASE,
 )
 

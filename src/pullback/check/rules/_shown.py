@@ -14,6 +14,7 @@ from pullback.check.cases.repro import call_text, definition, variables
 from pullback.check.cases.spelling import literal, spelled
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.trial import refusal_of_grad
 
 if TYPE_CHECKING:
     from pullback.check.case import Case
@@ -31,13 +32,13 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
     """
     x = result.case.tensors[c.order]
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
-    is_plain = not result.case.held and not x.is_complex()
+    is_plain = not (result.case.held or x.is_complex() or refusal_of_grad())
     if is_wide and is_plain and isinstance(result.run.result, Tensor) and result.run.roots:
         return _of_one_output(result, c)
     lines = [
         audit.outs,
         f"g = {literals(result.cotangents)}",
-        f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{c.order}]",
+        *_gradient(c.order),
     ]
     element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
     if not is_wide:
@@ -61,6 +62,13 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
         elif x.is_complex():
             lines.append(f"along_1 = {quotient}")
     return [*lines, f"print('the gradient is', got{element}.item(), 'and the forward says', {quotient})"]
+
+
+def _gradient(order: int) -> list[str]:
+    """Return the lines that bind `got` to the gradient of an input, in the way that the backward takes."""
+    if refusal_of_grad():
+        return ["torch.autograd.backward(outs, g)", f"got = inputs[{order}].grad"]
+    return [f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]"]
 
 
 def _of_one_output(result: FirstOrder, c: Comparison) -> list[str]:

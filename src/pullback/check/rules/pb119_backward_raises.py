@@ -12,7 +12,8 @@ It is loud, but late: the forward was fine, evaluation was fine, and training st
 ## Limits
 A warning for empty batches, for other sizes than 1, for half precision, for a `NotImplementedError`, and where a
 variant makes an assertion fail or
-linear algebra refuse a matrix; an info where the forward may take
+linear algebra refuse a matrix; an info where the backward refuses `torch.autograd.grad` and says so, as reentrant
+checkpoints do (the audit goes on by `.backward()`), and where the forward may take
 an input without meaning to: a shape that happens to broadcast, a size that no longer fits a whole-number
 argument.
 
@@ -64,7 +65,7 @@ from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import gradients
 from pullback.check.rules._rule import rule
-from pullback.check.trial import Raised
+from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
 from pullback.report.model import Finding, Severity
 
@@ -80,6 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     told: set[Severity] = set()
     if not audit.varied and audit.backward_works:
+        yield from _refusal_of_grad(audit)
         yield from _in_other_mode(audit)
     for result in audit.results():
         error = result.error
@@ -105,6 +107,15 @@ def _run(audit: Audit) -> Iterator[Finding]:
             ],
             hint=_hint(result.case),
         )
+
+
+def _refusal_of_grad(audit: Audit) -> Iterator[Finding]:
+    """Tell of a backward that takes `.backward()` alone, which was then used in all that follows."""
+    if refusal := refusal_of_grad():
+        tail = [audit.outs, "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs])"]
+        message = f"torch.autograd.grad is not supported: {refusal}"
+        hint = "take gradients by torch.autograd.grad inside of the backward, and return them"
+        yield audit.finding("PB119", "info", "unsupported", message, case=audit.base, tail=tail, hint=hint)
 
 
 def _in_other_mode(audit: Audit) -> Iterator[Finding]:

@@ -302,6 +302,17 @@ def test_make_fx_records_undecomposed_ops_of_real_tensors():
     assert torch.equal(traced(torch.zeros(2))[0], torch.nn.functional.softplus(torch.zeros(2)))
 
 
+def test_make_fx_records_a_cut_as_a_cut():
+    """An `alias` in place of `detach` lets a derivative of the graph through."""
+
+    def formula(x):
+        return [x * x.detach()]
+
+    x = torch.ones(5, requires_grad=True)
+    for traced in (_torch.trace_ops(formula, x), _torch.trace_for_sizes(formula, [x], {5})[0]):
+        assert torch.autograd.grad(traced(2 * x)[0].sum(), x)[0].tolist() == [4] * 5
+
+
 def test_schemas_say_which_ops_write():
     assert _torch.is_mutable(torch.ops.aten.add_.Tensor)
     assert not _torch.is_mutable(torch.ops.aten.add.Tensor)

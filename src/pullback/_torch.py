@@ -520,10 +520,13 @@ def apart(function: Callable[[], Any]) -> Any:
 def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 
-    Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
+    Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options. Without a table of decompositions, PyTorch
+    2.15 and later write `alias` for `detach`: the derivative of such a graph is that of another formula.
     """
     with tracing():
-        traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        traced: fx.GraphModule = make_fx(
+            function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True
+        )(*tensors)
     return traced
 
 
@@ -582,7 +585,7 @@ def trace_for_sizes(
         fakes.append(mode.from_tensor(tensor, source=ConstantSource(f"x{i}"), symbolic_context=context))
     before = dict(environment.var_to_range)
     with tracing():
-        traced: fx.GraphModule = make_fx(function, _allow_non_fake_inputs=True)(*fakes)
+        traced: fx.GraphModule = make_fx(function, decomposition_table={}, _allow_non_fake_inputs=True)(*fakes)
     noted = (environment.guards, environment.replacements, environment.deferred_runtime_asserts)
     return traced, not any(noted) and environment.var_to_range == before
 

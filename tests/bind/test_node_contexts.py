@@ -166,7 +166,7 @@ def test_contexts_are_left_to_python(on):
         assert not is_in_cpp(op(x))
     assert torch.allclose(torch.func.grad(lambda t: op(t).sum())(x.detach()), grad(gate(x).sum(), x)[0])
     assert torch.allclose(torch.func.hessian(lambda t: op(t).sum())(x.detach()).diagonal(), _second(gate, x))
-    with pytest.warns(DeprecationWarning, match="jit.trace"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="jit.trace"):
         traced = torch.jit.trace(lambda t: op(t), x, check_trace=False)
     assert "sigmoid" in str(traced.graph)
     fake = torch._subclasses.FakeTensorMode()

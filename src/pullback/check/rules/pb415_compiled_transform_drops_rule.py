@@ -12,7 +12,8 @@ same holds for `torch.func.jvp`, `jacrev` and a backward through `vmap` under th
 
 ## Limits
 Silent where the eager gradient itself is wrong by mistake (PB101 speaks of that), at a kink, and where the
-compiler refuses.
+compiler refuses. PyTorch 2.15 keeps the backward under `grad`, `vjp` and `jacrev`, so that the rule finds nothing,
+although a compiled `jvp` still differentiates the forward, and so does a backward through a compiled `vmap`.
 
 ## Bad
 ```python

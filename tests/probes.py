@@ -1,0 +1,26 @@
+"""What PyTorch does where its releases differ: tests ask for the behaviour, never for the version."""
+
+import functools
+
+import torch
+
+
+class _Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+@functools.cache
+def is_backward_kept_by_compiled_grad():
+    """Does torch.compile of torch.func.grad call a Function's backward? PyTorch 2.15 does, 2.13 does not."""
+    torch.compiler.reset()
+    compiled = torch.compile(torch.func.grad(lambda x: _Negated.apply(x).sum()), backend="aot_eager")
+    try:
+        return compiled(torch.ones(1)).item() == -1
+    finally:
+        torch.compiler.reset()

@@ -214,6 +214,32 @@ def test_backward_passes_of_a_trace_run_in_its_thread():
     assert torch._C._is_multithreading_enabled()
 
 
+def test_a_thread_that_had_fake_tensors_may_end():
+    """In a CUDA build of PyTorch 2.11 without a GPU the last line crashed."""
+    code = """
+import torch
+from pullback import _torch
+
+x = torch.ones(2, requires_grad=True)
+
+def fakes():
+    with _torch.fake_mode() as mode:
+        mode.from_tensor(x).sin()
+
+def work():
+    fakes()
+    torch.autograd.grad(x.sin().sum(), x)
+
+with _torch.new_thread() as thread:
+    thread.submit(work).result()
+_torch.apart(work)
+fakes()
+print("ok")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "ok\n", done.stderr
+
+
 def test_jit_tracing_has_a_state():
     assert asked_in_each_context(_torch.is_jit_tracing) == {"jit"}
 
@@ -658,6 +684,16 @@ def test_tensors_on_the_meta_device_can_be_dispatched_as_on_the_cpu():
 def test_a_mode_is_asked_for_the_device_by_an_op():
     assert _torch.asks_device(torch.ops.prim.device.default)
     assert not _torch.asks_device(torch.ops.aten.sin.default)
+
+
+def test_vmap_of_bits_is_told_from_kernels():
+    x = torch.ones(2, 3)
+    bits = torch.func.vmap(lambda t: t.view(torch.int32))
+    if _torch.BITS_ARE_BATCHED:
+        assert torch.equal(bits(x), x.view(torch.int32))
+    else:
+        with pytest.raises(RuntimeError, match="[Bb]atching rule not implemented"):
+            bits(x)
 
 
 def test_composite_ops_have_no_kernel_of_their_own_for_the_cpu():

@@ -13,6 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -444,6 +445,10 @@ def is_composite(op: OpOverload) -> bool:
     )
 
 
+BITS_ARE_BATCHED = torch.ops.aten.view.dtype.has_kernel_for_dispatch_key(torch._C.DispatchKey.FuncTorchBatched)
+"""Whether `vmap` takes `Tensor.view(dtype)`: from PyTorch 2.13 on."""
+
+
 def pulled(
     roots: Sequence[torch.Tensor],
     leaves: Sequence[torch.Tensor],
@@ -507,6 +512,7 @@ def apart(function: Callable[[], Any]) -> Any:
         except BaseException as error:
             outcome.extend((None, error))
 
+    _replace_guard()
     with tracing():
         thread = threading.Thread(target=run, name="pullback-apart")
         thread.start()
@@ -515,6 +521,27 @@ def apart(function: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     return result
+
+
+def new_thread() -> ThreadPoolExecutor:
+    """Return an executor with one thread, which no transform, mode or tracer of this thread reaches.
+
+    Relies on the states of all these being local to a thread.
+    """
+    _replace_guard()
+    return ThreadPoolExecutor(1)
+
+
+@functools.cache
+def _replace_guard() -> None:
+    """Do what the first fake tensor does where there is no GPU, before a thread that ends has one.
+
+    PyTorch replaces the guard of CUDA devices. In a CUDA build of 2.11 the process crashes once the thread that did so
+    has ended. Relies on `torch._C._ensureCUDADeviceGuardSet`, which fake tensors call.
+    """
+    replace = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if replace is not None and not torch.cuda.is_available():
+        replace()
 
 
 def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:

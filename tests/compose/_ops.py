@@ -153,6 +153,16 @@ def formula(x):
     return x * x * x
 
 
+class Plain:
+    """The same as an object that may be a method, as ops may."""
+
+    def __call__(self, x):
+        return formula(x)
+
+    def __get__(self, instance, owner=None):
+        return self
+
+
 class Cube(torch.autograd.Function):
     """A Function whose backward is the derivative of its forward."""
 

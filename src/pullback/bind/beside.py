@@ -8,7 +8,6 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import CodeType
 from typing import Any
@@ -72,7 +71,7 @@ def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
     It runs on tensors without values, so that it changes none that it closes over. `args` are those of a call, (shape,
     dtype, device) in place of each tensor; `live` says which are differentiated.
     """
-    with ThreadPoolExecutor(1) as fresh:  # modes belong to a thread
+    with _torch.new_thread() as fresh:  # modes belong to a thread
         fresh.submit(_look_beside, rule, args, live).result()
 
 

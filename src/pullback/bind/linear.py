@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +80,7 @@ def objection(
         xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
         map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
         prove = functools.partial(_objection, map_at, said is True)
-        with ThreadPoolExecutor(1) as fresh:  # transforms and modes belong to a thread: the proof sees none
+        with _torch.new_thread() as fresh:  # transforms and modes belong to a thread: the proof sees none
             proof = Proof(*fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
     if not proof.objection:

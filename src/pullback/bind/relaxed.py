@@ -22,6 +22,8 @@ from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, FormulaError
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_library = torch.library.Library("pullback", "FRAGMENT")
+_library.define("cut(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -112,11 +114,39 @@ def _with_derivative_of(hard: Tensor, soft: Tensor) -> Tensor:
 def cut(t: Tensor) -> Tensor:
     """Return the same values without their gradient.
 
-    A round trip through integers: three of PyTorch's passes drop `detach`, none drops this.
+    A round trip through integers: three of PyTorch's passes drop `detach`, none drops this. Where PyTorch cannot batch
+    that (2.11), an op of ours under transforms: all passes leave it as it is.
     """
+    if not _torch.BITS_ARE_BATCHED and _is_transformed():
+        copy: Tensor = torch.ops.pullback.cut.default(t)
+        return copy
     if not torch.compiler.is_dynamo_compiling() and t.is_neg():  # Dynamo cannot ask, and has no such tensors
         t = t.resolve_neg()
     return t.view(_BITS[t.dtype.itemsize]).view(t.dtype)
+
+
+@_torch.constant_while_compiling
+def _is_transformed() -> bool:
+    """Run while Dynamo traces."""
+    return _torch.in_functorch()
+
+
+def _cut_below_autograd(x: Tensor) -> Tensor:
+    with _torch.below_autograd():
+        copy: Tensor = torch.ops.pullback.cut.default(x)
+        return copy
+
+
+def _cut_batched(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int | None]:
+    return torch.ops.pullback.cut.default(x), in_dims[0]
+
+
+_library.impl("cut", lambda x: x.clone(), "CompositeExplicitAutograd")
+_library.impl("cut", _cut_below_autograd, "Autograd")
+torch.library.register_fake("pullback::cut", torch.empty_like, lib=_library)
+torch.library.register_vmap(
+    "pullback::cut", lambda info, in_dims, x: (torch.ops.pullback.cut.default(x), in_dims[0]), lib=_library
+)
 
 
 def _shown(value: Any) -> str:

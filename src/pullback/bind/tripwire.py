@@ -59,8 +59,14 @@ def guarded_in_graphs(result: Any, sources: Sequence[Any], name: str) -> Any:
             return t
         return tripwire(t, sources, name) if exporting else torch.ops.pullback.first_order.default(t, name)
 
-    exporting = torch.compiler.is_exporting()
+    exporting = _is_exporting()
     return tuple([one(t) for t in result]) if isinstance(result, tuple) else one(result)
+
+
+@_torch.constant_while_compiling
+def _is_exporting() -> bool:
+    """Run while Dynamo traces, which in PyTorch 2.11 says True itself, whatever it traces for."""
+    return torch.compiler.is_exporting()
 
 
 def refuse_transforms(name: str) -> None:

@@ -692,7 +692,7 @@ def test_vmap_of_bits_is_told_from_kernels():
     if _torch.BITS_ARE_BATCHED:
         assert torch.equal(bits(x), x.view(torch.int32))
     else:
-        with pytest.raises(RuntimeError, match="[Bb]atching rule not implemented"):
+        with pytest.raises(RuntimeError, match="atching rule not implemented"):
             bits(x)
 
 

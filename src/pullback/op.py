@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -399,7 +400,7 @@ class Op:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        return self._method.__get__(instance, owner) if torch.compiler.is_compiling() else BoundOp(self, instance)
+        return MethodType(self._method, instance) if torch.compiler.is_compiling() else BoundOp(self, instance)
 
     def __repr__(self) -> str:
         chunks = "" if self._chunk is None else f", chunk={self._chunk!r}"

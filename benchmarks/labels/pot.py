@@ -409,6 +409,7 @@ CALLS = (
             _strides(solve_sample_lazy, 2),
         ),
         doubtful=VALUE | WEIGHTS | ZERO | GRADS,
+        judged={"PB102": (True, "forward mode loses the points as reverse mode does")},
     ),
     Call(
         solve_envelope_kl,

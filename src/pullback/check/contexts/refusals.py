@@ -108,9 +108,8 @@ _KNOWN = (
         "PyTorch cannot vectorise that operation, or it leaves PyTorch's operations (numpy): use another one",
     ),
     _Known(
-        r"data pointer|\.numpy\(\)|have storage",
+        r"data pointer|\.numpy\(\)|have storage|unsupported ScalarType",
         "it leaves PyTorch's operations (numpy, a raw pointer): make it a custom op, or define vmap",
-        clear_in=("traced",),
     ),
     _Known(
         r"ctx\.saved_tensors in backward, make sure to do so only once",

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 from torch import nn
 
@@ -181,3 +182,51 @@ def test_what_is_held_is_afterwards_as_it_was():
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
     assert module.weight.dtype is torch.float32
     assert torch.equal(module.weight.grad, torch.ones(4))
+
+
+def test_weights_alone_are_audited_where_no_argument_is_differentiated():
+    class Rows(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+            self.factor = factor
+
+        def forward(self, index):
+            return Times.apply(self.table[index], self.table[index], self.factor)
+
+    index = torch.tensor([[0, 1], [4, 1]])
+    assert "the gradient of table[" in errors(Rows(2.0), index)["PB101"]
+    assert errors(Rows(1.0), index) == {}
+    assert errors(nn.Embedding(5, 4), index) == {}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.BatchNorm1d(4),
+        nn.InstanceNorm1d(3),
+        nn.LayerNorm(4),
+        nn.GRU(4, 2),
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3)),
+        pytest.param(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), marks=pytest.mark.slow),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_right_modules_of_pytorch_are_not_accused(module):
+    x = batch().unsqueeze(0) if isinstance(module, nn.InstanceNorm1d | nn.TransformerEncoderLayer) else batch()
+    assert errors(module, x) == {}
+
+
+@pytest.mark.slow
+def test_one_tensor_that_is_passed_three_times_is_differentiated_in_each_place():
+    x = batch().unsqueeze(0)
+    assert errors(nn.MultiheadAttention(4, 2, batch_first=True), x, x, x) == {}
+
+
+def test_pytorch_loses_a_part_of_the_second_derivative_of_weight_norm():
+    """Not our finding alone: `gradgradcheck` fails on `torch._weight_norm`, too, and passes on the formula."""
+    v, g = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
+    inputs = [v.requires_grad_(), g.requires_grad_()]
+    is_right = torch.autograd.gradgradcheck(lambda v, g: torch._weight_norm(v, g, 0), inputs, raise_exception=False)
+    module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
+    assert ("PB401" in errors(module, batch())) is not is_right

@@ -70,6 +70,8 @@ def audit(
     state.memory = memory
     if state.base.fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
+    if state.base.held:  # nothing but weights is differentiated
+        chosen = [rule for rule in chosen if rule.id in (*_OF_WEIGHTS, *_OF_WEIGHTS_ALONE)]
     if state.unwritten is not None:
         chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
     elif state.parted is not None and not state.parted.is_rounding:
@@ -205,6 +207,8 @@ _NAMED = 3
 """Weights that a message names, of many."""
 _OF_WEIGHTS = ("PB101", "PB105", "PB113", "PB210", "PB401")
 """Rules that are run on a subject as a function of its weights."""
+_OF_WEIGHTS_ALONE = ("PB109", "PB206", "PB602", "PB603")
+"""Those that are run, too, where it has no other inputs; the rest give it tensors of other kinds in their place."""
 
 
 def _run_on_weights(state: Audit, sink: _Sink) -> None:

@@ -102,6 +102,11 @@ class Case:
         """Return a case in which every differentiated tensor is replaced."""
         return self.with_values({p: change(self.values[p]) for p in self.wrt}, label, **changes)
 
+    def unshared(self) -> Case:
+        """Return the case with a tensor of its own for each differentiated input, where one was passed twice."""
+        twins = {p for k, p in enumerate(self.wrt) if any(self.values[p] is self.values[q] for q in self.wrt[:k])}
+        return self.with_values({p: copy_tensor(self.values[p]) for p in twins}) if twins else self
+
     def top_level(self, count: int) -> list[int | None]:
         """Return, for each of the `count` positional arguments, its position in `values` if it is one leaf."""
         found: list[int | None] = [None] * count

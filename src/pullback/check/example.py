@@ -20,6 +20,7 @@ from pullback.check.events import Events
 from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, forward
+from pullback.check.weights import with_weights
 
 
 def prepare(
@@ -44,6 +45,7 @@ def _from_given(
 ) -> tuple[Audit | None, str]:
     problems = []
     working = []
+    of_weights = None
     for case in given:
         devices = {v.device.type for v in case.values if isinstance(v, Tensor)} - {"cpu"}
         if devices:
@@ -53,19 +55,22 @@ def _from_given(
             if not forward(subject, _settle(subject, case)).outputs:
                 problems.append("the forward returned no tensor")
             elif not case.wrt:
+                of_weights = of_weights or with_weights(subject, case)
                 problems.append("no argument is a floating or complex tensor")
             else:
                 working.append(_settle(subject, case))
         except Raised as error:
             problems.append(str(error))
+    if not working and of_weights is not None:
+        return Audit(of_weights[0], options, of_weights[1], [], events, skip), ""
     if not working:
         return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
-    base = dtypes.widened(working[0])
-    if not Audit(subject, options, base, [], events).is_valid(base):
-        base = working[0]
-    widened = any(a.dtype != b.dtype for a, b in zip(base.tensors, working[0].tensors, strict=True))
-    rest = working if widened else working[1:]
-    return Audit(subject, options, base, rest, events, skip), ""
+    unshared = working[0].unshared()
+    candidates = (dtypes.widened(unshared), unshared)
+    valid = (case for case in candidates if Audit(subject, options, case, [], events).is_valid(case))
+    base = next(valid, working[0])
+    is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))
+    return Audit(subject, options, base, working if is_other else working[1:], events, skip), ""
 
 
 def _misfits(subject: Subject, case: Case) -> bool:

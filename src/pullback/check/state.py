@@ -137,6 +137,11 @@ class Audit(Facts):
         found = functions_inside(self.subject, self.base)
         return [Audit(subject, self.options, case, [], self.events, self.skip) for subject, case in found]
 
+    @property
+    def is_native(self) -> bool:
+        """Whether it is a callable in which no custom function runs."""
+        return self.subject.kind == "callable" and not self.subject.is_made and not self.inside
+
     @functools.cached_property
     def intent(self) -> Intent | None:
         """Why the backward is not the derivative on purpose, if there is a sign of it in the subject or inside of it.

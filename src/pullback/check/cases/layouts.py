@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ def other_layouts(case: Case) -> Iterator[Case]:
     """
     strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
     for label, (change, applies) in LAYOUTS.items():
-        changed = {p: change(t) for p, t in strided.items() if p not in case.held and applies(t)}
-        if changed:
-            yield case.with_values(changed, label, layout_only=True)
+        chosen = {p: t for p, t in strided.items() if p not in case.held and applies(t)}
+        if chosen:
+            yield case.with_values(_each_once(chosen, change), label, layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
     expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
@@ -31,8 +31,15 @@ def other_layouts(case: Case) -> Iterator[Case]:
 def contiguous(case: Case) -> Case:
     """Return the same values in contiguous tensors."""
     strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
-    plain = {p: t.clone(memory_format=torch.contiguous_format) for p, t in strided.items()}
-    return case.with_values(plain, layout_only=False)
+    return case.with_values(
+        _each_once(strided, lambda t: t.clone(memory_format=torch.contiguous_format)), layout_only=False
+    )
+
+
+def _each_once(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
+    """Return changed tensors; what was one tensor in two places stays one."""
+    changed = {id(t): change(t) for t in tensors.values()}
+    return {p: changed[id(t)] for p, t in tensors.items()}
 
 
 def _transposed(t: Tensor) -> Tensor:

@@ -107,6 +107,16 @@ class Setting:
                 torch.autograd.grad([o for o, _ in pairs], list(leaves), [g for _, g in pairs], allow_unused=True)
             )
 
+    def draws_alike(self) -> bool:
+        """Whether a transform draws the random numbers that eager mode draws, from the same state."""
+        reseed()
+        try:
+            with guarded("torch.func.vjp"):
+                outs = torch.func.vjp(self.function(), *self.inputs)[0]
+        except Raised:
+            return True
+        return parts(self.values, outs) is None
+
     def differs(self, got: Sequence[Tensor | None]) -> Difference | None:
         """Return where a gradient of `inputs` is not the eager one, beyond rounding."""
         return parts(self.gradients, got)
@@ -159,7 +169,8 @@ def settings(audit: Audit) -> list[Setting]:
     if audit not in _known:
         singles = (case for case in dtypes.other_dtypes(audit.base) if case.label == "float32")
         cases = [audit.base, *singles]
-        _known[audit] = [found for case in cases if (found := setting_of(audit.subject, case)) is not None]
+        found = [setting for case in cases if (setting := setting_of(audit.subject, case)) is not None]
+        _known[audit] = [setting for setting in found if not audit.draws or setting.draws_alike()]
     return _known[audit]
 
 

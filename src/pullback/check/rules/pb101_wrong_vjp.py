@@ -104,7 +104,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     first, small = ([x for x in wrong if x[1].is_small is s] for s in (False, True))
     reported: set[int] = set()
     if not audit.varied:
-        yield from _disagreements(audit, first, reported)
+        yield from _disagreements(audit, first + (small if audit.base.held else []), reported)
         return
     if first and audit.intent is not None:
         yield from _disagreements(audit, list(_not_numbers(audit)), reported)

@@ -83,7 +83,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
     others = [("PB402", is_once_differentiable(audit)), ("PB404", hidden)]
     if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
         return
-    yield silently_wrong(audit, "PB401", second, _WITHOUT_GRAD if cut else _HINT)
+    first = audit.base_result
+    is_approximate = first is not None and any(c.is_small for c in first.wrong)
+    hint = _WITHOUT_GRAD if cut else _HINT
+    if is_approximate:
+        yield silently_wrong(audit, "PB401", second, hint, _APPROXIMATE, severity="warning")
+    else:
+        yield silently_wrong(audit, "PB401", second, hint)
 
 
 def _of_one_input(audit: Audit) -> Iterator[Finding]:
@@ -126,6 +132,7 @@ _WITHOUT_GRAD = (
     "the backward runs under `no_grad`, so that nothing of it is differentiated: decorate it with "
     "`once_differentiable` in place of that, and double backward raises"
 )
+_APPROXIMATE = " (the gradient itself is off by a small part, as that of an approximation)"
 _AT_ZERO = (
     "a 0/0 in a branch that is not taken is NaN once it is differentiated: put a safe number in before the division, "
     "`torch.where(small, 1, x)`"

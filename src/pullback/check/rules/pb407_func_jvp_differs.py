@@ -3,7 +3,8 @@
 ## What it finds
 Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and with
 one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent whose own
-gradient (reverse over forward) is not its numeric derivative. A tangent that is zero or missing although the
+gradient (reverse over forward) is not its numeric derivative; that is a warning where no custom function runs, as
+PyTorch's own layer and batch norm have that fault. A tangent that is zero or missing although the
 gradient says that the output moves is a warning for what defines no jvp of its own: every `torch.library`
 custom op does that, the fault is PyTorch's. A Function without `jvp` is refused clearly: information. Any other
 exception is a warning.
@@ -139,11 +140,13 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
         yield audit.finding("PB407", "info", "inconclusive", why, case=setting.case)
         return
     expected, got = show(mismatch.expected), show(mismatch.got)
+    what = f"the gradient of a tangent (reverse over forward) is {got} along a direction, its derivative {expected}"
+    whose = ": PyTorch's own fault, since no custom function runs" if audit.is_native else ""
     yield audit.finding(
         "PB407",
-        "error",
+        "warning" if audit.is_native else "error",
         "wrong",
-        f"the gradient of a tangent (reverse over forward) is {got} along a direction, its derivative {expected}",
+        what + whose,
         case=setting.case,
         evidence=Evidence(
             expected=mismatch.expected,
@@ -152,7 +155,9 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
             where="derivative of a tangent along a random direction",
         ),
         tail=[*code, f"directions = {literals(mismatch.directions)}", *_SECOND_CODE],
-        hint="jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",
+        hint="take it by double backward"
+        if audit.is_native
+        else "jvp must compute with ctx.saved_tensors themselves: neither detached, nor computed in the forward",
     )
 
 

@@ -67,10 +67,16 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 
+_CANCELLED = 1e-6
+"""Of the usual gradient: less is rounding where all of it cancels, as after a mean is taken off."""
+
+
 def _run(audit: Audit) -> Iterator[Finding]:
     if not audit.backward_works:
         return
     plain = standard_cotangents(audit.base_run.roots)
+    usual = [g for g in gradients(audit.subject, audit.base) if g is not None and g.numel() and g.isfinite().all()]
+    floor = _CANCELLED * max((float(g.abs().max()) for g in usual), default=0.0)
     for how, change in _CHANGES:
         odd = [change(g) for g in plain]
         if all(a.stride() == b.stride() and not a.is_conj() for a, b in zip(odd, plain, strict=True)):
@@ -78,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         dense = [g.clone().contiguous() for g in odd]
         expected = gradients(audit.subject, audit.base, dense)
         try:
-            where = difference(expected, gradients(audit.subject, audit.base, odd))
+            where = difference(expected, gradients(audit.subject, audit.base, odd), floor=floor)
             what = where and f"the gradient of {audit.names[where.order]} changes: {where}"
         except Raised as error:
             what = str(error)

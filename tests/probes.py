@@ -24,3 +24,20 @@ def is_backward_kept_by_compiled_grad():
         return compiled(torch.ones(1)).item() == -1
     finally:
         torch.compiler.reset()
+
+
+@functools.cache
+def is_broken_graph_differentiated(backend):
+    """Does torch.compile of torch.func.grad go on after a graph break? Not with "eager"."""
+
+    def broken(x):
+        torch._dynamo.graph_break()
+        return x * x
+
+    torch.compiler.reset()
+    try:
+        return torch.compile(torch.func.grad(lambda x: broken(x).sum()), backend=backend)(torch.ones(1)).item() == 2
+    except Exception:
+        return False
+    finally:
+        torch.compiler.reset()

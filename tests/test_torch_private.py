@@ -339,6 +339,14 @@ def test_make_fx_records_a_cut_as_a_cut():
         assert torch.autograd.grad(traced(2 * x)[0].sum(), x)[0].tolist() == [4] * 5
 
 
+def test_a_check_without_a_result_is_no_dead_code():
+    traced = _torch.trace_ops(lambda x: [torch.linalg.inv(x)], torch.eye(3))
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    with pytest.raises(RuntimeError, match="singular"):
+        traced(torch.zeros(3, 3))
+
+
 def test_schemas_say_which_ops_write():
     assert _torch.is_mutable(torch.ops.aten.add_.Tensor)
     assert not _torch.is_mutable(torch.ops.aten.add.Tensor)

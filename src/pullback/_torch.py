@@ -544,6 +544,10 @@ def _replace_guard() -> None:
         replace()
 
 
+fx.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+"""It has no result, only an error: torch.fx of PyTorch 2.11 would remove it from a graph as dead code."""
+
+
 def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphModule:
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 

@@ -5,6 +5,7 @@ import torch
 
 import pullback
 from tests.compose.test_compile import compiled
+from tests.probes import is_broken_graph_differentiated
 
 X = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64)
 
@@ -157,6 +158,7 @@ def test_nothing_requires_grad(by, count):
     assert torch.equal(compiled(lambda *xs: op(*xs))(*[X] * count), 2 * count * X)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo of 2.11 asks for it
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(
     ("transform", "expected"),
@@ -171,4 +173,10 @@ def test_nothing_requires_grad(by, count):
 def test_a_transform_at_which_the_graph_breaks_keeps_the_rule(transform, expected, backend):
     op = pullback.function(lambda x: x * 1).vjp(lambda g, out, x: g * 3 * x**2)
     x = torch.full((3,), 2.0)
-    torch.testing.assert_close(torch.compile(transform(op), backend=backend)(x), torch.full((3,), expected))
+    try:
+        found = torch.compile(transform(op), backend=backend)(x)
+    except AssertionError:
+        if is_broken_graph_differentiated(backend):
+            raise
+        pytest.skip("PyTorch has the same error after a graph break in a formula of its own ops")
+    torch.testing.assert_close(found, torch.full((3,), expected))

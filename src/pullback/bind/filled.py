@@ -128,8 +128,8 @@ def _filled(formula: Function, holes: Sequence[Hole], away: float, order: int) -
 
 def _series(limits: Sequence[float], d: Tensor) -> Tensor:
     """Return the Taylor polynomial of some derivatives, by Horner's rule."""
-    *lower, last = (value / factorial(n) for n, value in enumerate(limits))
-    series = d * last + lower.pop()
-    for coefficient in reversed(lower):
+    coefficients = [value / factorial(n) for n, value in enumerate(limits)]
+    series = d * coefficients[-1] + coefficients[-2]
+    for coefficient in reversed(coefficients[:-2]):
         series = series * d + coefficient
     return series

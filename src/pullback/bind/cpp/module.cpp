@@ -218,7 +218,8 @@ PyMODINIT_FUNC PyInit__node() {
   PyObject* table = PyType_FromSpec(&spec);
   if (!made || !table || PyModule_AddObject(made, "Table", table) < 0) return nullptr;
   // the class, in Python, of nodes that are made in C++: it has no name there
-  THPObjectPtr node(torch::autograd::functionToPyObject(new_node(nullptr, variable_list(), torch::autograd::edge_list())));
+  NodePtr empty = new_node<NodePtr>(nullptr, variable_list(), torch::autograd::edge_list());
+  THPObjectPtr node(torch::autograd::functionToPyObject(empty));
   if (!node || PyModule_AddObject(made, "Node", Py_NewRef(Py_TYPE(node.get()))) < 0) return nullptr;
   return made;
   END_HANDLE_TH_ERRORS

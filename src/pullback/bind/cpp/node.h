@@ -62,12 +62,12 @@ struct Node : public torch::autograd::Node {
 
 using NodePtr = decltype(torch::autograd::Edge::function);  // shared or intrusive, as PyTorch has it
 
-template <typename... A>
-NodePtr new_node(A&&... arguments) {
-  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
-    return NodePtr(new Node(std::forward<A>(arguments)...), [](auto* node) { deleteNode(node); });
+template <typename P, typename... A>  // of P, so that the branch for the other one need not compile
+P new_node(A&&... arguments) {
+  if constexpr (std::is_same_v<P, std::shared_ptr<torch::autograd::Node>>) {
+    return P(new Node(std::forward<A>(arguments)...), [](auto* node) { deleteNode(node); });
   } else {
-    return NodePtr::unsafe_steal_from_new(new Node(std::forward<A>(arguments)...));
+    return P::unsafe_steal_from_new(new Node(std::forward<A>(arguments)...));
   }
 }
 
@@ -84,7 +84,7 @@ inline variable_list run(const std::shared_ptr<const Plan>& plan, const variable
   for (const auto& x : xs) {
     edges.push_back(x.requires_grad() ? torch::autograd::impl::gradient_edge(x) : torch::autograd::Edge());
   }
-  const NodePtr node = new_node(plan, xs, std::move(edges));
+  const NodePtr node = new_node<NodePtr>(plan, xs, std::move(edges));
   for (size_t i = 0; i < ys.size(); ++i) {
     if (plan->connected[i]) {
       torch::autograd::set_history(ys[i], node);

@@ -176,7 +176,7 @@ FAULTS = [
     Fault(
         "a rule that an export drops",
         "bind/tripwire.py",
-        "exporting = torch.compiler.is_exporting()",
+        "exporting = _is_exporting()",
         "exporting = False",
     ),
     Fault(

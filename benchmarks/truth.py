@@ -3,10 +3,13 @@
 Installs each package of `labels/` into a folder that is deleted at the end, audits its labelled calls, and holds every
 finding against the labels: those are in `labels/`, with proofs in plain PyTorch, and were written before the audit ran
 on the package. Every second package, by name, is held out: its findings are not looked at while the audit is worked on.
+Those of `labels/fresh/` are a third part, which nobody had looked at when the other two had been.
 
-    python benchmarks/truth.py [--half tuned|held-out] [--only NAME,…] [--guess] [--prove] [--json FILE] [--write FILE]
+    python benchmarks/truth.py [--half tuned|held-out|fresh] [--only NAME,…] [--guess] [--prove | --proofs]
+                               [--json FILE] [--write FILE]
 
-With `--guess` the audit gets the labelled Functions without inputs, as from the command line.
+With `--guess` the audit gets the labelled Functions without inputs, as from the command line. With `--proofs` the calls
+and the proofs of the known bugs run, and no audit.
 The exit status is 1 if an error is not judged yet, or a proof fails. The packages' code is run. Needs a network.
 """
 
@@ -24,6 +27,7 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ from side_by_side import place
 import pullback
 
 LABELS = Path(__file__).resolve().parent / "labels"
+HALVES = ("tuned", "held-out", "fresh")
 BUDGET = 10.0
 """Seconds for each call, the default of an audit."""
 FIRST_ORDER = "PB1"
@@ -88,18 +93,16 @@ class Audited:
 def main() -> int:
     options = _options()
     if options.of:
-        _print_audits(options.of, options.prove, options.guess)
+        _print_audits(options)
         return 0
-    halves = {name: _half(position) for position, name in enumerate(names())}
-    wanted = [n for n in names() if not options.only or n in options.only.split(",")]
-    wanted = [n for n in wanted if options.half in ("", halves[n])]
-    audited: dict[str, list[Audited]] = {"tuned": [], "held-out": []}
+    audited: dict[str, list[Audited]] = {half: [] for half in HALVES}
     failed = []
-    for name in wanted:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        calls, proofs = _run(name, options.prove, options.guess)
-        audited[halves[name]] += calls
-        failed += [f"{name}: {proof}" for proof in proofs]
+    for name, half in halves().items():
+        if options.half in ("", half) and (not options.only or name.split(".")[-1] in options.only.split(",")):
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            calls, proofs = _run(name, options)
+            audited[half] += calls
+            failed += [f"{name}: {proof}" for proof in proofs]
     rows = {half: _figures(calls) for half, calls in audited.items() if calls}
     _print(rows)
     for calls in audited.values():
@@ -108,7 +111,7 @@ def main() -> int:
     if options.json:
         everything = [asdict(call) for calls in audited.values() for call in calls]
         Path(options.json).write_text(json.dumps(everything, indent=1))
-    if options.write:
+    if options.write and rows:
         place(Path(options.write), "truth.py", _markdown(rows))
     unjudged = [
         c for calls in audited.values() for c in calls if any(c.verdict(rule) == "unjudged" for rule in c.errors)
@@ -116,16 +119,17 @@ def main() -> int:
     return int(bool(unjudged or failed))
 
 
-def names() -> list[str]:
-    """Return the labelled packages, in the order of their names."""
-    return sorted(path.stem for path in LABELS.glob("*.py") if path.stem != "__init__")
+def halves() -> dict[str, str]:
+    """Return which part each labelled package is of, by the name of its module within `labels`."""
+    seen = {name: HALVES[position % 2] for position, name in enumerate(_modules(LABELS))}
+    return seen | {f"fresh.{name}": "fresh" for name in _modules(LABELS / "fresh")}
 
 
-def _half(position: int) -> str:
-    return "held-out" if position % 2 else "tuned"
+def _modules(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
-def _run(name: str, prove: bool, guess: bool) -> tuple[list[Audited], list[str]]:
+def _run(name: str, options: Any) -> tuple[list[Audited], list[str]]:
     """Audit the labelled calls of a package in a process of its own; return what was said, and proofs that failed."""
     package: Package = importlib.import_module(f"labels.{name}").PACKAGE
     with tempfile.TemporaryDirectory(prefix="pullback-truth-") as folder:
@@ -134,18 +138,34 @@ def _run(name: str, prove: bool, guess: bool) -> tuple[list[Audited], list[str]]
         subprocess.run([*pip, "--no-deps", "--target", folder, *requirements], check=True)
         paths = [folder, str(LABELS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, __file__, "--of", name, *["--prove"] * prove, *["--guess"] * guess]
+        flags = [f"--{flag}" for flag in ("prove", "proofs", "guess") if getattr(options, flag)]
+        command = [sys.executable, __file__, "--of", name, *flags]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
     return [Audited(**call) for call in said["calls"]], said["failed"]
 
 
-def _print_audits(name: str, prove: bool, guess: bool) -> None:
+def _print_audits(options: Any) -> None:
     """Print what the audit says of each labelled call of a package, as JSON: in a process of its own."""
-    labels = importlib.import_module(f"labels.{name}")
-    calls = [_audited(labels.PACKAGE, call, guess) for call in labels.CALLS if not guess or _is_function(call)]
-    failed = [] if not prove else [bug.what for call in labels.CALLS for bug in call.bugs if not _is_proven(bug.proof)]
-    print(json.dumps({"calls": [asdict(call) for call in calls], "failed": failed}))
+    labels = importlib.import_module(f"labels.{options.of}")
+    calls = [call for call in labels.CALLS if not options.proofs and (not options.guess or _is_function(call))]
+    audited = [asdict(_audited(labels.PACKAGE, call, options.guess)) for call in calls]
+    failed = _failed(labels.CALLS) if options.prove or options.proofs else []
+    print(json.dumps({"calls": audited, "failed": failed}))
+
+
+def _failed(calls: Sequence[Call]) -> list[str]:
+    """Return which calls do not run, and which proofs fail."""
+    claims = [(call, "it runs", partial(_runs, call)) for call in calls]
+    claims += [(call, bug.what, bug.proof) for call in calls for bug in call.bugs]
+    return [f"{call.make.__name__}: {what}" for call, what, proof in claims if not _is_proven(proof)]
+
+
+def _runs(call: Call) -> bool:
+    """Run what is called on its arguments."""
+    target, args = call.make()
+    (target.apply if isinstance(target, type) else target)(*args)
+    return True
 
 
 def _is_function(call: Call) -> bool:
@@ -238,10 +258,11 @@ def _markdown(rows: dict[str, dict[str, str]]) -> str:
 
 def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("tuned", "held-out"), default="")
+    parser.add_argument("--half", choices=HALVES, default="")
     parser.add_argument("--only", help="names of modules of labels/")
     parser.add_argument("--guess", action="store_true", help="give the audit no inputs")
     parser.add_argument("--prove", action="store_true", help="run the proofs of the known bugs, too")
+    parser.add_argument("--proofs", action="store_true", help="run the proofs of the known bugs, and no audit")
     parser.add_argument("--json", help="file for every finding")
     parser.add_argument("--write", help="page whose table is renewed")
     parser.add_argument("--of", help=argparse.SUPPRESS)

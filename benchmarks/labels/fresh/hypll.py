@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from labels import Bug, Call, Package
-from labels.fresh import gradients, raises, second_is_wrong
+from labels.fresh import far, gradients, raises, second_is_wrong
 
 PACKAGE = Package("hypll", "0.1.1", "hyperbolic geometry")
 
@@ -60,6 +60,26 @@ def variance_of_batch():
     return _call("frechet_variance", (2, 5, 3), batch_dim=1)
 
 
+def float32_is_far_off(name, part):
+    """Whether a part of 50 samples of points that lie close together have a value in float32 that is off by a tenth."""
+    function, _ = _call(name, (4, 3))
+    off = 0
+    for seed in range(50):
+        torch.manual_seed(seed)
+        points = torch.tensor([0.1, 0.2, -0.1]) + 1e-4 * torch.randn(4, 3)
+        exact = function(points.double(), torch.tensor(1.0, dtype=torch.float64))
+        off += far(function(points, torch.tensor(1.0)).double(), exact, 0.1)
+    return off > part * 50
+
+
+def _close(name, part, how_often):
+    return Bug(
+        f"in float32 the value is {how_often} off by more than a tenth where points are 1e-4 apart: their distances are 0",
+        ("PB303", "PB301", "PB302", "PB101"),
+        partial(float32_is_far_off, name, part),
+    )
+
+
 def _lost(make):
     return Bug(
         "the gradient comes without a graph under create_graph: what it adds to a second derivative is lost",
@@ -69,9 +89,9 @@ def _lost(make):
 
 
 CALLS = (
-    Call(mean, bugs=(_lost(mean),), doubtful=DOUBTFUL),
+    Call(mean, bugs=(_close("frechet_mean", 0.1, "now and then"), _lost(mean)), doubtful=DOUBTFUL),
     Call(mean_of_batch, bugs=(_lost(mean_of_batch),), doubtful=DOUBTFUL),
-    Call(variance, doubtful=DOUBTFUL),
+    Call(variance, bugs=(_close("frechet_variance", 0.8, "nearly always"),), doubtful=DOUBTFUL),
     Call(
         variance_of_batch,
         bugs=(

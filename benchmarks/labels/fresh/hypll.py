@@ -61,15 +61,15 @@ def variance_of_batch():
 
 
 def float32_is_far_off(name, part):
-    """Whether a part of 50 samples of points that lie close together have a value in float32 that is off by a tenth."""
+    """Whether a part of ten samples of points that lie close together have a value in float32 that is off by a tenth."""
     function, _ = _call(name, (4, 3))
     off = 0
-    for seed in range(50):
+    for seed in range(10):
         torch.manual_seed(seed)
         points = torch.tensor([0.1, 0.2, -0.1]) + 1e-4 * torch.randn(4, 3)
         exact = function(points.double(), torch.tensor(1.0, dtype=torch.float64))
         off += far(function(points, torch.tensor(1.0)).double(), exact, 0.1)
-    return off > part * 50
+    return off > part * 10
 
 
 def _close(name, part, how_often):
@@ -89,9 +89,9 @@ def _lost(make):
 
 
 CALLS = (
-    Call(mean, bugs=(_close("frechet_mean", 0.1, "now and then"), _lost(mean)), doubtful=DOUBTFUL),
+    Call(mean, bugs=(_close("frechet_mean", 0, "now and then"), _lost(mean)), doubtful=DOUBTFUL),
     Call(mean_of_batch, bugs=(_lost(mean_of_batch),), doubtful=DOUBTFUL),
-    Call(variance, bugs=(_close("frechet_variance", 0.8, "nearly always"),), doubtful=DOUBTFUL),
+    Call(variance, bugs=(_close("frechet_variance", 0.5, "nearly always"),), doubtful=DOUBTFUL),
     Call(
         variance_of_batch,
         bugs=(

@@ -1,5 +1,6 @@
 """Weights: what a subject reaches without being given it is audited as its inputs are."""
 
+import functools
 import re
 
 import pytest
@@ -70,6 +71,9 @@ def test_weights_of_closures_methods_and_modules_that_are_given():
     for call in ((lambda x: module(x), batch()), (module.forward, batch()), (nn.Sequential(module), batch())):
         assert "weight[" in errors(*call)["PB101"]
     assert "weight[" in errors(lambda x, layer: layer(x), batch(), module)["PB101"]
+    told = errors(functools.partial(torch.multiply, torch.ones(4, requires_grad=True)), batch())
+    assert told == {}
+    assert "args[0].weight[" in errors(functools.partial(lambda layer, x: layer(x), module), batch())["PB101"]
 
 
 def test_the_reproduction_shows_the_wrong_gradient_of_a_weight(capsys):

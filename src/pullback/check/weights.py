@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,9 +91,8 @@ def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
 
 def _short(text: str) -> str:
     """Return the name of a variable or an attribute at the end of its source."""
-    if "[" in text:
-        return text.rpartition("[")[2].rstrip("]").strip("'")
-    return text.removesuffix(".__self__").removeprefix("fn.")
+    named = re.search(r"\['(\w+)'\]$", text)
+    return named[1] if named else text.removesuffix(".__self__").removeprefix("fn.")
 
 
 def _each_once(found: Mapping[str, Held]) -> dict[str, Held]:

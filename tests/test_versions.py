@@ -1,0 +1,54 @@
+"""The releases of PyTorch that are tested: one place names each, and make and CI read it there."""
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATOR = runpy.run_path(str(ROOT / "docs" / "generate_versions.py"))
+RELEASES = GENERATOR["releases"]()
+
+
+def made(*words):
+    """Return what make would run, whatever the make that runs this test was told."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "-n", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_package_asks_for_the_oldest():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [line.removeprefix("torch>=") for line in project["dependencies"] if line.startswith("torch")]
+    assert RELEASES["oldest"].startswith(bound + ".")
+
+
+def test_the_package_says_which_were_tested():
+    line = re.search(r'"torch>=.*', (ROOT / "pyproject.toml").read_text(encoding="utf-8")).group()
+    assert re.findall(r"\d+\.\d+\.\d+", line) == [*RELEASES.values()]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize("name", ["newest", "oldest", "2.14.0"])
+def test_make_tests_with_another_release(name):
+    release = RELEASES.get(name, name)
+    lines = made("test", f"TORCH={name}", "VENVS=elsewhere")
+    folder = f"elsewhere/.venv-torch-{release}"
+    assert f"-c {folder}/constraints.txt torch=={release} " in lines
+    assert f"{folder}/bin/python -m pytest" in lines
+    assert "ruff" not in lines
+
+
+def test_ci_tests_with_the_newest_and_the_oldest():
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("make")] == [
+        "make test",
+        "make test-all",
+        "make test TORCH=newest",
+        "make test TORCH=oldest",
+    ]

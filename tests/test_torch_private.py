@@ -1,4 +1,4 @@
-"""What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch.py`."""
+"""What we rely on of PyTorch's private parts: where one of these fails, mend `pullback/_torch`."""
 
 import contextlib
 import gc

@@ -226,7 +226,7 @@ def compiled_for_sizes(op, *args, is_small=True):
 
 @pytest.mark.slow
 def test_inductor_compiles_a_graph_for_many_sizes():
-    """Relies on `torch._inductor.standalone_compile` with symbols, and on `ShapeEnv`: see `pullback/_torch.py`."""
+    """Relies on `torch._inductor.standalone_compile` with symbols, and on `ShapeEnv`: see `pullback/_torch`."""
     run, admits = compiled_for_sizes(torch.ops.aten.exp.default)
     x = torch.randn(9, 8)
     torch.testing.assert_close(run(9, x)[0], x.exp())
@@ -266,7 +266,7 @@ def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeyp
 
 @pytest.mark.slow
 def test_inductor_compiles_a_graph_alone():
-    """Relies on `torch._inductor.standalone_compile`: see `pullback/_torch.py`."""
+    """Relies on `torch._inductor.standalone_compile`: see `pullback/_torch`."""
     graph = _torch.trace_ops(lambda x: [x.t(), x + 1], torch.ones(2, 3))
     run = _torch.compiled_by_inductor(graph, [_torch.traced_value(n) for n in graph.graph.find_nodes(op="placeholder")])
     x = torch.randn(2, 3)

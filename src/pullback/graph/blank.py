@@ -46,7 +46,7 @@ class Blank(Tensor):
     home: Blanks | None = None
     node: fx.Node | None = None
     extents: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    __torch_function__ = _torch.NO_TORCH_FUNCTION  # type: ignore[assignment]
+    __torch_function__ = _torch.NO_TORCH_FUNCTION
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Blank:
         """Refuse: a formula may call `type(x)`."""

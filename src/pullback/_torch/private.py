@@ -1,0 +1,56 @@
+"""Names of PyTorch that are not public: found where they are, and told of in one line where they are not.
+
+An import of Pullback asks for all of them and needs none. What uses one that this PyTorch lacks raises, so that an op
+without its guards is refused, and never runs unguarded.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NoReturn
+
+import torch
+
+from pullback.errors import RunnerError
+
+
+def private(name: str) -> Any:
+    """Return what PyTorch has under a name with its module; where it has nothing there, what raises when it is used."""
+    home, _, attribute = name.rpartition(".")
+    try:
+        return getattr(torch.Tensor if home == "torch.Tensor" else import_module(home), attribute)
+    except (ImportError, AttributeError):
+        return Missing(name)
+
+
+class Missing:
+    """Stands for a name that PyTorch does not have: a function, a class, a module or a table."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self) -> NoReturn:
+        raise RunnerError(
+            f"PyTorch {torch.__version__} has no {self._name}, on which this Pullback relies here: use an older "
+            "PyTorch or a newer Pullback."
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse, but for what Python itself asks of any object."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __instancecheck__(self, instance: object) -> NoReturn:
+        """Refuse: nobody knows."""
+        self._refuse()
+
+    def __or__(self, other: Any) -> NoReturn:
+        self._refuse()
+
+    def __ror__(self, other: Any) -> NoReturn:
+        self._refuse()

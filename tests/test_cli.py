@@ -17,6 +17,7 @@ import pytest
 from pullback.check.pages import all_pages
 from pullback.check.rules import all_rules
 from pullback.cli import main
+from pullback.cli_report import Reporting
 
 HEADER = """
 import os, sys
@@ -292,6 +293,14 @@ def eventually(condition):
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return met
+
+
+def test_full_and_without_progress_at_once(call, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Reporting, "end", lambda reports, _: asked.append((reports.verbose, reports.quiet)) or 0)
+    for flags in ([], ["-v"], ["-q"], ["-v", "-q"], ["-qv"]):
+        call("check", *flags, "quiet.py", "--select", "PB8")
+    assert asked == [(False, False), (True, False), (False, True), (True, True), (True, True)]
 
 
 @pytest.mark.parametrize("arguments", [["rules"], ["rules", "PB101"]])

@@ -125,9 +125,7 @@ def check(
     unsafe_fixes: bool,
     **options: Any,
 ) -> int:
-    """Audit the custom autograd functions of each TARGET: a folder, file, module or package, or one by name, as in
-    ops.py:Square. It is imported and run.
-    """
+    """Import, run and audit each TARGET: a folder, file, module or ops.py:Square."""
     from pullback.check.cases.given import loader
     from pullback.check.find.folder import expanded
     from pullback.check.runner.importer import run_targets
@@ -166,8 +164,8 @@ def _mend(targets: list[str], inputs: str | None, write: bool, unsafe: bool, rep
 def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | None, **options: Any) -> int:
     """Run a program, and audit the custom autograd functions that it calls.
 
-    They are audited on copies of inputs that the program gives them, once it has ended: also by an exception or by
-    Ctrl-C. Options of the program come after its name.
+    They are audited on copies of their inputs once it has ended, also by an exception or Ctrl-C. Options of the
+    program come after its name.
     """
     from pullback.check.watch.program import watched
 

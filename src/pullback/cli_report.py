@@ -54,7 +54,8 @@ _OPTIONS = (
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
     click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, random inputs."),
     click.option("--jobs", type=click.IntRange(1), metavar="N", help="Functions at once; by default one per core."),
-    click.option("-v/-q", "verbose", default=None, help="Tell all in full, with scripts; or show no progress."),
+    click.option("-v", "verbose", is_flag=True, help="Tell all in full, with scripts."),
+    click.option("-q", "quiet", is_flag=True, help="Show no progress."),
 )
 
 
@@ -84,7 +85,8 @@ class Reporting:
     update_baseline: bool
     deep: bool
     jobs: int | None
-    verbose: bool | None
+    verbose: bool
+    quiet: bool
 
     def __post_init__(self) -> None:
         if self.update_baseline and self.baseline is None:
@@ -106,7 +108,7 @@ class Reporting:
 
     def progress(self) -> AbstractContextManager[Progress]:
         """Show how far the audit is, while it lasts."""
-        return progress("auditing", "functions", is_quiet=self.verbose is False)
+        return progress("auditing", "functions", is_quiet=self.quiet)
 
     def end(self, report: Report) -> int:
         """Show a report, or make a baseline of it, and return the exit status.
@@ -130,7 +132,7 @@ class Reporting:
     def _show(self, report: Report) -> None:
         from pullback.report.terminal import render
 
-        console, in_full = Console(highlight=False), bool(self.verbose)
+        console, in_full = Console(highlight=False), self.verbose
         if self.form == "text" and self.output is None and console.is_terminal:
             render(report, console, in_full)
             return

@@ -68,6 +68,15 @@ def inputs(fn):
     yield (torch.ones(3, dtype=torch.float64),), {}
 
 
+def silent(fn):
+    if fn.__name__ == "Other":
+        yield (torch.ones(3),), {}
+
+
+def empty(fn):
+    return []
+
+
 def not_pairs(fn):
     return [torch.ones(3)]
 
@@ -243,6 +252,10 @@ BAD = {
     ),
     "inputs of no function": (["check", "quiet.py", "--inputs", "quiet.py:inptus"], "did you mean inputs"),
     "inputs that are no pairs": (["check", "quiet.py", "--inputs", "quiet.py:not_pairs"], "type Tensor"),
+    "inputs that are empty": (
+        ["check", "quiet.py", "--inputs", "quiet.py:empty"],
+        "for Shift, it returned an empty list: return None to have inputs guessed",
+    ),
     "inputs that raise": (
         ["check", "quiet.py", "--inputs", "quiet.py:raising"],
         "for Shift, it raised LookupError: nothing for you",
@@ -251,6 +264,12 @@ BAD = {
     "no such command": (["chek"], "No such command"),
     "no such option": (["check", "--fast", "quiet.py"], "No such option"),
 }
+
+
+def test_a_generator_that_yields_nothing_leaves_it_to_guessing(call):
+    status, out, err = call("check", "quiet.py", "--inputs", "quiet.py:silent", "--select", "PB101")
+    assert (status, err) == (0, "")
+    assert "Shift" in out
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -72,6 +72,8 @@ def _pairs(values: Any) -> Inputs:
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
         raise _NotPairsError(f"expected an iterable of (args, kwargs) pairs, got {type(values).__name__}")
     pairs = list(values)
+    if not pairs and isinstance(values, Sized):  # a generator without a yield for this subject says nothing about it
+        raise _NotPairsError(f"it returned an empty {type(values).__name__}: return None to have inputs guessed")
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise _NotPairsError(f"expected (args, kwargs) pairs, got an item of type {type(pair).__name__}")

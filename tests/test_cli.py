@@ -261,6 +261,7 @@ BAD = {
         "for Shift, it raised LookupError: nothing for you",
     ),
     "no target": (["check"], "Missing argument"),
+    "empty target": (["check", ""], "names nothing to audit"),
     "no such command": (["chek"], "No such command"),
     "no such option": (["check", "--fast", "quiet.py"], "No such option"),
 }

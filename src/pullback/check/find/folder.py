@@ -36,9 +36,9 @@ def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]
 
 
 def _is_plain(target: str) -> bool:
-    path = Path(target)
+    path = Path(target)  # of the empty string, this would be the current folder
     is_package = (path / "__init__.py").exists()
-    return path.is_dir() and not is_package and (written_as_path(target) or not is_module(target))
+    return bool(target) and path.is_dir() and not is_package and (written_as_path(target) or not is_module(target))
 
 
 def _held(folder: Path, exclude: Collection[str]) -> list[str]:

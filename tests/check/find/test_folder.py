@@ -41,8 +41,28 @@ def test_what_git_ignores_is_left_out(project):
 
 
 def test_a_folder_without_any_is_refused(project):
-    with pytest.raises(TargetError, match="no custom function in the 1 Python files of tools"):
+    with pytest.raises(TargetError, match="no custom function in the 1 Python file of tools"):
         expanded(["tools"], ["made.py"])
+
+
+def test_a_folder_of_tests_is_audited_if_it_is_named(project, monkeypatch):
+    assert expanded(["tests"]) == expanded(["tests/"]) == ["tests/test_ops.py"]
+    for name in ("__init__", "__main__", "setup", "conftest", "unit/__init__", "unit/test_more"):
+        path = project / "tests" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if name.endswith("__init__") else FUNCTION)
+    every = ["conftest.py", "test_ops.py", "unit/test_more.py"]
+    assert expanded(["tests"]) == expanded(["./tests"]) == [f"tests/{name}" for name in every]
+    monkeypatch.chdir(project / "tests")
+    assert expanded(["."]) == every
+
+
+def test_tests_that_were_skipped_are_told_where_there_is_nothing_else(project):
+    with pytest.raises(TargetError, match=r"0 Python.*; 1 test file was skipped \(tests/test_ops\.py\): name it to"):
+        expanded(["."], ["ops.py", "pkg/*", "tools/*"])
+    (project / "tools" / "test_more.py").write_text(FUNCTION)
+    with pytest.raises(TargetError, match=r"; 2 test files were skipped \(such as tests/test_ops\.py\): name them, or"):
+        expanded(["."], ["ops.py", "pkg/*", "tools/*"])
 
 
 def test_a_file_that_is_not_python_is_named(project):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pullback.check.find.packages import NOT_AUDITED
+from pullback.check.find.packages import PROGRAMS, TESTS
 from pullback.check.find.parsed import read
 from pullback.check.find.places import home_of_file
 from pullback.check.find.target import is_module, package_of, written_as_path
@@ -17,13 +17,15 @@ from pullback.errors import TargetError
 
 _OP = re.compile(r"^\s*@.*\b(custom_op|triton_op|pullback\.function)\b|= pullback\.function\(", re.MULTILINE)
 _MAY_HOLD = re.compile(r"\bFunction\b|custom_op|triton_op|\bpullback\b")
+_TEST_FOLDER = re.compile(r"tests?|.*_tests?")
 _LEFT_OUT = frozenset({"node_modules", "site-packages", "build", "dist"})
 
 
 def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]:
     """Return targets with what they hold in place of folders that are no packages.
 
-    Left out are tests, hidden folders, environments, what git ignores, and what matches a pattern.
+    Left out are tests, unless the folder itself is one of tests, hidden folders, environments, what git ignores, and
+    what matches a pattern.
 
     Args:
         targets: as on the command line.
@@ -36,20 +38,45 @@ def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]
 
 
 def _is_plain(target: str) -> bool:
-    path = Path(target)  # of the empty string, this would be the current folder
-    is_package = (path / "__init__.py").exists()
-    return bool(target) and path.is_dir() and not is_package and (written_as_path(target) or not is_module(target))
+    path = Path(target)
+    if not target or not path.is_dir():  # Path("") is the current folder
+        return False
+    if _is_of_tests(path):  # a package, too: as one, it would leave out what tests
+        return True
+    return not (path / "__init__.py").exists() and (written_as_path(target) or not is_module(target))
 
 
 def _held(folder: Path, exclude: Collection[str]) -> list[str]:
-    files = list(_files(folder))
+    everything, is_of_tests = list(_files(folder)), _is_of_tests(folder)
+    files = [f for f in everything if is_of_tests or not _is_test(f.relative_to(folder))]
     chosen = [f for f in files if not any(fnmatch(str(f.relative_to(folder)), pattern) for pattern in exclude)]
     left_out = set(files) - set(chosen)
     held = [file for file in chosen if _holds_some(file)]
     if not held:
-        raise TargetError(f"no custom function in the {len(chosen)} Python files of {folder}")
+        n = len(chosen)
+        said = _skipped(set(everything) - set(files))
+        raise TargetError(f"no custom function in the {n} Python file{'s' * (n != 1)} of {folder}{said}")
+    if is_of_tests:  # a package in it would leave out its tests
+        return [str(file) for file in held]
     targets = dict.fromkeys(_package(file, folder, left_out) or file for file in held)
     return [str(target) for target in targets]
+
+
+def _is_of_tests(folder: Path) -> bool:
+    return _TEST_FOLDER.fullmatch(folder.resolve().name) is not None
+
+
+def _is_test(file: Path) -> bool:
+    return any(TESTS.fullmatch(part.removesuffix(".py")) for part in file.parts)
+
+
+def _skipped(tests: Collection[Path]) -> str:
+    """Return a clause that tells of tests that were skipped; or nothing."""
+    if not tests:
+        return ""
+    if len(tests) == 1:
+        return f"; 1 test file was skipped ({next(iter(tests))}): name it to audit it"
+    return f"; {len(tests)} test files were skipped (such as {min(tests)}): name them, or their folder, to audit them"
 
 
 def _package(file: Path, folder: Path, left_out: Collection[Path]) -> Path | None:
@@ -80,11 +107,12 @@ def _holds_some(file: Path) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the Python files of a folder that are not tests, in the order of their paths."""
+    """Yield the Python files of a folder, tests too, in the order of their paths."""
     for path in sorted(_not_ignored(folder)):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") or part in _LEFT_OUT for part in parts)
-        if not hidden and not any(NOT_AUDITED.fullmatch(part.removesuffix(".py")) for part in parts) and path.is_file():
+        runs = any(PROGRAMS.fullmatch(part.removesuffix(".py")) for part in parts)
+        if not hidden and not runs and path.is_file():
             yield path
 
 

@@ -15,8 +15,11 @@ from pullback.check.find.places import Home, shown_path
 from pullback.check.find.target import locate, package_of
 from pullback.errors import TargetError
 
-NOT_AUDITED = re.compile(r"__main__|setup|conftest|tests?|test_.*|.*_tests?")
-"""Submodules of a package that are not walked into: they run or test it."""
+PROGRAMS = re.compile(r"__main__|setup")
+"""Modules that run a package."""
+
+TESTS = re.compile(r"conftest|tests?|test_.*|.*_tests?")
+"""Modules and folders that test a package."""
 
 _TELLING = frozenset({*TORCH_NAMES, "custom_op", "triton_op", "import pullback", "from pullback"})
 """A module that defines a custom function has one of these words, or a Function of its package."""
@@ -88,7 +91,7 @@ def _folders(root: Home) -> list[str]:
 def _walk(package: str, folders: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Yield the name and file of each Python submodule, at any depth."""
     for info in iter_modules(folders):
-        if NOT_AUDITED.fullmatch(info.name):
+        if PROGRAMS.fullmatch(info.name) or TESTS.fullmatch(info.name):
             continue
         spec = PathFinder.find_spec(f"{package}.{info.name}", folders)
         if spec is None:

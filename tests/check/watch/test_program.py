@@ -67,6 +67,9 @@ def folder(tmp_path_factory):
     (package / "__init__.py").write_text("")
     (package / "part.py").write_text("value = 3\n")
     (package / "__main__.py").write_text("from .part import value\nprint('value', value)\n")
+    plain = "import torch\ntorch.ones(1, requires_grad=True).sum().backward()\nprint('done')\n"
+    (folder / "plain.py").write_text(plain)
+    (folder / "plain_fails.py").write_text(plain + "raise SystemExit(7)\n")
     (folder / "no_python.py").write_text("class (:\n")
     return folder
 
@@ -111,6 +114,19 @@ def test_the_report_comes_however_the_program_ends(name, status, said, folder):
     assert got.stderr.endswith(said)
     assert "pullback" not in got.stderr
     assert "PB101" in got.stdout
+
+
+@pytest.mark.parametrize("arguments", [["plain.py"], ["--fail-on", "never", "--steps", "1", "plain.py"]])
+def test_a_program_that_calls_no_custom_function_is_told_so(arguments, folder):
+    got = run(*arguments, folder=folder)
+    assert (got.returncode, got.stdout) == (2, "done\n")
+    assert got.stderr == "pullback: no custom function was called (calls inside torch.compile are not seen)\n"
+
+
+def test_a_program_that_fails_keeps_its_status(folder):
+    got = run("plain_fails.py", folder=folder)
+    assert got.returncode == 7
+    assert "no custom function was called" in got.stderr
 
 
 def test_after_some_steps_the_program_goes_on(folder):

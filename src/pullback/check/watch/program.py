@@ -16,6 +16,9 @@ from pullback.check.watch.watching import Watch
 from pullback.errors import PullbackError
 from pullback.report.model import Report
 
+_NOTHING_AUDITED = 2
+"""An exit status, that of an audit that could not be run."""
+
 
 def watched(
     name: str,
@@ -52,7 +55,13 @@ def watched(
         watch.stop()
         with progress() as on_progress:
             report = watch.audit(on_progress)
-        found.append(end(report))
+        if report.subjects:
+            found.append(end(report))
+            return
+        seen = "none of the custom functions that were called can be audited"
+        unseen = "no custom function was called (calls inside torch.compile are not seen)"
+        sys.stderr.write(f"pullback: {seen if watch.has_calls else unseen}\n")
+        found.append(_NOTHING_AUDITED)
 
     def early() -> None:
         try:

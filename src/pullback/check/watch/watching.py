@@ -47,6 +47,11 @@ class Watch:
         """Whether this is the process that is watched, and none that it has forked."""
         return os.getpid() == self._process
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a custom function was called."""
+        return bool(self._samples.functions)
+
     def audit(self, on_progress: Progress | None = None) -> Report:
         """Audit what was called so far, and return the report.
 

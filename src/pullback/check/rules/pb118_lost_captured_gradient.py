@@ -1,9 +1,10 @@
 """lost-captured-gradient (PB118): a tensor that the forward reads, without being an argument, gets no gradient.
 
 ## What it finds
-Tensors that require grad and that the forward reaches through its closure, its globals or a module: one whose own it
-is, or that it is given. Each is moved, and if the output moves with it, a backward must give it a gradient. Where only
-a nested backward does, which adds to its `.grad`, the output must require grad even if no argument does.
+Tensors that require grad and that the forward reaches through its closure, its globals, or a module (the module it is
+a method of, or one passed as an argument). Each is moved, and if the output moves with it, a backward must give it a
+gradient. If the gradient comes only from a nested `backward()` that accumulates into `.grad`, the output must still
+require grad when no argument does.
 
 ## Why it hurts
 Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained; one that

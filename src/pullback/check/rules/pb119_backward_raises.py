@@ -2,20 +2,19 @@
 
 ## What it finds
 Whatever the backward raises on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or
-expanded tensors, float32 and half precision, one tensor passed twice; and where modules that train evaluate, or those
-that evaluate train. Failures with a rule of their own (PB103,
-PB104, PB108, PB112, PB113; PB502 for cotangents of other strides) are told there.
+expanded tensors, float32 and half precision, one tensor passed twice; and with each module switched between train and
+eval mode. Failures with a rule of their own (PB103, PB104, PB108, PB112, PB113; PB502 for cotangents of other strides)
+are reported there.
 
 ## Why it hurts
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-A warning for empty batches, for other sizes than 1, for half precision, for a `NotImplementedError`, and where a
-variant makes an assertion fail or
-linear algebra refuse a matrix; an info where the backward refuses `torch.autograd.grad` and says so, as reentrant
-checkpoints do (the audit goes on by `.backward()`), and where the forward may take
-an input without meaning to: a shape that happens to broadcast, a size that no longer fits a whole-number
-argument.
+- A warning: empty batches, sizes other than 1, half precision, a `NotImplementedError`, and a variant that makes an
+  assertion fail or on which linear algebra raises.
+- An info: the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes on
+  by `.backward()`); or the forward may take the input by accident, such as a shape that happens to broadcast, or a size
+  that no longer fits an integer argument.
 
 ## Bad
 ```python

@@ -1,9 +1,9 @@
 """grad-written-by-hand (PB210): the backward writes to an input's `.grad`.
 
 ## What it finds
-`torch.autograd.grad`, which returns gradients and leaves `.grad` alone, is called on inputs that are leaves. If one
-of them has a `.grad` afterwards, or a weight that the function reaches without being given it, the backward put it
-there: by hand, or by `.backward()` on a graph that reaches the input.
+`torch.autograd.grad`, which returns gradients and leaves `.grad` alone, is called on inputs that are leaves. If
+afterwards a leaf input, or a weight that the function holds, has a `.grad`, the backward wrote it: by hand, or by
+`.backward()` on a graph that reaches it.
 
 ## Why it hurts
 `loss.backward()` adds the returned gradient to the one written: twice the gradient. `torch.autograd.grad`, double

@@ -4,10 +4,9 @@
 Dual numbers (`torch.autograd.forward_ad`) and `torch.func.jvp` are run with a tangent for every input, and with
 one for each input alone. The two interfaces must agree: if not, that is an error. So is a tangent whose own
 gradient (reverse over forward) is not its numeric derivative; that is a warning where no custom function runs, as
-PyTorch's own layer and batch norm have that fault. A tangent that is zero or missing although the
-gradient says that the output moves is a warning for what defines no jvp of its own: every `torch.library`
-custom op does that, the fault is PyTorch's. A Function without `jvp` is refused clearly: information. Any other
-exception is a warning.
+PyTorch's own layer and batch norm have that fault. If the op defines no jvp and its tangent is zero or missing although
+its gradient is not, that is a warning. Every `torch.library` custom op behaves this way; it is a limitation of PyTorch.
+A Function without `jvp` raises a clear error; that is an info. Any other exception is a warning.
 
 ## Why it hurts
 `jacfwd`, `hessian` and `linearize` are forward mode. A zero tangent makes a Hessian-vector product zero, and a

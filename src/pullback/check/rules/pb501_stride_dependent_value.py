@@ -2,17 +2,17 @@
 
 ## What it finds
 The example with the same values transposed, sliced with a step, at an offset, expanded from its first row, in
-channels-last order and as conjugates that are not worked out (`x.conj()`), against contiguous copies: every output must
-be the same.
+channels-last order and as lazily conjugated tensors (`x.conj()`), against contiguous copies: every output must be the
+same.
 
 ## Why it hurts
 The result of `.t()`, of a slice or of `expand` is not contiguous. A kernel that runs through memory as if it were
-computes other numbers from it, and their derivative may well be right: `gradcheck` has passed a function that had
-become the identity on transposed inputs.
+computes other numbers from it, and the gradient can still match those wrong values, so that `gradcheck` passes: it has
+passed a function that had become the identity on transposed inputs.
 
 ## Limits
-A forward that raises for want of contiguous memory is loud: a warning, and an info if a `raise` or an `assert` of
-Python's says so. A function that draws random numbers draws them in the order of memory and is left alone.
+A forward that raises for want of contiguous memory is loud: a warning, and an info if a Python `raise` or
+`assert` says so. A function that draws random numbers draws them in the order of memory and is left alone.
 The gradient on such inputs is PB101's and PB119's subject.
 
 ## Bad

@@ -1,8 +1,8 @@
 """strided-cotangent-mishandled (PB502): a cotangent of other strides changes the gradient or makes it raise.
 
 ## What it finds
-The same cotangents transposed, expanded from one number, with a step, and as conjugates that are not worked out,
-against contiguous ones.
+The same cotangents transposed, expanded from one number, with a step, and as lazily conjugated tensors, against
+contiguous ones.
 
 ## Why it hurts
 `out.sum()` hands in an expanded cotangent, `out.t()` a transposed one, `torch.cat` a slice. A kernel that reads it with

@@ -234,3 +234,88 @@ def test_pytorch_loses_a_part_of_the_second_derivative_of_weight_norm():
     is_right = torch.autograd.gradgradcheck(lambda v, g: torch._weight_norm(v, g, 0), inputs, raise_exception=False)
     module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
     assert ("PB401" in errors(module, batch())) is not is_right
+
+
+class StopsOnPurpose(nn.Module):
+    """A loss with a target that gets no gradient, as of a teacher."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.how = how
+
+    def forward(self, x):
+        if self.how == "detach":
+            target = self.teacher(x).detach()
+        else:
+            with torch.no_grad():
+                target = self.teacher(x)
+        return (self.student(x) - target).square().mean()
+
+
+@pytest.mark.parametrize("how", ["detach", "no_grad"])
+def test_a_gradient_that_a_module_stops_is_a_warning(how):
+    findings = pullback.check(StopsOnPurpose(how), batch()).findings
+    assert [f.rule for f in findings if f.severity == "error"] == []
+    told = {f.rule: f.message for f in findings if f.severity == "warning"}
+    assert "it leaves the graph by" in told["PB101"]
+    assert "teacher.weight" in told["PB118"]
+
+
+def test_words_of_a_function_hold_for_the_weights_that_it_is_given():
+    class Shrinks(torch.autograd.Function):
+        """Scales the gradient by a tenth."""
+
+        @staticmethod
+        def forward(ctx, w):
+            return w.view_as(w)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g / 10
+
+    weight = torch.randn(4, requires_grad=True)
+    assert errors(lambda x: x * Shrinks.apply(weight), batch()) == {}
+
+
+def test_the_gradient_of_an_input_is_compared_for_other_weights_too():
+    class Forgets(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return x.sin() * w
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            return g * x.cos(), (g * x.sin()).sum_to_size(w.shape)
+
+    weight = torch.ones(4, requires_grad=True)
+    assert "the gradient of x[" in errors(lambda x: Forgets.apply(x, weight), batch())["PB101"]
+
+
+def test_each_weight_of_a_custom_function_is_compared_and_the_large_ones_are_named():
+    scales = [Scale() for _ in range(12)]
+    scales[10] = Scale(factor=2.0)
+    assert "the gradient of 10.weight[" in errors(nn.Sequential(*scales), batch())["PB101"]
+    findings = pullback.check(nn.Linear(1024, 512), torch.randn(2, 1024)).findings
+    assert [f.message for f in findings if f.rule == "PB006"] == [
+        "the gradients of weight were not compared: there are too many of them, or no time was left"
+    ]
+
+
+def test_weights_that_are_elsewhere_or_get_sparse_gradients_are_left_alone():
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Embedding(5, 4, sparse=True)
+            self.elsewhere = nn.Parameter(torch.randn(4, device="meta"))
+
+        def forward(self, x, index):
+            return self.rows(index) * x
+
+    rules = {
+        f.rule for f in pullback.check(Module(), batch(), torch.tensor([0, 1, 4])).findings if f.severity != "info"
+    }
+    assert "PB001" not in rules

@@ -185,7 +185,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
             _run_rule(state, rule, sink)
         else:
             left_out.append(rule.id)
-    _run_on_weights(state, sink)
+    _run_on_weights(state, running, sink)
     state.varied = True
     for rule in (rule for rule in running if (rule.varies or rule.late) and rule.id not in left_out):
         if rule.varies or state.has_time():
@@ -211,19 +211,22 @@ _OF_WEIGHTS_ALONE = ("PB109", "PB206", "PB602", "PB603")
 """Those that are run, too, where it has no other inputs; the rest give it tensors of other kinds in their place."""
 
 
-def _run_on_weights(state: Audit, sink: _Sink) -> None:
-    """Run the rules for inputs on the subject as a function of its weights."""
+def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
+    """Run those of some rules that are for inputs on the subject as a function of its weights."""
     weighted = state.weighted if state.backward_works and state.running(_OF_WEIGHTS) else None
     if weighted is None:
         return
     with kept(weighted.base):
-        for rule in sorted(selected(state.options), key=_turn):
-            if rule.id in _OF_WEIGHTS and rule.id not in state.skip and not _is_told(rule, sink.told):
+        for rule in sorted(running, key=_turn):
+            is_meant = rule.id == "PB401" and weighted.intent is not None
+            if rule.id in _OF_WEIGHTS and not is_meant and not _is_told(rule, sink.told):
                 _run_rule(weighted, rule, sink)
         left_out = _left_out(weighted)
     if left_out:
         names = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
-        sink(_over_budget(state, f"the gradient of {names} was compared"))
+        what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
+        hint = "raise --budget, or give a smaller module"
+        sink(state.finding("PB006", "info", "inconclusive", what, hint=hint))
 
 
 def _is_told(rule: Rule, told: Sequence[Finding]) -> bool:
@@ -238,7 +241,8 @@ def _left_out(weighted: Audit) -> list[str]:
     if result is None or result.error is not None:
         return []
     compared = {comparison.order for comparison in result.comparisons}
-    return [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
+    late = [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
+    return [*late, *weighted.base.left_out]
 
 
 _OF_FUNCTIONS = ("PB1", "PB2", "PB4")

@@ -52,6 +52,8 @@ class Case:
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         fit: what a guessed example was made to be, as the gradient is right for no other guess.
         held: by position, the leaves that the subject holds.
+        left_out: names of what else it holds, that could be differentiated and is not.
+        is_varied: some of what it holds has other values than it had.
 
     Two positions that hold the very same tensor object are one input passed twice.
     """
@@ -68,6 +70,8 @@ class Case:
     non_leaf: bool = False
     fit: str = ""
     held: Mapping[int, Held] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    is_varied: bool = False
 
     @property
     def is_variant(self) -> bool:

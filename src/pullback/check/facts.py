@@ -26,6 +26,7 @@ from pullback.check.derivative.repeat import Parted, parted
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.numeric.numbers import Numbers
+from pullback.check.purity.cuts import culprits, watch_cuts
 from pullback.check.remembered import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
@@ -256,3 +257,14 @@ class Facts:
         if declared is not None and shown is not None:
             return replace(declared, sign="declared")
         return declared or shown
+
+    def stop_gradient(self) -> Intent | None:
+        """Return an intent if a callable detaches, or uses under no_grad, each input whose gradient is wrong."""
+        if self.subject.kind != "callable" or self.base_result is None or not self.base_result.wrong:
+            return None
+        with watch_cuts() as watch:
+            run = forward(self.subject, self.base)
+        found = [list(culprits(watch.cuts, run.inputs[c.order])) for c in self.base_result.wrong]
+        if not all(cuts and all(cut.is_stop for cut in cuts) for cuts in found):
+            return None
+        return Intent("cut", f"it leaves the graph by {found[0][0].where}")

@@ -124,8 +124,10 @@ class Audit(Facts):
             return None
         subject, call = self.with_weights
         audit = Audit(subject, self.options, call, [], self.events, self.skip, self.guessed)
-        audit.compared_before = len(self.base.wrt)
-        audit.__dict__["intent"] = self.intent
+        is_right = self.base_result is not None and not self.base_result.wrong
+        audit.compared_before = 0 if is_right and call.is_varied else len(self.base.wrt)
+        if self.intent is not None:
+            audit.__dict__["intent"] = self.intent
         audit.clock = self.clock
         end = self.elapsed() / self.options.budget + _WEIGHTS_SHARE
         audit.goes_on = lambda: audit.has_time(end)
@@ -158,6 +160,8 @@ class Audit(Facts):
             for inner in self.inside
             if inner.base_result is not None and inner.base_result.wrong
         ]
+        if not found:
+            return None if any(inner.injects for inner in self.inside) else self.stop_gradient()
         reasons = [replace(why, reason=f"{why.reason} ({name}, which it calls)") for name, why in found if why]
         reasons.sort(key=lambda why: why.sign != "worded")  # the weakest
         return reasons[0] if reasons and len(reasons) == len(found) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +88,9 @@ def forward(
     args, kwargs, inputs = case.arguments(mask, moved)
     reseed(seed)
     _heartbeat[0]()
-    with guarded("forward"), torch.set_grad_enabled(moved is None):
+    # What is built from wrong sizes must raise, and not crash: a variant may be no valid input.
+    checked = torch.sparse.check_sparse_tensor_invariants() if case.is_variant else nullcontext()
+    with guarded("forward"), torch.set_grad_enabled(moved is None), checked:
         result = (call or subject.call)(*args, **kwargs)
     outputs = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
     in_graph = [p for p, out in enumerate(outputs) if is_differentiable(out) and out.requires_grad]

@@ -27,8 +27,10 @@ from pullback.check.derivative.agreement import gradients
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 
-_MOST = 8
-"""Weights that are differentiated: those that a custom Function is given come first."""
+_DIRECT, _OTHER = 64, 8
+"""Weights that are differentiated: of those that a custom Function is given as they are, and of all others."""
+_LONGEST = 1 << 18
+"""Elements of a weight that is."""
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
 """Of the sequence by which equal elements are told apart, and how far apart at most."""
 _LARGEST = 1 << 20
@@ -85,8 +87,12 @@ def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
     return {
         name: held
         for name, held in _each_once(found).items()
-        if held.tensor.is_leaf and is_differentiable(held.tensor) and held.tensor.layout is torch.strided
+        if held.tensor.is_leaf and is_differentiable(held.tensor) and _is_ordinary(held.tensor)
     }
+
+
+def _is_ordinary(t: Tensor) -> bool:
+    return t.layout is torch.strided and t.device.type == "cpu" and not t.is_inference()
 
 
 def _short(text: str) -> str:
@@ -112,7 +118,8 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     no gradient, which is another rule's subject.
     """
     held = held_tensors(subject, case)
-    chosen = _chosen(subject, case, [name for name, h in held.items() if h.tensor.requires_grad], held)
+    asking = [name for name, h in held.items() if h.tensor.requires_grad]
+    chosen = _chosen(subject, case, [name for name in asking if held[name].tensor.numel() <= _LONGEST], held)
     if subject.is_made or not chosen:
         return None
     if sum(h.tensor.numel() for h in held.values()) > _LARGEST:
@@ -129,6 +136,8 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
         names=tuple(places.get(p, name) for p, name in enumerate(call.names)),
         non_leaf=case.non_leaf,
         held={p: held[name] for p, name in places.items()},
+        left_out=tuple(name for name in asking if name not in chosen),
+        is_varied=any(not torch.equal(values[key], held[name].tensor) for key, name in keys.items()),
     )
     weighted = replace(
         subject, kind="callable", target=_Weighted(subject, {k: held[n].tensor for k, n in keys.items()})
@@ -139,8 +148,12 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
                 found = dict(zip(case.wrt, gradients(weighted, case), strict=True))
             except Raised:
                 continue
-            return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in places or found[p] is not None))
+            return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in places or _is_dense(found[p])))
     return None
+
+
+def _is_dense(gradient: Tensor | None) -> bool:
+    return gradient is not None and gradient.layout is torch.strided
 
 
 def _differentiated(case: Case) -> list[tuple[Any, ...]]:
@@ -148,7 +161,7 @@ def _differentiated(case: Case) -> list[tuple[Any, ...]]:
 
 
 def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, Held]) -> list[str]:
-    if len(names) <= _MOST:
+    if len(names) <= _OTHER:
         return names
     given: set[int] = set()
     end = _torch.observe_functions(lambda _, args: given.update(map(id, _torch.tree_leaves(args)[0])))
@@ -160,8 +173,8 @@ def _chosen(subject: Subject, case: Case, names: list[str], held: Mapping[str, H
         end()
     ordered = sorted(names, key=lambda name: id(held[name].tensor) not in given)
     direct = sum(id(held[name].tensor) in given for name in names)
-    rest, room = ordered[direct:], max(_MOST - direct, 2)
-    return ordered[: min(direct, _MOST)] + rest[:: max(1, -(-len(rest) // room))]
+    rest = ordered[direct:]
+    return ordered[:direct][:_DIRECT] + rest[:: max(1, -(-len(rest) // _OTHER))]
 
 
 def _varied(t: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Intent:
     """Why a backward that differs from the derivative is taken to be meant.
 
     Attributes:
-        sign: "declared", "worded", "identity", "flat", "rounded" or "bound". What is only worded, in a name or a
+        sign: "declared", "worded", "identity", "flat", "rounded", "bound" or "cut". What is only worded, in a name or a
             docstring, excuses nothing: somebody who reads the words sees a slip in a smooth function no better.
         reason: in words, for the finding.
     """
@@ -72,7 +72,7 @@ class Intent:
 
 def severity_of(intent: Intent) -> Severity:
     """Return how bad a deviation is that is meant: words may be about something else, structure is not."""
-    return "warning" if intent.sign == "worded" else "info"
+    return "warning" if intent.sign in ("worded", "cut") else "info"
 
 
 def declared(subject: Subject) -> Intent | None:

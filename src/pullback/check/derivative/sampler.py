@@ -51,7 +51,10 @@ class Sampler:
         ]
         run = forward(self.subject, self.case, moved=moved, call=self.subject.relaxation)
         outs = [run.outputs[p] for p in self.positions]
-        return torch.cat([out.imag.flatten() if imaginary else as_real(out) for out in outs])
+        sampled = torch.cat([out.imag.flatten() if imaginary else as_real(out) for out in outs])
+        if sampled.shape != self.weights.shape:
+            raise Raised("forward", RuntimeError("its outputs have another shape than before"))
+        return sampled
 
     def derivative(self, order: int, direction: Tensor, disagrees: Callable[[Estimate], bool]) -> Estimate:
         """Estimate J v for `direction`, with finer steps too where `disagrees` says so of the first estimate."""

@@ -27,7 +27,8 @@ _OF_SHAPE = frozenset(
     + [f"new_{name}" for name in ("empty", "full", "ones", "zeros")]
 )
 """Functions that take the shape of a tensor and none of its numbers."""
-_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).resolve().parent, Path(__file__).parents[1]))
+_OF_TORCH = f"{Path(torch.__file__).resolve().parent}{os.sep}"
+_OURS = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Cut:
     file: str
     line: int
     lost: tuple[Tensor, ...]
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether it is what people write who mean no gradient to go on."""
+        return self.call in ("detach", "data") or self.call.endswith("under no_grad")
 
     @property
     def where(self) -> str:
@@ -100,14 +106,16 @@ def _name(func: Callable[..., Any]) -> str:
 
 
 def _caller() -> FrameType | None:
-    """Return the innermost frame that is neither PyTorch's nor ours; `None` inside of a Function's forward."""
+    """Return the innermost frame that is not PyTorch's; `None` inside of a Function's forward, and where it is ours."""
     forwards = {getattr(inspect.unwrap(cls.forward), "__code__", None) for cls in live_functions()}
     found: FrameType | None = None
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code in forwards:
             return None
-        if found is None and not os.path.realpath(frame.f_code.co_filename).startswith(_LIBRARIES):
+        if found is None and not (file := os.path.realpath(frame.f_code.co_filename)).startswith(_OF_TORCH):
+            if file.startswith(_OURS):
+                return None
             found = frame
         frame = frame.f_back
     return found

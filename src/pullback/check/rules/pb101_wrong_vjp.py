@@ -367,6 +367,8 @@ def _hint(result: FirstOrder, c: Comparison, ratio: float | None) -> str:
 def _declare(sign: str) -> str:
     if sign == "declared":
         return "nothing to do; `# pullback: allow[wrong-vjp] reason` on the class hides this line"
+    if sign == "cut":
+        return "if the cut is not meant, stay in torch operations on tensors; if it is, say so in the docstring"
     if sign == "worded":
         return "words may be about something else: if it is meant, declare it: `# pullback: allow[wrong-vjp] reason`"
     return "if so, say it: 'straight-through' or 'surrogate' in the docstring, or `# pullback: allow[wrong-vjp] reason`"

@@ -81,6 +81,8 @@ _ROUNDING = 1e-7
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.intent is not None and audit.intent.sign == "cut":
+        return  # `no_grad` stops reverse mode alone
     if not has_jvp(audit.subject) or _settled(audit):
         return
     for order, name in enumerate(audit.names):

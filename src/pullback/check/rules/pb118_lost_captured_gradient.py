@@ -9,7 +9,8 @@ require grad when no argument does.
 ## Why it hurts
 Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained; one that
 gets its gradient from a nested backward is not trained in the first layer, whose input requires no grad, and
-`torch.autograd.grad` gives it none.
+`torch.autograd.grad` gives it none. In a callable that detaches it, or uses it under `no_grad`, that may be meant: a
+warning.
 
 ## Limits
 Finds what is named in the forward's own code, and attributes of an object that is called or whose method is; what
@@ -57,6 +58,7 @@ import torch
 from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
+from pullback.check.purity.cuts import Cut, culprits, watch_cuts
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
 from pullback.check.weights import held_tensors
@@ -73,15 +75,18 @@ def _run(audit: Audit) -> Iterator[Finding]:
     by_backward = _reached(audit, held)
     lost = [name for name in held if name not in by_backward and _moves(audit, held[name])]
     if lost:
+        cut = _stop(audit, [held[name] for name in lost])
         yield audit.finding(
             "PB118",
-            "error",
-            "wrong",
-            f"the output depends on {_listed(lost)}, which requires grad and gets no gradient: it is no argument of "
-            "the call",
+            "warning" if cut else "error",
+            "intended" if cut else "wrong",
+            f"the output depends on {_listed(lost)}, which requires grad and gets no gradient: "
+            + (f"it leaves the graph by {cut.where}" if cut else "it is no argument of the call"),
             case=audit.base,
             tail=_tail(audit, lost[0], held[lost[0]]),
-            hint=f"pass {lost[0]} as an argument and return its gradient",
+            hint="if that is meant, say so in the docstring"
+            if cut
+            else f"pass {lost[0]} as an argument and return its gradient",
         )
     if not _asks_alone(audit) and (by_hand := [name for name in by_backward if _moves(audit, held[name])]):
         yield audit.finding(
@@ -95,6 +100,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
             tail=["print('requires grad:', [o.requires_grad for o in torch.utils._pytree.tree_leaves(out)])"],
             hint=f"pass {by_hand[0]} as an argument and return its gradient",
         )
+
+
+def _stop(audit: Audit, lost: list[Held]) -> Cut | None:
+    """Return the first of the calls that stop the gradients of all of these on purpose, if such calls do."""
+    if audit.subject.kind != "callable":
+        return None
+    with watch_cuts() as watch:
+        forward(audit.subject, audit.base)
+    found = [list(culprits(watch.cuts, h.tensor)) for h in lost]
+    return found[0][0] if all(cuts and all(cut.is_stop for cut in cuts) for cuts in found) else None
 
 
 def _listed(names: list[str]) -> str:

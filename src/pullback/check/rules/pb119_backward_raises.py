@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _ELSEWHERE = re.compile(r"returned an (invalid gradient|incorrect number)|different (from|than) None")
+_OF_MODE = re.compile(r"training mode|eval(uation)? mode|not supported|not implemented", re.IGNORECASE)
 _BACKWARD = "torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 
 
@@ -126,7 +127,7 @@ def _in_other_mode(audit: Audit) -> Iterator[Finding]:
     except Raised as error:
         text, module = next(iter(modules.items()))
         mode = "eval" if module.training else "train"
-        if error.stage == "backward":
+        if error.stage == "backward" and not _OF_MODE.search(str(error.error)):
             tail = [f"{text}.{mode}()", f"out = fn({call_text(audit.base)})", audit.outs, _BACKWARD]
             hint = f"make the backward take what the forward takes in .{mode}() mode"
             message = f"{error} (in .{mode}() mode)"
@@ -153,8 +154,9 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))
-    unpromised = strange or case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
-    return "warning" if empty or (unpromised and not case.label.endswith("-> 1")) else "error"
+    of_kind = case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
+    unpromised = (strange or of_kind or " = " in case.label) and not case.label.endswith("-> 1")
+    return "warning" if empty or unpromised else "error"
 
 
 def _hint(case: Case) -> str:

@@ -78,6 +78,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield from _of_one_input(audit)
     if second is None or second.status != "wrong":
         return
+    if audit.intent is not None and (audit.intent.sign == "cut" or audit.is_native):
+        return  # what is cut off is a constant to every order
     cut = runs_without_grad(audit)
     hidden = second.hidden > 0 and not second.changed and not cut
     others = [("PB402", is_once_differentiable(audit)), ("PB404", hidden)]

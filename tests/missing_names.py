@@ -20,12 +20,15 @@ ATTRIBUTES = """
     torch._C._autograd._saved_tensors_hooks_set_tracing torch._C._autograd._get_current_graph_task_keep_graph
     torch.autograd.forward_ad._current_level
     torch.autograd.forward_ad._set_fwd_grad_enabled torch.autograd.function._SingleLevelFunction
-    torch._library.custom_ops.OPDEFS torch._library.custom_ops.CustomOpDef torch.Tensor._make_subclass
-    torch.Tensor._use_count torch._ops.OpOverload.has_kernel_for_dispatch_key
-    torch.utils._python_dispatch.TorchDispatchMode._should_skip_dynamo torch._guards.TracingContext
+    torch.Tensor._make_subclass torch.Tensor._use_count torch._ops.OpOverload.has_kernel_for_dispatch_key
+    torch.utils._python_dispatch.TorchDispatchMode._should_skip_dynamo
     torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext torch._dynamo.source.ConstantSource
 """
-"""Those that are looked up where they are used; those that are looked up at import, `private_names` reads."""
+"""Those that are looked up where they are used; those that are looked up at import, `private_names` reads.
+
+Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, nor `torch._guards.TracingContext`: without them PyTorch itself
+does not work, and its own errors are what is seen.
+"""
 
 
 def private_names():

@@ -26,8 +26,8 @@ ATTRIBUTES = """
 """
 """Those that are looked up where they are used; those that are looked up at import, `private_names` reads.
 
-Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, nor `torch._guards.TracingContext`: without them PyTorch itself
-does not work, and its own errors are what is seen.
+Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, without which PyTorch itself fails; nor yet
+`torch._guards.TracingContext`, without which the audit overlooks a wrong backward: see docs/dev/next.md.
 """
 
 

@@ -101,9 +101,9 @@ class watch:  # noqa: N801 -- as `warnings.catch_warnings`
 
     The block runs as it would without: its results and its random numbers are the same. Up to three calls of each
     function are kept, of different shapes or dtypes, 64 MiB in all; a function whose inputs are larger, or are
-    not plain tensors, is audited on inputs that are made. What `torch.compile` has traced calls no function any more, so
-    it is not seen, nor are processes that the block starts. At the end of the block, also if it raises, the report is
-    printed.
+    not plain tensors, is audited on inputs that are made. What `torch.compile` has traced calls no function any more,
+    so it is not seen, nor are processes that the block starts. At the end of the block, also if it raises, the report
+    is printed.
 
     Args:
         select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.

@@ -70,6 +70,12 @@ def inverse_of_real_batch():
 CALLS = (
     Call(eigenpairs, doubtful=EIGEN),
     Call(eigenpairs_of_real, doubtful=EIGEN),
-    Call(inverse, doubtful=INVERSE),
+    Call(
+        inverse,
+        doubtful=INVERSE,
+        judged={
+            "PB409": (True, "aot_eager computes another value, too, off by 2.9: PyTorch's own, for complex matrices")
+        },
+    ),
     Call(inverse_of_real_batch, doubtful=INVERSE),
 )

@@ -199,7 +199,10 @@ CALLS = (
             ),
             *_adjoint(adjoint_of_a_product_twice),
         ),
-        doubtful=STATE,
+        doubtful={**STATE, "PB119": "of a batch of parameters, which the forward takes"},
+        judged={
+            "PB113": (True, "where the weights of the circuit are frozen, it raises, as of a product and its factors")
+        },
     ),
     Call(
         parameter_shift_of_a_product,

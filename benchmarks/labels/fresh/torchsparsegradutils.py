@@ -185,9 +185,13 @@ def _detached(make):
     )
 
 
+MORE_VALUES = "a variant with more values than the pattern has places: nothing that it is for"
+
 CALLS = (
     Call(product, bugs=(_detached(product),), doubtful=DOUBTFUL),
-    Call(product_compressed, doubtful=COMPRESSED),
+    Call(
+        product_compressed, doubtful=COMPRESSED, judged={"PB002": (False, MORE_VALUES), "PB119": (False, MORE_VALUES)}
+    ),
     Call(product_batched, bugs=(_detached(product_batched),), doubtful=DOUBTFUL),
     Call(
         product_uncoalesced,
@@ -201,8 +205,11 @@ CALLS = (
         ),
         doubtful=DOUBTFUL,
     ),
-    Call(triangular, doubtful=COMPRESSED),
-    Call(triangular_transposed, doubtful=COMPRESSED),
+    Call(triangular, doubtful=COMPRESSED, judged={"PB002": (False, MORE_VALUES)}),
+    Call(
+        triangular_transposed,
+        doubtful={**COMPRESSED, "PB401": "PyTorch's own second derivatives of sparse matrices are wrong"},
+    ),
     Call(triangular_of_unit_diagonal, doubtful=COMPRESSED),
     Call(system_symmetric, doubtful=SOLVED),
     Call(system_by_conjugate_gradients, doubtful=SOLVED),
@@ -228,5 +235,9 @@ CALLS = (
             ),
         ),
         doubtful={**DOUBTFUL, "PB303": ITERATED},
+        judged={
+            "PB101": (True, "the gradient of a stored value of 0 is 0, and its derivative is not (differences, 1e-8)"),
+            "PB409": (False, "not seen again by hand"),
+        },
     ),
 )

@@ -78,8 +78,15 @@ def _lost(make):
     )
 
 
+FROZEN = "where the parameters of the integrand are frozen, the backward raises"
+
 CALLS = (
-    Call(parallel, bugs=(_lost(parallel),), doubtful={**DOUBTFUL, "PB101": LIMIT}),
+    Call(
+        parallel,
+        bugs=(_lost(parallel),),
+        doubtful={**DOUBTFUL, "PB101": LIMIT},
+        judged={"PB113": (True, FROZEN)},
+    ),
     Call(
         sequential,
         bugs=(
@@ -103,6 +110,7 @@ CALLS = (
             _lost(parallel_from_elsewhere),
         ),
         doubtful=DOUBTFUL,
+        judged={"PB113": (True, FROZEN)},
     ),
     Call(
         parallel_inverse,

@@ -24,8 +24,8 @@ _LEFT_OUT = frozenset({"node_modules", "site-packages", "build", "dist"})
 def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]:
     """Return targets with what they hold in place of folders that are no packages.
 
-    Left out are tests, unless the folder itself is one of tests, hidden folders, environments, what git ignores, and
-    what matches a pattern.
+    Left out are hidden folders, environments, what git ignores, and what matches a pattern; so are tests, unless the
+    folder itself is called `tests`.
 
     Args:
         targets: as on the command line.

@@ -42,13 +42,3 @@ def test_make_tests_with_another_release(name):
     assert f"-c {folder}/constraints.txt torch=={release} " in lines
     assert f"{folder}/bin/python -m pytest" in lines
     assert "ruff" not in lines
-
-
-def test_ci_tests_with_the_newest_and_the_oldest():
-    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("make")] == [
-        "make test",
-        "make test-all",
-        "make test TORCH=newest",
-        "make test TORCH=oldest",
-    ]

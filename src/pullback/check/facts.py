@@ -260,7 +260,9 @@ class Facts:
 
     def stop_gradient(self) -> Intent | None:
         """Return an intent if a callable detaches, or uses under no_grad, each input whose gradient is wrong."""
-        if self.subject.kind != "callable" or self.base_result is None or not self.base_result.wrong:
+        if self.subject.kind != "callable" or self.subject.is_made:
+            return None  # what a made op cuts it refuses, or declares
+        if self.base_result is None or not self.base_result.wrong:
             return None
         with watch_cuts() as watch:
             run = forward(self.subject, self.base)

@@ -15,7 +15,7 @@ from pullback.errors import RunnerError
 
 
 def private(name: str) -> Any:
-    """Return what PyTorch has under a name with its module; where it has nothing there, what raises when it is used."""
+    """Return PyTorch's object of a name with its module; where there is none, a stand-in that raises on use."""
     home, _, attribute = name.rpartition(".")
     try:
         return getattr(torch.Tensor if home == "torch.Tensor" else import_module(home), attribute)

@@ -32,7 +32,7 @@ class Stopwatch:
         self._started, self._worked = time.monotonic(), _processor_time()
 
     def seconds(self) -> float:
-        """Return what was spent."""
+        """Return the seconds spent."""
         return spent(time.monotonic() - self._started, _processor_time() - self._worked)
 
 

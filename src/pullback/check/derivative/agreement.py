@@ -57,6 +57,11 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def first_of(names: Sequence[str]) -> str:
+    """Write the first of some names, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
 def show(value: float | str) -> str:
     """Write a number with six digits."""
     return value if isinstance(value, str) else f"{value:.6g}"

@@ -57,7 +57,7 @@ import torch
 
 from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
-from pullback.check.derivative.agreement import difference
+from pullback.check.derivative.agreement import difference, first_of
 from pullback.check.purity.cuts import Cut, culprits, watch_cuts
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
@@ -80,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB118",
             "warning" if cut else "error",
             "intended" if cut else "wrong",
-            f"the output depends on {_listed(lost)}, which requires grad and gets no gradient: "
+            f"the output depends on {first_of(lost)}, which requires grad and gets no gradient: "
             + (f"it leaves the graph by {cut.where}" if cut else "it is no argument of the call"),
             case=audit.base,
             tail=_tail(audit, lost[0], held[lost[0]]),
@@ -93,7 +93,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "PB118",
             "error",
             "wrong",
-            f"{_listed(by_hand)} gets its gradient from a backward inside of the backward, in .grad: "
+            f"{first_of(by_hand)} gets its gradient from a backward inside of the backward, in .grad: "
             "torch.autograd.grad gives it none, and where no argument requires grad, it is not trained",
             case=audit.base,
             mask=[False] * len(audit.base.wrt),
@@ -110,10 +110,6 @@ def _stop(audit: Audit, lost: list[Held]) -> Cut | None:
         forward(audit.subject, audit.base)
     found = [list(culprits(watch.cuts, h.tensor)) for h in lost]
     return found[0][0] if all(cuts and all(cut.is_stop for cut in cuts) for cuts in found) else None
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
 def _tail(audit: Audit, name: str, held: Held) -> list[str]:

@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.derivative.agreement import first_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import forward, standard_cotangents, vjp
 from pullback.report.model import Finding
@@ -85,12 +86,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _of_weights(audit: Audit, names: list[str]) -> Finding:
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return audit.finding(
         "PB210",
         "error",
         "wrong",
-        f"the backward adds to .grad of {names[0]}{more}, where torch.autograd.grad asks for gradients of others, too",
+        f"the backward adds to .grad of {first_of(names)}, where torch.autograd.grad asks for gradients of others, too",
         case=audit.base,
         tail=[
             audit.outs,

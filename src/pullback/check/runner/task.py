@@ -40,7 +40,7 @@ WAITED = "it waited all the time, as for a thread, which a forked process has no
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one subject may take; seconds are those that count (`clock.py`).
+    """The limits of one subject; seconds are those that count (`clock.py`).
 
     Attributes:
         silence: seconds without news from its process.

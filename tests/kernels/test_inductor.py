@@ -58,7 +58,8 @@ def made(monkeypatch):
         of_all.append(is_small)
         return compile_graph(module, examples, is_small, **options)
 
-    monkeypatch.setattr(_torch, "compiled_by_inductor", counting)
+    for asked in (_torch, _torch.inductor):  # by us, and by `compiled_for_sizes` in its own module
+        monkeypatch.setattr(asked, "compiled_by_inductor", counting)
     return of_all
 
 

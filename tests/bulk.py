@@ -14,8 +14,13 @@ JOBS = max(1, usable_cores() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 
 def audit_all(calls, options=OPTIONS):
     """Audit `(target, inputs)` pairs, `inputs` a function that returns the arguments; return the findings of each."""
     subjects = [subject_of(target) for target, _ in calls]
-    inputs = {id(subject): make for subject, (_, make) in zip(subjects, calls, strict=True)}
-    return [outcome.findings for outcome in outcomes_of(subjects, options, lambda s: [(inputs[id(s)](), {})])]
+    inputs = [(subject, make) for subject, (_, make) in zip(subjects, calls, strict=True)]
+    return [outcome.findings for outcome in outcomes_of(subjects, options, lambda s: [(of(s, inputs)(), {})])]
+
+
+def of(subject, pairs):
+    """Return what is paired with a subject, which a new interpreter gets together with the pairs."""
+    return next(value for one, value in pairs if one is subject)
 
 
 def outcomes_of(subjects, options=OPTIONS, given=lambda subject: None):

@@ -14,7 +14,7 @@ from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 from pullback.errors import FormulaError, PullbackError
 from pullback.write.api import written
-from tests.bulk import outcomes_of
+from tests.bulk import of, outcomes_of
 from tests.check.modules import import_source
 from tests.compose.opinfo import dtype_of, entries
 
@@ -71,8 +71,8 @@ def test_what_is_written_of_an_operator_passes_the_audit(share, least, tmp_path)
         made[name] = (getattr(module, found.definition.class_name), found.tensors)
     assert len(made) >= least
     subjects = {name: subject_of(function) for name, (function, _) in made.items()}
-    inputs = {id(subjects[name]): [(tuple(x.detach() for x in tensors), {})] for name, (_, tensors) in made.items()}
-    outcomes = outcomes_of(list(subjects.values()), OPTIONS, lambda subject: inputs[id(subject)])
+    inputs = [(subjects[name], [(tuple(x.detach() for x in tensors), {})]) for name, (_, tensors) in made.items()]
+    outcomes = outcomes_of(list(subjects.values()), OPTIONS, lambda subject: of(subject, inputs))
     errors = {
         name: [f.message for f in outcome.findings if f.severity == "error"]
         for name, outcome in zip(subjects, outcomes, strict=True)

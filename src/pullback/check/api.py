@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import ModuleType
@@ -13,6 +14,8 @@ from pullback.check.cases.given import same_for_all
 from pullback.check.find import discover
 from pullback.check.find.folder import expanded
 from pullback.check.options import make_options
+from pullback.check.runner.fresh import NotPicklableError
+from pullback.check.runner.here import audit_here
 from pullback.check.runner.importer import audit_object, run_targets
 from pullback.check.runner.outcome import report_of
 from pullback.check.runner.process import ensure_can_fork, fork_is_clean
@@ -37,6 +40,7 @@ def check(
 
     Each is audited in a process of its own, so that a crash or an endless loop is a finding. It is forked from this
     one, or from a new interpreter where CUDA or autograd has threads in this one: then what is audited is sent there.
+    What cannot be pickled is audited in this process, without that protection, with a warning.
 
     Args:
         target: an `autograd.Function` class, a `torch.library` custom op, any callable that takes tensors, a
@@ -55,7 +59,7 @@ def check(
     Raises:
         TargetError: if the target is nothing that can be audited.
         OptionError: if an option is unknown or has a value that it cannot take.
-        RunnerError: if the platform has no fork, or what is to be sent to a new interpreter cannot be pickled.
+        RunnerError: if the platform has no fork.
 
     Example:
         >>> report = pullback.check(Square, torch.randn(3, dtype=torch.float64))  # doctest: +SKIP
@@ -70,10 +74,18 @@ def check(
     ensure_can_fork()
     find = partial(_subjects, target)
     if not fork_is_clean():
-        return audit_object(target, find, [(inputs, dict(kwargs or {}))] if inputs or kwargs else None, options)
+        example = [(inputs, dict(kwargs or {}))] if inputs or kwargs else None
+        try:
+            return audit_object(target, find, example, options)
+        except NotPicklableError as why:
+            warnings.warn(f"{why}; {_HERE}", stacklevel=2)
+            return report_of(audit_here(find(), options, given))
     subjects = find()
     preload(options)
     return report_of(run_subjects(subjects, options, given))
+
+
+_HERE = "until then it is audited in this process: a crash in it ends the program, and an endless loop does not end"
 
 
 def _subjects(target: Any) -> list[Subject]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pullback.check.find.source import FunctionSource
@@ -64,7 +64,6 @@ class Subject:
     load: str = ""
     why_unaudited: str = ""
     absent: tuple[str, ...] = ()
-    inputs: Callable[[Any], Any] | None = field(default=None, compare=False)
 
     @property
     def is_made(self) -> bool:

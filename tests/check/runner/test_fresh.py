@@ -1,10 +1,12 @@
 """Audits in new interpreters, for a program whose forks can run no backward; here it is only said to be one."""
 
+import faulthandler
 import inspect
 import os
 import sys
 import textwrap
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,9 +22,10 @@ from pullback.check.runner.process import fork_is_clean
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
 from pullback.check.subject import Options
-from pullback.errors import OptionError, RunnerError, TargetError
+from pullback.errors import OptionError, TargetError
 
 from ..making import function, normal
+from ..modules import import_source
 
 in_new = pytest.mark.usefixtures("threads")
 pytestmark = pytest.mark.slow
@@ -104,10 +107,17 @@ def test_a_function_that_crashes():
 
 
 @in_new
-def test_what_cannot_travel_is_refused():
+def test_what_cannot_travel_is_audited_in_this_process():
     lock = threading.Lock()
-    with pytest.raises(RunnerError, match=r"cannot be sent to a new process.*\(TypeError: .*lock"):
-        pullback.check(lambda x: x * lock.locked(), normal(3))
+    wrong = function(lambda x: x.sin() + lock.locked(), lambda g, x: g * x.sin())
+    torch.manual_seed(0)
+    before = torch.get_rng_state(), torch.get_num_threads(), faulthandler.is_enabled(), warnings.filters[:]
+    with pytest.warns(UserWarning, match=r"cannot be sent to a new process.*\(TypeError: .*lock.*a crash in it ends"):
+        report = pullback.check(wrong, normal(3), select=("PB101", "PB401"))
+    assert {f.rule for f in report.findings if f.severity == "error"} == {"PB101"}
+    after = torch.get_rng_state(), torch.get_num_threads(), faulthandler.is_enabled(), warnings.filters[:]
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
 
 
 @in_new
@@ -173,3 +183,18 @@ def test_source_without_a_file_travels_along():
         assert __file__ not in fresh._sources_without_file()
     finally:
         del fresh.linecache.cache["<cell>"]
+
+
+@in_new
+def test_a_module_whose_file_no_import_finds(tmp_path):
+    """A plug-in system loads such files, and puts them where imports look first."""
+    text = f"import torch\nfrom torch.autograd import Function\n\n{inspect.getsource(Wrong)}"
+    module = import_source(text, tmp_path, "plugged_in")
+    assert [f.rule for f in pullback.check(module.Wrong, normal(3), select="PB101").findings] == ["PB101"]
+
+
+@in_new
+def test_settings_of_pytorch_in_a_closure():
+    cudnn = torch.backends.cudnn
+    (subject,) = pullback.check(lambda x: x * (2 if cudnn.benchmark else 3), normal(3), select="PB101").subjects
+    assert subject.status == "ok"

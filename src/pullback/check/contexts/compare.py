@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -48,7 +48,9 @@ class Way:
     refused_as: Severity | None = None
 
 
-def compare(audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Way]) -> Iterator[Finding]:
+def compare(
+    audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Way], promised: bool = True
+) -> Iterator[Finding]:
     """Yield the refusals, each reason once, up to the first difference.
 
     Args:
@@ -56,11 +58,12 @@ def compare(audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Wa
         rule: id of the rule that asks.
         known: where to compare.
         ways: what to compare.
+        promised: whether the author says that they are supported; else what raises there is an info.
     """
     refusals: set[str] = set()
     for way in ways:
         for setting in known:
-            found = compare_one(audit, rule, setting, way)
+            found = compare_one(audit, rule, setting, way if promised else replace(way, refused_as="info"))
             if found is None:
                 continue
             if found.verdict == "wrong":

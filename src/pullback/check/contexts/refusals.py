@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pullback.check.subject import Kind
+from pullback import _torch
+from pullback.check.subject import Kind, Subject
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
 
@@ -123,6 +124,17 @@ _KNOWN = (
         clear_in=(),
     ),
 )
+
+
+def is_promised(subject: Subject, *, vmap: bool) -> bool:
+    """Whether the author says that `torch.func` is supported, or that `vmap` is: what raises there breaks a promise.
+
+    A Function says so by `setup_context`, and by a rule for `vmap`. A callable says nothing.
+    """
+    if subject.kind != "function":
+        return subject.is_made
+    takes_func = _torch.given_by(subject.target, "setup_context")
+    return takes_func and (not vmap or subject.target.generate_vmap_rule or _torch.given_by(subject.target, "vmap"))
 
 
 def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from pullback.check.case import Case
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import show
+from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import ORDINARY, PASSED, Onset, is_within
 from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.numerics.formats import Floats, Mask
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 
 _NEAR_LARGEST = 2.0**124
 """Next to the end of float32's range: `cosh(88.8)` is infinite in PyTorch, and 89.5 rightly so."""
+_EVERYDAY = (1e-4, PASSED[1])
+"""Magnitudes that a batch has: one in ten thousand normal numbers is smaller."""
+_ALL = 0.25
+"""The share of a gradient, or of its usual size, beyond which an error leaves nothing of it."""
 _VECTOR = 64
 """Elements that fill every processor's vectors."""
 
@@ -37,6 +44,21 @@ def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Se
     if nan and everyday:
         return "error"
     return "warning" if is_within(point, ORDINARY) else "info"
+
+
+def nothing_is_left(audit: Audit, quantity: Measured, at: Columns, weights: Floats) -> Mask:
+    """Return the points that people pass at which a custom function's gradient has no right digit in float32.
+
+    Numbers that are apart by less than one in ten thousand, as those around `a = b`, are no such points.
+    """
+    if not quantity.by or audit.is_native:
+        return np.zeros(len(weights), dtype=bool)
+    least, most = _EVERYDAY
+    numbers = [np.abs(x) for x in at.values()]
+    apart = [np.abs(x - y) >= least * np.maximum(np.abs(x), np.abs(y)) for x, y in combinations(at.values(), 2)]
+    passed = [(x >= least) & (x <= most) for x in numbers]
+    found: Mask = np.all([weights >= _ALL, *passed, *apart], axis=0)
+    return found
 
 
 def spelled_point(point: dict[str, float]) -> str:

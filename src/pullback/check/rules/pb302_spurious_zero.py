@@ -12,8 +12,9 @@ trains. Where it should be 0.5, as for `(1 - cos(x)) / x**2`, the value is plain
 
 ## Limits
 A warning is a loss that weighs: at least 1/4096 of the size that the value, or gradient, usually has between 0.01
-and 16, at inputs from 1e-8 to 10 000. Else it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose
-their tails so. What input rounding alone explains, a step or a kink right there, is not reported, nor are numbers
+and 16, at inputs from 1e-8 to 10 000. An error is a gradient of a custom function of which a quarter or more is lost so
+at inputs from 1e-4 to 100. Else it is an info: PyTorch's own derivatives of `tanh` and `sigmoid` lose their tails
+so. What input rounding alone explains, a step or a kink right there, is not reported, nor are numbers
 below the normal ones. Functions that mix elements are looked at as PB301 does, and only for what weighs.
 
 ## Bad
@@ -59,7 +60,7 @@ from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset
 from pullback.check.numeric.sweep import Sweeper
 from pullback.check.numeric.weight import STEP, weight
-from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text
+from pullback.check.rules._accuracy import Spot, accuracy_finding, nothing_is_left, onset_text
 from pullback.check.rules._rule import rule
 from pullback.check.rules._scaled import lost_when_scaled
 from pullback.numerics.formats import Mask, format_of
@@ -98,13 +99,16 @@ def _bad(sweeper: Sweeper, at: Columns, k: int) -> Mask:
 def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) -> Finding:
     weights = np.where(bad, weight(sweep.quantities[k], sweep.at), 0.0)
     lost = np.where(bad, np.abs(sweep.quantities[k].truth.high), 0.0)
+    grave = nothing_is_left(audit, sweep.quantities[k], sweep.at, weights)
+    if grave.any():
+        weights = np.where(grave, weights, 0.0)
     index = int(np.argmax(weights if weights.any() else lost))
     spot = Spot(sweeper, sweep, _DTYPE, k, index)
     begins = onset(lambda at: _bad(sweeper, at, k), format_of(_DTYPE), spot.point)
     return accuracy_finding(
         audit,
         "PB302",
-        "warning" if weights[index] >= _WEIGHS else "info",
+        "error" if grave.any() else "warning" if weights[index] >= _WEIGHS else "info",
         spot,
         onset_text(begins, spot.point),
         "a sum or a product loses it: rewrite the difference (2 * sin(x / 2)**2 for 1 - cos(x), expm1, log1p, "

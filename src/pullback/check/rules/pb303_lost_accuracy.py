@@ -7,7 +7,8 @@ float16, and where the exact value is known in float64 too. The points and the t
 shows the worst point.
 
 - float32: beyond 64 ulp, six bits, it is reported; as a warning where it weighs: 1/4096 of the value or of its usual
-  size, half of the digits.
+  size, half of the digits; as an error where a quarter or more of a custom function's gradient is noise, at inputs from
+  1e-4 to 100.
 - bfloat16 and float16: beyond 8 ulp, if the same function in float32, on the same inputs and rounded at the end,
   stays within 1 ulp. The finding, an info, says both numbers.
 - float64: a warning where half of the digits are lost at most points: something on the way is float32.
@@ -68,12 +69,12 @@ from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.numeric.weight import STEP, common, weight
-from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of
+from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
 from pullback.check.rules._rule import rule
 from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled
 from pullback.numerics.formats import Floats, Mask, format_of
 from pullback.numerics.ulp import errors
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -88,6 +89,11 @@ _NARROW = (torch.bfloat16, torch.float16)
 _INSIDE = 1.0
 _INPUT = 4.0
 """So many times what a unit in the last place of the input changes is an error that rounding explains."""
+_LOST: dict[Severity, str] = {
+    "error": ", nothing of it is right",
+    "warning": ", half of its digits or more",
+    "info": "",
+}
 _HINT = (
     "rewrite the difference that cancels: expm1 and log1p near 0, sigmoid(-x) for 1 - sigmoid(x), "
     "2 * sin(x / 2)**2 for 1 - cos(x)"
@@ -126,14 +132,16 @@ def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k
     if dtype == torch.float64 and not (_is_sure(sweeper, quantity) and np.median(weights[common(sweep.at)]) > _SINGLE):
         return
     heavy = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype) & (weights >= _HALF[dtype]))
+    grave = nothing_is_left(audit, quantity, sweep.at, np.where(heavy, weights, 0.0))
     if heavy.any():
-        index = int(np.argmax(np.where(heavy, weights, 0.0)))
-        yield _finding(audit, sweeper, sweep, dtype, k, index, heavy=True)
+        index = int(np.argmax(np.where(grave if grave.any() else heavy, weights, 0.0)))
+        is_grave = bool(grave.any()) and dtype == torch.float32
+        yield _finding(audit, sweeper, sweep, dtype, k, index, "error" if is_grave else "warning")
     elif dtype == torch.float32:
         light = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype))
         if light.any():
             index = int(np.argmax(np.where(light, quantity.errors.ulp, 0.0)))
-            yield _finding(audit, sweeper, sweep, dtype, k, index, heavy=False)
+            yield _finding(audit, sweeper, sweep, dtype, k, index, "info")
 
 
 def _is_sure(sweeper: Sweeper, quantity: Measured) -> bool:
@@ -162,15 +170,22 @@ def _beyond_input(sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int, am
 
 
 def _finding(
-    audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int, index: int, heavy: bool, more: str = ""
+    audit: Audit,
+    sweeper: Sweeper,
+    sweep: Sweep,
+    dtype: torch.dtype,
+    k: int,
+    index: int,
+    severity: Severity,
+    more: str = "",
 ) -> Finding:
     ulp = sweep.quantities[k].errors.ulp[index]
-    lost = f": off by {ulp:.2g} ulp" + (", half of its digits or more" if heavy else "")
+    lost = f": off by {ulp:.2g} ulp" + _LOST[severity]
     hint = "something on the way is float32: keep the dtype of the input" if dtype == torch.float64 else _HINT
     return accuracy_finding(
         audit,
         "PB303",
-        "warning" if heavy else "info",
+        severity,
         Spot(sweeper, sweep, dtype, k, index),
         lost + more,
         "compute in float32 inside: x.float() first, .to(x.dtype) last" if more else hint,
@@ -189,7 +204,7 @@ def _in_narrow(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype,
         return None
     index = int(np.argmax(np.where(bad, quantity.errors.ulp, 0.0)))
     more = f"; computed in float32 inside and rounded to {name_of(dtype)} it would be off by {inside[index]:.2g}"
-    return _finding(audit, sweeper, sweep, dtype, k, index, heavy=False, more=more)
+    return _finding(audit, sweeper, sweep, dtype, k, index, "info", more)
 
 
 def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: Measured, k: int) -> Floats:

@@ -5,8 +5,8 @@ The second derivative of a non-linear composite of the function, by `autograd.gr
 against finite differences of its first-order gradients; and a first-order gradient that changes when
 `create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
 causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and
-does not say that there is none, each input is tried with the others frozen. A second derivative that is NaN at 0
-alone, where the gradient is smooth, is a warning.
+does not say that there is none, each input is tried with the others frozen. The second derivative is tried at 0, too,
+where that of a branch not taken makes it NaN: a warning where no custom function runs.
 
 ## Why it hurts
 Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
@@ -122,7 +122,7 @@ def _at_zero(audit: Audit) -> Iterator[Finding]:
         finite = all(g is None or bool(g.isfinite().all()) for g in first)
         if finite and found.status == "wrong" and math.isnan(found.got):
             why = f" (with {case.label})"
-            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "warning")
+            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "warning" if audit.is_native else "error")
             return
 
 

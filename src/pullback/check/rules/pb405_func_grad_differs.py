@@ -4,7 +4,7 @@
 The gradient by `torch.func.vjp`, and by `torch.func.grad` of a scalar made of the outputs, against the one that
 `torch.autograd.grad` takes in eager mode: on the example, and on the same in float32. A different gradient is
 an error. A Function without `setup_context`, and any `torch.library` custom op, is refused by PyTorch, clearly:
-that is information. Any other exception is a warning.
+that is information. Any other exception of a Function that has one is a warning.
 
 ## Why it hurts
 `torch.func` computes the per-sample gradients, Hessians and meta-gradients. It runs the rule on wrapped tensors
@@ -61,6 +61,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, Way, compare
+from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, settings
 from pullback.check.rules._rule import rule
 from pullback.check.trial import reseed
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    yield from compare(audit, "PB405", settings(audit), _WAYS)
+    yield from compare(audit, "PB405", settings(audit), _WAYS, is_promised(audit.subject, vmap=False))
 
 
 def _vjp(setting: Setting) -> tuple[Tensor, ...]:

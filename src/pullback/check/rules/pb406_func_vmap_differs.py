@@ -73,10 +73,11 @@ from torch import Tensor
 
 from pullback.check.contexts.batches import Batch, batches
 from pullback.check.contexts.compare import Refused, Told, differing, refusing
+from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, base_setting, parts, setting_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -119,7 +120,9 @@ def _compare(
         code = [*code, *batch.per_example_code()]
         gradients = batch.per_example_gradients()
     except Raised as error:
-        return refusing(audit, "PB406", setting, error, Refused(error.stage, code, context="vectorised"))
+        severity: Severity | None = None if is_promised(audit.subject, vmap=True) else "info"
+        refused = Refused(error.stage, code, context="vectorised", severity=severity)
+        return refusing(audit, "PB406", setting, error, refused)
     outputs = len(setting.outputs)
     return _difference(audit, setting, batch, [*expected[:outputs], *gradients], expected, code)
 

@@ -2,9 +2,9 @@
 
 ## What it finds
 `torch.autograd.grad(…, is_grads_batched=True)` with three cotangents, and `torch.func.jacrev` of a few output
-elements, against one backward for each. Both run the backward under vmap. A difference is an error. A Function
-without `setup_context`, and a custom op, cannot take part in `torch.func`: that is information. Any other
-exception, such as that of a branch on the cotangent's values, is a warning.
+elements, against one backward for each. Both run the backward under vmap. A difference is an error. What raises is
+information; a Function that promises a rule for vmap (`vmap`, or `generate_vmap_rule = True`) gets a warning, as for a
+branch on the cotangent's values.
 
 ## Why it hurts
 `jacrev`, `hessian` and `torch.autograd.functional.jacobian(vectorize=True)` run the backward this way. A
@@ -57,10 +57,11 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
+from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, parts, settings
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, guarded, reseed
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -85,7 +86,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
                     got = vectorised(setting)
             except Raised as error:
                 if error.stage == name:
-                    refused = Refused(name, lines, context="vectorised")
+                    severity: Severity | None = None if is_promised(audit.subject, vmap=True) else "info"
+                    refused = Refused(name, lines, context="vectorised", severity=severity)
                     yield refusing(audit, "PB408", setting, error, refused)
                 break
             different = parts(expected, got)

@@ -6,7 +6,7 @@ a notebook, a closure, a lambda. Only this program writes and reads it, in a fil
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import io
 import json
 import linecache
@@ -27,6 +27,11 @@ import cloudpickle  # type: ignore[import-untyped]
 from pullback.check.runner.child import Channel, settle
 from pullback.check.subject import is_made
 from pullback.errors import RunnerError
+
+
+class NotPicklableError(RunnerError):
+    """What is to be audited in a new interpreter is, or holds, what cannot be pickled."""
+
 
 Work = Callable[[Channel], None]
 
@@ -77,7 +82,7 @@ def packed(value: object, what: str, about: object = None) -> bytes:
         about: an object in it whose module's definitions travel, too, where no import leads to them.
 
     Raises:
-        RunnerError: if a part of it cannot travel.
+        NotPicklableError: if a part of it cannot.
     """
     file = io.BytesIO()
     try:
@@ -86,7 +91,7 @@ def packed(value: object, what: str, about: object = None) -> bytes:
         return file.getvalue()
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunnerError(
+        raise NotPicklableError(
             f"{what} cannot be sent to a new process, which is needed as autograd or CUDA has threads in this one "
             f"({said}); define it at the top of a module, or check before the first backward"
         ) from None
@@ -107,6 +112,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Return how an object is made again."""
         if isinstance(obj, CodeType):
             return marshal.loads, (marshal.dumps(obj),)
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)  # torch.backends.cudnn, whose attributes are settings
         if is_made(obj) and not _is_imported(obj):
             return obj.by_value()
         return super().reducer_override(obj)
@@ -175,8 +182,13 @@ def _is_imported(op: Any) -> bool:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    try:
-        spec = importlib.util.find_spec(module.__name__)
-    except (ImportError, ValueError, AttributeError):
+    """Whether an import finds a module; `importlib.util.find_spec` asks what is imported already, and not the path."""
+    package, _, _ = module.__name__.rpartition(".")
+    if package and (package not in sys.modules or not _is_importable(sys.modules[package])):
         return False
+    path = getattr(sys.modules[package], "__path__", None) if package else None
+    if package and path is None:
+        return False
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    spec = next(filter(None, (finder.find_spec(module.__name__, path) for finder in finders)), None)
     return spec is not None and spec.origin == getattr(module, "__file__", None)

@@ -45,13 +45,13 @@ def complaint(finding: Finding) -> str:
     """Run the reproduction of a finding here; return in what it does not show what the finding says, else nothing."""
     printed, raised = _executed(finding.reproduce)
     if raised is not None:
-        said = " ".join(str(raised).split())
+        words = " ".join(str(raised).split())
         is_meant = (
             finding.verdict == "unsupported"
-            or said[:40] in finding.message
-            or any(words in said for words in _BY_THE_ENGINE)
+            or words[:40] in finding.message
+            or any(known in words for known in _BY_THE_ENGINE)
         )
-        return "" if is_meant else f"it raised {type(raised).__name__}: {said[:200]}"
+        return "" if is_meant else f"it raised {type(raised).__name__}: {words[:200]}"
     if re.search(r"\b(raised|it raises)\b", finding.message):
         return "it did not raise"
     evidence = finding.evidence
@@ -59,7 +59,11 @@ def complaint(finding: Finding) -> str:
         return ""
     numbers = [float(text) for text in _NUMBER.findall(printed)]
     numbers += [number for number in (math.nan, math.inf, -math.inf) if str(number) in printed]
-    missing = [value for value in (evidence.expected, evidence.got) if not any(_is_near(n, value) for n in numbers)]
+    if math.isnan(evidence.got) and any(math.isfinite(n) for n in numbers):  # beside NaN, any number is another
+        said = [evidence.got]
+    else:
+        said = [evidence.expected, evidence.got]
+    missing = [value for value in said if not any(_is_near(n, value) for n in numbers)]
     return f"it printed no {missing[0]:.6g}" if missing else ""
 
 

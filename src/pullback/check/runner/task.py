@@ -172,7 +172,7 @@ class SubjectTask:
                 attempt.cases, attempt.allowed = message["cases"], message["allowed"]
                 attempt.measured = measured_from_dict(message["measured"])
             case "broken":
-                attempt.findings.append(_our_fault(self._subject, message["what"], message["trace"]))
+                attempt.findings.append(our_fault(self._subject, message["what"], message["trace"]))
             case "replayed":
                 self._complaint = message["complaint"]
             case "refused":
@@ -317,7 +317,7 @@ class Sender:
         self._channel.send("finding", finding=finding_to_dict(finding))
 
 
-def _our_fault(subject: Subject, what: str, trace: str) -> Finding:
+def our_fault(subject: Subject, what: str, trace: str) -> Finding:
     """Return the finding for an audit that broke: the subject is not to blame, and was not audited."""
     finding = audit.unaudited(subject, f"the audit itself failed, a bug of Pullback: {what}")
     return replace(finding, evidence=Evidence(got=trace, where="where it failed"))

@@ -40,7 +40,7 @@ _COMMANDS = {"numerics/command.py": {"check/find", "check/runner"}, "numerics/re
 _MAKING = {"op", "method", "introspect", "autograd_function", "graph", "kernels", "bind", "catalog"}
 """What the audit does not know: it calls an op like anything else."""
 
-_TOP_OF_CHECK = {"case", "clock", "trial", "events", "subject"}
+_TOP_OF_CHECK = {"case", "clock", "device", "trial", "events", "subject"}
 """What every folder of `check` may import from `check` itself."""
 
 

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from pullback.check import trial
 from pullback.check.case import Case, make_case
 from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
+from pullback.check.device import NEEDS_CPU, device_of, to_cpu
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import prepare
 from pullback.check.find.absent import NEEDED
@@ -60,7 +63,10 @@ def audit(
     trial.set_heartbeat(events.beat)
     events.step("", "looking for a working example", "")
     names, nested = positional_names(subject), subject.kind != "function"
-    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in inputs or ()]
+    calls = list(inputs or ())
+    if (device := device_of(calls)) is not None:
+        subject, calls = replace(subject, device=device), to_cpu(calls)
+    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in calls]
     memory = Memory(subject)
     state, why = prepare(subject, options, given, events, skip)
     for finding in _incidents(subject):
@@ -76,6 +82,9 @@ def audit(
         chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
     elif state.parted is not None and not state.parted.is_rounding:
         chosen = _meaningful(state, chosen, sink, "PB601", "two runs from the same random state differ")
+    if state.subject.device is not None:
+        chosen = [rule for rule in chosen if not rule.id.startswith(NEEDS_CPU)]
+        sink(_on_device(state, state.subject.device))
     left_out = _run_rules(state, chosen, sink)
     _run_inside(state, sink)
     if left_out:
@@ -312,6 +321,14 @@ def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
 
 def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
     return state.finding(rule.id, "info", "inconclusive", f"could not be decided: {why}", case=state.base, hint=hint)
+
+
+def _on_device(state: Audit, device: torch.device) -> Finding:
+    left_out = (
+        f"rules that look at the CPU's memory ({', '.join(NEEDS_CPU)}) did not run, and weights were not compared"
+    )
+    what = f"the tensors are on {device}: {left_out}"
+    return state.finding("PB006", "info", "inconclusive", what, hint="give inputs on the CPU if it takes them there")
 
 
 def _over_budget(state: Audit, what: str) -> Finding:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, sizes, structure, values
+from pullback.check.cases.attempt import of_environment
 from pullback.check.cases.probe import Probe, probe
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
+from pullback.check.device import accelerator
 from pullback.check.events import Events
 from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject
@@ -27,7 +30,12 @@ def prepare(
     subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
 ) -> tuple[Audit | None, str]:
     """Find the working example; return the audit's state, or why there is none."""
-    return _from_given(subject, options, given, events, skip) if given else _guessed(subject, options, events, skip)
+    find = partial(_from_given, given=given) if given else _guessed
+    found, why = find(subject, options, events=events, skip=skip)
+    device = accelerator()
+    if found is None and device is not None and subject.device is None and of_environment(why):
+        return find(replace(subject, device=device), options, events=events, skip=skip)
+    return found, why
 
 
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:
@@ -41,16 +49,12 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
 
 
 def _from_given(
-    subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
+    subject: Subject, options: Options, events: Events, skip: frozenset[str], given: list[Case]
 ) -> tuple[Audit | None, str]:
     problems = []
     working = []
     of_weights = None
     for case in given:
-        devices = {v.device.type for v in case.values if isinstance(v, Tensor)} - {"cpu"}
-        if devices:
-            problems.append(f"they are on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
-            continue
         try:
             if not forward(subject, _settle(subject, case)).outputs:
                 problems.append("the forward returned no tensor")

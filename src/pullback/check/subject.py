@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
+from pullback.check.device import OnDevice
 from pullback.check.find.source import FunctionSource
 from pullback.report.model import Location
 
@@ -54,6 +57,7 @@ class Subject:
         load: Python lines that bind `fn` to what is called, for reproductions.
         why_unaudited: why there is no target, in one sentence; empty otherwise.
         absent: what its module imports in vain, so that something stands in for it.
+        device: that its tensors have to be on, if not the CPU: rules give it, and get of it, tensors on the CPU.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Subject:
     load: str = ""
     why_unaudited: str = ""
     absent: tuple[str, ...] = ()
+    device: torch.device | None = None
 
     @property
     def is_made(self) -> bool:
@@ -76,9 +81,15 @@ class Subject:
         relaxation: Callable[..., Any] | None = self.target.relaxation if self.is_made else None
         return relaxation
 
+    @property
+    def called(self) -> Callable[..., Any]:
+        """What its users call, for tensors on the CPU."""
+        call: Callable[..., Any] = self.target.apply if self.kind == "function" else self.target
+        return call if self.device is None else OnDevice(call, self.device)
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the subject as its users do."""
-        return self.target.apply(*args, **kwargs) if self.kind == "function" else self.target(*args, **kwargs)
+        return self.called(*args, **kwargs)
 
 
 def is_made(obj: Any) -> bool:

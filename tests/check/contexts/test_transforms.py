@@ -13,7 +13,7 @@ from pullback.check import audit
 from pullback.check.case import make_case
 from pullback.check.cases import values
 from pullback.check.cases.signature import positional_names
-from pullback.check.contexts.pure import called, pure, slots_of
+from pullback.check.contexts.pure import pure, slots_of
 from pullback.check.contexts.refusals import refusal
 from pullback.check.contexts.transforms import base_setting, setting_of, settings, tensor_slots
 from pullback.check.find.discover import subject_of
@@ -530,7 +530,7 @@ def test_a_pure_function_leaves_what_it_is_given():
 
     count = torch.ones(())
     case = make_case((X, count.clone()), {}, [])
-    function = pure(called(subject_of(counting)), case, ((0,),), [0])
+    function = pure(subject_of(counting).called, case, ((0,),), [0])
     assert torch.equal(function(X)[0], function(X)[0])
 
 

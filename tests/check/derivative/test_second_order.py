@@ -279,7 +279,7 @@ def slope_of_sinc(g, x, safe):
 def test_a_second_derivative_that_is_nan_at_zero_alone():
     findings = pullback.check(function(sinc, lambda g, x: slope_of_sinc(g, x, False)), normal(3)).findings
     (found,) = [f for f in findings if f.rule == "PB401"]
-    assert (found.severity, found.verdict) == ("warning", "unstable")
+    assert (found.severity, found.verdict) == ("error", "wrong")
     assert "gives nan" in found.message
     assert "0/0" in found.hint
 

@@ -24,11 +24,23 @@ inline bool in_functorch() {
   return false;
 }
 
+// The key of named tensors, where PyTorch still has it: what it does with them sets it aside, for others too. A tensor
+// that has names has the key itself, and so is not plain.
+template <class Key>
+constexpr c10::DispatchKeySet names_of(decltype(Key::Named)*) {
+  return c10::DispatchKeySet(Key::Named);
+}
+template <class Key>
+constexpr c10::DispatchKeySet names_of(...) {
+  return c10::DispatchKeySet();
+}
+
 // Whether nothing but eager autograd sees the ops of this thread: `_torch.is_plain_eager`. Modes, transforms, autocast,
 // inference mode and jit tracing also change the keys of the thread, so that whatever else does is refused too.
 inline bool is_plain_eager() {
   const auto local = c10::impl::tls_local_dispatch_key_set();
-  return local.included_ == c10::default_included_set && local.excluded_ == c10::default_excluded_set &&
+  const auto names = names_of<c10::DispatchKey>(nullptr);
+  return local.included_ == c10::default_included_set && local.excluded_ - names == c10::default_excluded_set - names &&
       c10::impl::TorchDispatchModeTLS::stack_len() == 0 && at::impl::PythonTorchFunctionTLS::stack_len() == 0 &&
       !in_functorch() && !torch::autograd::ForwardADLevel::try_get_by_idx(0);
 }

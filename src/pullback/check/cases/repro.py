@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback._torch import tree_unflatten
+from pullback.check import device
 from pullback.check.case import Case
 from pullback.check.cases.spelling import GAP, is_long, literal, needed, spelled
 from pullback.check.subject import Subject
@@ -169,7 +170,7 @@ def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
         load.append(f'{root} = names["{root}"]' if module == home else f"from {module} import {root}")
         if root != path:
             load.append(f"{path.rpartition('.')[2]} = {path}")
-    return load
+    return load if subject.device is None else [*load, *device.lines(subject.device)]
 
 
 def _imported(file: str) -> list[str]:

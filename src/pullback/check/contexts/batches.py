@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.check.cases.repro import variables
 from pullback.check.contexts.compare import preamble
-from pullback.check.contexts.pure import Pure, Slots, called, pure
+from pullback.check.contexts.pure import Pure, Slots, pure
 from pullback.check.contexts.transforms import Setting, tensor_slots
 from pullback.check.trial import Raised, guarded, reseed
 
@@ -47,7 +47,7 @@ class Batch:
 
     def function(self) -> Pure:
         """Return the subject as a function of every tensor argument."""
-        return pure(called(self.setting.subject), self.setting.case, self.slots, self.setting.outputs)
+        return pure(self.setting.subject.called, self.setting.case, self.slots, self.setting.outputs)
 
     def arguments(self) -> list[Tensor]:
         """Return fresh stacked tensors; those that are differentiated require grad."""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pullback._torch import tree_flatten, tree_unflatten
 from pullback.check.case import Case
-from pullback.check.subject import Subject
 
 Pure = Callable[..., tuple[Tensor, ...]]
 """Tensors to the differentiable outputs. Changes none of its arguments."""
@@ -28,12 +27,6 @@ def slots_of(case: Case, positions: Sequence[int]) -> Slots:
         else:
             twin.append(position)
     return tuple(map(tuple, slots))
-
-
-def called(subject: Subject) -> Callable[..., Any]:
-    """Return what the subject's users call."""
-    call: Callable[..., Any] = subject.target.apply if subject.kind == "function" else subject.target
-    return call
 
 
 def pure(call: Callable[..., Any], case: Case, slots: Slots, outputs: Sequence[int]) -> Pure:

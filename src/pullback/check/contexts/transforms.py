@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pullback.check.case import Case, copy_tensor
 from pullback.check.cases import dtypes
-from pullback.check.contexts.pure import Pure, Slots, called, pure, slots_of
+from pullback.check.contexts.pure import Pure, Slots, pure, slots_of
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
@@ -61,7 +61,7 @@ class Setting:
 
     def function(self) -> Pure:
         """Return the subject as a function of `inputs`."""
-        return pure(called(self.subject), self.case, self.slots, self.outputs)
+        return pure(self.subject.called, self.case, self.slots, self.outputs)
 
     def leaves(self) -> list[Tensor]:
         """Return fresh copies of `inputs` that require grad."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.device import to_cpu
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 
@@ -48,15 +49,16 @@ def recording(subject: Subject, inside: AbstractContextManager[Any] | None = Non
         yield calls
         return
     name = backward_name(cls)
+    at_hand = tuple if subject.device is None else to_cpu
     original = cls.__dict__.get(name)
     implementation = getattr(cls, name)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        call = Recorded(cotangents, tuple(ctx.needs_input_grad), kept=_kept(ctx))
+        call = Recorded(at_hand(cotangents), tuple(ctx.needs_input_grad), kept=at_hand(_kept(ctx)))
         calls.append(call)
         with inside or nullcontext():
             result = implementation(ctx, *cotangents)
-        call.returned = result if isinstance(result, tuple) else (result,)
+        call.returned = at_hand(result if isinstance(result, tuple) else (result,))
         call.raised = False
         return result
 

@@ -2,7 +2,8 @@
 
 ## What it finds
 A function that is so slow that the budget (`--budget`, seconds of processor time for each function) was spent before
-every rule could run. The contract rules run whatever the budget is, on fewer variants.
+every rule could run. The contract rules run whatever the budget is, on fewer variants. And a function of tensors on a
+GPU, where rules that look at the CPU's memory do not run.
 
 ## Why it hurts
 A rule that did not run found nothing.

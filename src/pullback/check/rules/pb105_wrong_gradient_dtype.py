@@ -64,16 +64,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
             continue
         for name, x, gradient in returned_gradients(audit.subject, case):
             loses = torch.finfo(gradient.dtype).eps > torch.finfo(x.dtype).eps if _floats(gradient) else True
-            if loses or gradient.device != x.device:
-                what = f"{gradient.dtype} on {gradient.device}".replace("torch.", "")
-                wanted = f"{x.dtype} on {x.device}".replace("torch.", "")
+            elsewhere = gradient.device != x.device
+            if loses or elsewhere:
+                place = " on {0.device}" if elsewhere else ""
+                what, wanted = (("{0.dtype}" + place).format(t).removeprefix("torch.") for t in (gradient, x))
                 yield audit.finding(
                     "PB105",
-                    "error" if gradient.device != x.device or not _floats(gradient) else "warning",
+                    "error" if elsewhere or not _floats(gradient) else "warning",
                     "wrong",
                     f"backward returned a gradient of {what} for {name} of {wanted}",
                     case=case,
-                    tail=[audit.outs, *returned("device" if gradient.device != x.device else "dtype")],
+                    tail=[audit.outs, *returned("device" if elsewhere else "dtype")],
                     hint="keep the input's dtype: no .float(), and pass dtype= and device= to factories",
                 )
                 return

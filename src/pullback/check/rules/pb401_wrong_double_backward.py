@@ -87,7 +87,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     first = audit.base_result
     is_approximate = first is not None and any(c.is_small for c in first.wrong)
-    hint = _WITHOUT_GRAD if cut else _HINT
+    hint = _WITHOUT_GRAD if cut else _AT_ZERO if math.isnan(second.got) else _HINT
     if is_approximate:
         yield silently_wrong(audit, "PB401", second, hint, _APPROXIMATE, severity="warning")
     else:

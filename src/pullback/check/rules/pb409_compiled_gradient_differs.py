@@ -62,7 +62,7 @@ from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
 from pullback.check.cases.guess import same
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
-from pullback.check.contexts.pure import called, pure
+from pullback.check.contexts.pure import pure
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting, setting_of, tensor_slots
 from pullback.check.rules._rule import rule
@@ -131,7 +131,7 @@ class _Compiled:
     def __init__(self, setting: Setting, fullgraph: bool, backend: str = "aot_eager") -> None:
         self.fullgraph = fullgraph
         self.text = f'torch.compile(backend="{backend}", fullgraph={fullgraph})'
-        function = pure(called(setting.subject), setting.case, tensor_slots(setting), setting.outputs)
+        function = pure(setting.subject.called, setting.case, tensor_slots(setting), setting.outputs)
         self.function = torch.compile(function, backend=backend, fullgraph=fullgraph)
 
     def gradient(self, setting: Setting) -> list[Tensor | None]:

@@ -55,7 +55,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, Way, compare_one
-from pullback.check.contexts.pure import called, pure
+from pullback.check.contexts.pure import pure
 from pullback.check.contexts.transforms import Setting, base_setting
 from pullback.check.rules._rule import rule
 from pullback.check.subject import Subject
@@ -114,7 +114,7 @@ def _way(name: str, duplicate: Callable[[Module], Module], text: str, excuse: st
     """Return the comparison of a copied module; `excuse` is what to do where its author is not at fault."""
 
     def run(setting: Setting) -> Sequence[Tensor | None]:
-        module = duplicate(Module(called(setting.subject)))
+        module = duplicate(Module(setting.subject.called))
         return setting.gradient_of(pure(module, setting.case, setting.slots, setting.outputs))
 
     return Way(

@@ -13,11 +13,9 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from torch import Tensor
-
-from pullback._torch import tree_leaves
 from pullback.check.cases.given import same_for_all
 from pullback.check.clock import PATIENCE
+from pullback.check.device import device_of
 from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
@@ -30,7 +28,7 @@ from pullback.check.runner.process import Death, ensure_can_fork, fork_is_clean
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
 from pullback.check.subject import Given, Inputs, Kind, Options, Subject
-from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
+from pullback.errors import PullbackError, RunnerError, TargetError
 from pullback.report.model import Location, Report
 
 _IMPORT_SILENCE = 120.0
@@ -254,9 +252,7 @@ def audit_object(
         RunnerError: if it cannot travel.
     """
     what = str(getattr(target, "__name__", target))
-    devices = {t.device.type for t in tree_leaves(given)[0] if isinstance(t, Tensor)} - {"cpu"}
-    if devices:
-        raise OptionError(f"the example is on {', '.join(sorted(devices))}, and the audit runs on the CPU alone")
+    device_of(given or ())  # before anything is sent
     inputs = None if given is None else packed(given, f"the example of {what}")
     jobs = options.jobs or usable_cores()
     plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=jobs, may_run_files=False)

@@ -1,0 +1,84 @@
+"""Functions of tensors that are not on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pullback
+from pullback.check.device import OnDevice, device_of
+from pullback.errors import OptionError
+
+from .making import normal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_call_is_one_of_tensors_on_the_cpu():
+    seen = []
+
+    def call(x, options):
+        seen.append(x.device.type)
+        return [x, options["scale"] * 2, "a word"]
+
+    out = OnDevice(call, torch.device("meta"))
+    with pytest.raises(NotImplementedError, match="meta"):  # there are no numbers to bring back
+        out(normal(3), options={"scale": normal(2)})
+    assert seen == ["meta"]
+    same = OnDevice(call, torch.device("cpu"))(normal(3), options={"scale": normal(2)})
+    assert [getattr(t, "shape", t) for t in same] == [(3,), (2,), "a word"]
+
+
+def test_examples_on_several_devices_and_on_none_are_refused():
+    here, meta = torch.ones(2), torch.ones(2, device="meta")
+    assert device_of([((here, 3), {})]) is None
+    with pytest.raises(OptionError, match=r"the example is on meta, where tensors have no values"):
+        device_of([((here, meta), {})])
+    with pytest.raises(OptionError, match=r"the example is on meta"):
+        pullback.check(lambda x: x * 2, meta)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What an audit finds on an accelerator: in a program of its own, as there is but one for a process."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", "tests.check.accelerator"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+needs_one = pytest.mark.skipif(
+    not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this PyTorch has no devices in Python",
+)
+
+
+@needs_one
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["given", "guessed"])
+def test_a_right_function_that_demands_a_device_is_not_accused(found, way):
+    ((rule, severity, message),) = found[way]["Cube"][0]
+    assert (rule, severity) == ("PB006", "info")
+    assert "did not run" in message
+    assert "fake" in message
+
+
+@needs_one
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["given", "guessed"])
+def test_a_wrong_one_is(found, way):
+    findings, reproduction = found[way]["Wrong"]
+    assert [rule for rule, severity, _ in findings if severity == "error"] == ["PB101"]
+    assert "t.to('fake" in reproduction
+
+
+@needs_one
+@pytest.mark.slow
+def test_the_dtype_of_a_gradient_is_seen_there(found):
+    findings, _ = found["given"]["Narrow"]
+    assert any(rule == "PB105" and "float32" in message and "float64" in message for rule, _, message in findings)

@@ -3,9 +3,10 @@
 Installs each package of `labels/` into a folder that is deleted at the end, audits its labelled calls, and holds every
 finding against the labels: those are in `labels/`, with proofs in plain PyTorch, and were written before the audit ran
 on the package. Every second package, by name, is held out: its findings are not looked at while the audit is worked on.
-Those of `labels/fresh/` are a third part, which nobody had looked at when the other two had been.
+Those of `labels/fresh/` are a third part, which nobody had looked at when the other two had been, and those of
+`labels/blind/` a fourth one, from after that.
 
-    python benchmarks/truth.py [--half tuned|held-out|fresh] [--only NAME,…] [--guess] [--prove | --proofs]
+    python benchmarks/truth.py [--half tuned|held-out|fresh|blind] [--only NAME,…] [--guess] [--prove | --proofs]
                                [--json FILE] [--write FILE]
 
 With `--guess` the audit gets the labelled Functions without inputs, as from the command line. With `--proofs` the calls
@@ -39,7 +40,8 @@ from side_by_side import place
 import pullback
 
 LABELS = Path(__file__).resolve().parent / "labels"
-HALVES = ("tuned", "held-out", "fresh")
+LATER = ("fresh", "blind")
+HALVES = ("tuned", "held-out", *LATER)
 BUDGET = 10.0
 """Seconds for each call, the default of an audit."""
 FIRST_ORDER = "PB1"
@@ -122,7 +124,7 @@ def main() -> int:
 def halves() -> dict[str, str]:
     """Return which part each labelled package is of, by the name of its module within `labels`."""
     seen = {name: HALVES[position % 2] for position, name in enumerate(_modules(LABELS))}
-    return seen | {f"fresh.{name}": "fresh" for name in _modules(LABELS / "fresh")}
+    return seen | {f"{part}.{name}": part for part in LATER for name in _modules(LABELS / part)}
 
 
 def _modules(folder: Path) -> list[str]:

@@ -114,8 +114,11 @@ def _is_asked(report: Report) -> bool:
 
 def _print_end(report: Report, console: Console) -> None:
     """Print what limits all that was told."""
-    if any(f.severity == "error" and subject.measured.guessed for subject, found in report.by_subject() for f in found):
-        console.print("Inputs were guessed: --inputs gives others. --fix derives a wrong backward anew.", style="dim")
+    guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
+    if guessed:
+        is_wrong = any(finding.severity == "error" for findings in guessed for finding in findings)
+        mends = " --fix re-derives a wrong backward." if is_wrong else ""
+        console.print(f"Inputs were guessed: give others with --inputs.{mends}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         needs = "what needs them" if len(absent) > 1 else "what needs it"
         console.print(f"{', '.join(absent)} could not be imported: {needs} was not audited.", style="dim")

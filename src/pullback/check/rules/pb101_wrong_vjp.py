@@ -361,7 +361,7 @@ def _hint(result: FirstOrder, c: Comparison, ratio: float | None) -> str:
         return "support such inputs in the backward, or refuse them in the forward"
     if result.case.is_variant:
         return f"look at what the backward does with {result.case.label}"
-    return "derive the backward again from the forward's formula"
+    return "re-derive the backward from the formula of the forward"
 
 
 def _declare(sign: str) -> str:

@@ -64,6 +64,7 @@ def test_what_the_machine_lacks_is_the_reason():
     (told,) = found(Grouped, "PB001")
     assert told.severity == "warning"
     assert "needs what is not here" in told.message
+    assert "pullback run" in told.hint
     assert "process group" in told.message
 
 

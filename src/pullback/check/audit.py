@@ -21,7 +21,7 @@ from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
 from pullback.check.device import NEEDS_CPU, device_of, to_cpu
 from pullback.check.events import AuditEnd, Events
-from pullback.check.example import prepare
+from pullback.check.example import LACKS, prepare
 from pullback.check.find.absent import NEEDED
 from pullback.check.measure import measure
 from pullback.check.remembered import Memory
@@ -33,6 +33,7 @@ from pullback.check.weights import kept
 from pullback.report.model import Finding, Location
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps", re.IGNORECASE)
 _NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB201", "PB202", "PB203", "PB603")
 """Rules that look at one run, and so need not that another gives the same."""
 
@@ -119,6 +120,9 @@ def unaudited(subject: Subject, why: str) -> Finding:
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
+    elif why.startswith(LACKS):
+        in_program = "audit it in a program that sets that up, with `pullback run`"
+        hint = "audit it on a machine with a GPU" if _OF_A_GPU.search(why) else in_program
     is_given = why.startswith("the given inputs do not work")
     if is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"

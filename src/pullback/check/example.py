@@ -25,6 +25,8 @@ from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, forward
 from pullback.check.weights import with_weights
 
+LACKS = "it needs what is not here: "
+
 
 def prepare(
     subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
@@ -155,6 +157,6 @@ def _settle(subject: Subject, case: Case) -> Case:
 
 def _why_no_example(found: Probe) -> str:
     if found.lacks:
-        return f"it needs what is not here: {found.lacks}"
+        return LACKS + found.lacks
     tried = f"{found.trials} guessed calls, none worked"
     return f"{tried}; most often {'; '.join(found.reasons)}" if found.reasons else tried

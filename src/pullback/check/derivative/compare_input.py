@@ -103,11 +103,16 @@ class Comparison:
     @property
     def is_small(self) -> bool:
         """Whether a disagreement is of the size that unconverged iterations leave, or of rounding beside the rest."""
+        return self.weight <= 1
+
+    @property
+    def weight(self) -> float:
+        """The gap, in units of the largest one that is small."""
         if not math.isfinite(self.got):
-            return False
+            return math.inf
         relative = _SMALL * max(abs(self.got), abs(self.low), abs(self.high))
         beside = _BESIDE * self.largest if math.isfinite(self.largest) else 0.0
-        return self.gap <= max(relative, beside)
+        return self.gap / max(relative, beside, math.ulp(0.0))
 
 
 def compare_input(

@@ -69,11 +69,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from pullback.check.case import Case
-from pullback.check.cases.iterations import iterates, more_iterations
 from pullback.check.derivative.agreement import show
+from pullback.check.derivative.approximate import converges, grows, is_coarse, may_not_converge
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause, overwrites
 from pullback.check.derivative.first_order import FirstOrder
@@ -87,10 +85,6 @@ from pullback.report.model import Evidence, Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
-_SINGLE = 5e-4
-"""Of the derivative: what a chain of operations in float32 may be off by."""
-_A_PART = 0.5
-"""Of the derivative, that an iteration which stopped early may be off by: a factor that is lost is more."""
 _OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 
@@ -203,7 +197,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if cause(audit, result, comparison) in audit.running(_OWN_RULES):
         return None
     case = result.case
-    if _converges(audit, case, comparison.order):
+    if converges(audit, case, comparison.order):
         return audit.finding(
             "PB101",
             "warning",
@@ -221,7 +215,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
-    unsure = unsure or _may_not_converge(audit, *first) or _is_coarse(audit, first[1])
+    unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
+    unsure = unsure or (not unstable and grows(audit, first[0]))
     unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     return audit.finding(
         "PB101",
@@ -261,15 +256,6 @@ def _beside_an_estimate(audit: Audit, order: int) -> bool:
     return any(c.order != order and flat_in(c) and audit.base.tensors[c.order].numel() > size for c in wrong)
 
 
-def _is_coarse(audit: Audit, c: Comparison) -> bool:
-    """Whether a disagreement is one that float32 leaves, of an example in float32 that was made wider.
-
-    Numbers that the function holds may be float32 still: the times of a solver, a table.
-    """
-    was_single = any(t.dtype == torch.float32 for case in audit.given for t in case.tensors)
-    return was_single and c.gap < _SINGLE * max(abs(c.low), abs(c.high))
-
-
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:
     """Return the hint for a gradient that is off by the size of a dimension, on an example and on the smallest one."""
     ratio = _ratio(c)
@@ -294,19 +280,6 @@ def _ratio(c: Comparison) -> float | None:
     if math.isfinite(c.got) and abs(c.expected) > 1e-9 and abs(c.got) > 1e-9 and c.failing == c.compared:
         return c.got / c.expected
     return None
-
-
-def _converges(audit: Audit, case: Case, order: int) -> bool:
-    """Whether what is wrong is right once an iteration goes on for longer."""
-    longer = more_iterations(case)
-    again = None if longer is None else audit.compare(longer)
-    return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)
-
-
-def _may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
-    """Whether a variant is off by a part only, of a function that iterates as long as its numbers ask for."""
-    part = c.gap < _A_PART * max(abs(c.low), abs(c.high))
-    return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
 
 
 def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:

@@ -194,6 +194,19 @@ def test_a_module_whose_file_no_import_finds(tmp_path):
 
 
 @in_new
+def test_a_class_in_a_function_of_a_module_has_its_source_there():
+    class Unrecorded(Wrong):
+        @staticmethod
+        @torch.no_grad()
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * x.cos()
+
+    (found,) = pullback.check(Unrecorded, normal(3), select="PB401").findings
+    assert "once_differentiable" in found.hint  # since the backward is decorated
+
+
+@in_new
 def test_settings_of_pytorch_in_a_closure():
     cudnn = torch.backends.cudnn
     (subject,) = pullback.check(lambda x: x * (2 if cudnn.benchmark else 3), normal(3), select="PB101").subjects

@@ -238,7 +238,6 @@ BAD = {
     "nothing in it": (["check", "empty.py"], "no custom function in empty.py"),
     "no such name": (["check", "quiet.py:Shft"], "did you mean"),
     "unknown rule": (["check", "quiet.py", "--select", "PB999"], "there is no rule 'PB999'"),
-    "rule by name": (["check", "quiet.py", "--ignore", "wrong-vjp"], "wrong-vjp is PB101"),
     "misspelt rule": (["rules", "wrong-vpj"], "did you mean wrong-vjp?"),
     "budget": (["check", "quiet.py", "--budget", "0"], "positive number of seconds"),
     "budget is no number": (["check", "quiet.py", "--budget", "much"], "not a valid float"),

@@ -35,11 +35,9 @@ _OPTIONS = (
     ),
     click.option("--output", "-o", type=click.Path(dir_okay=False), metavar="FILE", help="Write the report there."),
     click.option(
-        "--select", type=_RULES, multiple=True, metavar="PB1,…", help="Run only rules with ids that start so."
+        "--select", type=_RULES, multiple=True, metavar="PB1,…", help="Run only these rules (ids, prefixes, names)."
     ),
-    click.option(
-        "--ignore", type=_RULES, multiple=True, metavar="PB4,…", help="Leave out rules with ids that start so."
-    ),
+    click.option("--ignore", type=_RULES, multiple=True, metavar="PB4,…", help="Leave out these rules."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices."),
     click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="Per function."),
     click.option(
@@ -52,7 +50,7 @@ _OPTIONS = (
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
-    click.option("--deep", is_flag=True, help="Also run what takes long: Inductor, random inputs."),
+    click.option("--deep", is_flag=True, help="Slow: compile with Inductor, search random inputs."),
     click.option("--jobs", type=click.IntRange(1), metavar="N", help="Functions at once; by default one per core."),
     click.option("-v", "verbose", is_flag=True, help="Tell all in full, with scripts."),
     click.option("-q", "quiet", is_flag=True, help="Show no progress."),

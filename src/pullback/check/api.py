@@ -47,8 +47,8 @@ def check(
             module (every custom function in it), or a string as on the command line ("ops.py:Square").
         inputs: the positional arguments of one example call; without them, examples are made.
         kwargs: the keyword arguments of that call.
-        select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
-        ignore: rule id prefixes to leave out.
+        select: rules to run, by id, prefix of ids or name, e.g. "PB1" or ["PB101", "wrong-jvp"]; all by default.
+        ignore: rules to leave out.
         seed: of every random choice.
         budget: seconds of processor time for each function; the contract rules run whatever it is.
         deep: also run what takes long, such as Inductor.

@@ -22,8 +22,8 @@ def make_options(
     """Return options whose values are known to make sense.
 
     Args:
-        select: rule id prefixes to run, as strings or one string with commas; empty for all.
-        ignore: rule id prefixes to leave out.
+        select: rules to run, by prefixes of ids or by names, as strings or one string with commas; empty for all.
+        ignore: rules to leave out.
         seed: of every random choice.
         budget: seconds for each subject.
         deep: also run what takes long.
@@ -44,13 +44,16 @@ def make_options(
 def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
     values = [given] if isinstance(given, str) else list(given)
     if not all(isinstance(value, str) for value in values):
-        raise OptionError(f"{option} takes rule id prefixes such as 'PB1', not {given!r}")
-    prefixes = [prefix.strip().upper() for value in values for prefix in value.split(",") if prefix.strip()]
-    for prefix in prefixes:
-        if any(page.id.startswith(prefix) for page in all_pages()):
-            continue
-        named = page_named(prefix)
-        if named is not None:
-            raise OptionError(f"{option} takes rule ids: {named.name} is {named.id}")
-        raise OptionError(f"{option}: {unknown_rule(prefix)}")
-    return tuple(prefixes)
+        raise OptionError(f"{option} takes ids of rules, as 'PB1' or 'PB101', or names, not {given!r}")
+    words = [word.strip() for value in values for word in value.split(",") if word.strip()]
+    return tuple(_prefix(option, word) for word in words)
+
+
+def _prefix(option: str, word: str) -> str:
+    """Return the prefix of ids that a word is, or the id of the rule that it names."""
+    if any(page.id.startswith(word.upper()) for page in all_pages()):
+        return word.upper()
+    named = page_named(word)
+    if named is None:
+        raise OptionError(f"{option}: {unknown_rule(word)}")
+    return named.id

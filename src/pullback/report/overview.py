@@ -177,8 +177,8 @@ def _dropped(findings: Sequence[Finding]) -> Text:
     severity: Severity = "warning" if any(finding.severity == "warning" for finding in findings) else "info"
     return labelled(
         severity,
-        f"{rules}: torch.export, and torch.compile of a torch.func transform, drop the backward of {_few(findings)}. "
-        "That is PyTorch's doing; pullback.function(derivative_of=…) keeps it.",
+        f"{rules}: PyTorch drops the backward of {_few(findings)} in torch.export and compiled torch.func; "
+        "pullback.function keeps it",
     )
 
 

@@ -35,6 +35,8 @@ from pullback.report.ranges import in_ranges
 
 _TEXT_WIDTH = 80
 _BLOCK_LINES = 12
+_OF_ONE_POINT = "PB3"
+"""The family whose messages have the numbers and the input."""
 
 
 class Detail(Enum):
@@ -117,7 +119,7 @@ def _print_end(report: Report, console: Console) -> None:
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if guessed:
         is_wrong = any(finding.severity == "error" for findings in guessed for finding in findings)
-        mends = " --fix re-derives a wrong backward." if is_wrong else ""
+        mends = " --fix mends a wrong backward." if is_wrong else ""
         console.print(f"Inputs were guessed: give others with --inputs.{mends}", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         needs = "what needs them" if len(absent) > 1 else "what needs it"
@@ -200,7 +202,8 @@ def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, 
     print_wrapped(Text(in_ranges(clean(finding.message))), console)
     if in_full and with_lines:
         _print_excerpt(finding, console)
-    if in_full:
+    says_all = finding.rule.startswith(_OF_ONE_POINT) and not with_script
+    if in_full and not says_all:
         _print_evidence(finding, console)
     if finding.hint:
         print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
@@ -209,7 +212,7 @@ def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, 
         for line in _highlighted(finding.reproduce):
             # Not wrapped: a line that is cut in two can no longer be pasted into Python.
             console.print(indented(line, 2 * INDENT), soft_wrap=True)
-    elif in_full and (given := inputs_in(finding.reproduce)):
+    elif in_full and not says_all and (given := inputs_in(finding.reproduce)):
         print_cut(Text.assemble(("on ", "bold"), clean_line(given)), console, 1)
 
 
@@ -231,10 +234,8 @@ def _print_evidence(finding: Finding, console: Console) -> None:
 
 def _print_also(finding: Finding, console: Console) -> None:
     """Print what a finding that another one leads says, and of an info what fits on a line."""
-    is_info = finding.severity == "info"
     heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
-    text = Text.assemble(*heading, "" if is_info else f" {finding.name}", f": {clean_line(finding.message)}")
-    print_cut(text, console, 1 if is_info else 2)
+    print_cut(Text.assemble(*heading, f": {clean_line(finding.message)}"), console, 1)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:

@@ -23,11 +23,11 @@ ATTRIBUTES = """
     torch.Tensor._make_subclass torch.Tensor._use_count torch._ops.OpOverload.has_kernel_for_dispatch_key
     torch.utils._python_dispatch.TorchDispatchMode._should_skip_dynamo
     torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext torch._dynamo.source.ConstantSource
+    torch._guards.TracingContext
 """
 """Those that are looked up where they are used; those that are looked up at import, `private_names` reads.
 
-Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, without which PyTorch itself fails; nor yet
-`torch._guards.TracingContext`, without which the audit overlooks a wrong backward: see docs/dev/next.md.
+Not `OPDEFS` and `CustomOpDef` of `torch._library.custom_ops`, without which PyTorch itself fails.
 """
 
 
@@ -95,11 +95,17 @@ def _attempt(use):
 
 def _is_wrong_cube_found():
     """Audit in this process: a new interpreter would have the name."""
-    from pullback.check.rules import rule_named
-    from tests.check.contexts.test_transforms import WrongCube, audited
+    from pullback.check.find.discover import subject_of
+    from pullback.check.runner.here import audit_here
+    from pullback.check.subject import Options
+    from tests.check.contexts.test_transforms import WrongCube
 
-    state = audited(WrongCube, torch.linspace(0.5, 2, 5, dtype=torch.float64))
-    return any(finding.verdict == "wrong" for finding in rule_named("PB101").runtime(state))
+    example = [((torch.linspace(0.5, 2, 5, dtype=torch.float64),), {})]
+    (outcome,) = audit_here([subject_of(WrongCube)], Options(select=("PB0", "PB1")), lambda subject: example)
+    told = {f.rule: f.message for f in outcome.findings if f.severity == "error" or f.rule == "PB001"}
+    if told and "PB101" not in told:
+        raise RuntimeError("; ".join(told.values()))
+    return bool(told)
 
 
 def _is_kept(kind, way):

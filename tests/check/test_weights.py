@@ -317,3 +317,45 @@ def test_weights_that_are_elsewhere_or_get_sparse_gradients_are_left_alone():
 
     findings = pullback.check(Module(), batch(), torch.tensor([0, 1, 4])).findings
     assert "PB001" not in {f.rule for f in findings}
+
+
+def affine(of_weight):
+    """x wᵀ, with a gradient of w that may be right for the example that is given alone."""
+
+    class Affine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return x @ w.T
+
+        @staticmethod
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            return g @ w, of_weight(g, x)
+
+    return Affine
+
+
+RIGHT = affine(lambda g, x: g.T @ x)
+READS_RAW_MEMORY = affine(lambda g, x: g.T @ x.as_strided(x.shape, (x.shape[-1], 1)))
+FORGETS_ONE_ROW = affine(lambda g, x: g.T @ x * (len(x) > 1))
+
+
+class Layer(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.w = nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3))
+
+    def forward(self, x):
+        return self.function.apply(x, self.w)
+
+
+@pytest.mark.parametrize(
+    ("function", "where"), [(READS_RAW_MEMORY, "transposed inputs|sliced"), (FORGETS_ONE_ROW, "-> 1"), (RIGHT, None)]
+)
+def test_weights_are_compared_for_other_inputs_too(function, where):
+    x = torch.linspace(-2, 1, 15, dtype=torch.float64).sin().view(5, 3)
+    found = [f for f in pullback.check(Layer(function), x, select="PB101").findings if f.severity == "error"]
+    assert len(found) == (where is not None)
+    assert all("gradient of w" in f.message and re.search(where, f.message) for f in found)

@@ -205,6 +205,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
             _run_rule(state, rule, sink)
         else:
             left_out.append(rule.id)
+    _run_on_weights_of_variants(state, running, sink)
     return left_out
 
 
@@ -240,6 +241,29 @@ def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
         what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
         hint = "raise --budget, or give a smaller module"
         sink(state.finding("PB006", "info", "inconclusive", what, hint=hint))
+
+
+_VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zeros", "all equal")
+"""Words of the labels of variants with which the gradients of weights are compared, too."""
+
+
+def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
+    """Compare the gradients of weights for other inputs, unless they are wrong already."""
+    rules = [rule for rule in running if rule.id == "PB101"]
+    if not rules or state.weighted is None or not state.backward_works or any(f.rule == "PB101" for f in sink.told):
+        return
+    ordinary = [r.case for r in state.variants if r.wrong == [] and not (r.case.doubtful or r.case.extreme)]
+    for words in _VARIANTS_FOR_WEIGHTS:
+        case = next((case for case in ordinary if words in case.label), None)
+        if case is None or not state.has_time():
+            continue
+        other = state.on(replace(case, label=f"{case.label} inputs") if case.layout_only else case)
+        other.clock = state.clock
+        if other.weighted is not None:
+            with kept(other.weighted.base):
+                _run_rule(other.weighted, rules[0], sink)
+        if any(f.rule == "PB101" for f in sink.told):
+            return
 
 
 def _is_told(rule: Rule, told: Sequence[Finding]) -> bool:

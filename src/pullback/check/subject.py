@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -94,12 +95,16 @@ class Subject:
 
 def is_made(obj: Any) -> bool:
     """Whether an object is what `pullback.function` returns."""
-    return bool(getattr(type(obj), "_is_pullback_op", False))
+    return bool(inspect.getattr_static(type(obj), "_is_pullback_op", False))
 
 
 def is_carried(obj: Any) -> bool:
-    """Whether an object is a class derived from `pullback.AutogradFunction`, with a forward."""
-    return isinstance(obj, type) and bool(getattr(obj, "_is_pullback_function", False)) and hasattr(obj, "forward")
+    """Whether an object is a class derived from `pullback.AutogradFunction`, with a forward.
+
+    Asked of whatever a module holds, such as classes that raise for any attribute since a package is missing.
+    """
+    is_ours = isinstance(obj, type) and inspect.getattr_static(obj, "_is_pullback_function", False)
+    return bool(is_ours) and hasattr(obj, "forward")
 
 
 Given = Callable[[Subject], Inputs | None]

@@ -573,3 +573,31 @@ def test_load_inputs_refuses(write, spec, message):
     write("broken.py", "1 / 0")
     with pytest.raises(TargetError, match=message):
         load_inputs(spec)
+
+
+def test_classes_that_raise_for_any_attribute(tmp_path, monkeypatch):
+    """As stand-ins for what needs a package that is not there do."""
+    text = """
+import torch
+
+class Missing(type):
+    def __getattr__(cls, name):
+        raise ModuleNotFoundError("install the other package")
+
+class Absent(metaclass=Missing):
+    pass
+
+thing = Absent()
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+"""
+    (tmp_path / "partly.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert [subject.name for subject in discover("partly.py")] == ["Double"]

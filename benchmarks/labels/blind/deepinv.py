@@ -155,7 +155,7 @@ def mixed_second_is_wrong():
     coefficients.requires_grad_()
 
     def number(x, create_graph=False):
-        value = function(x, coefficients).sum()
+        value = function(x, coefficients).square().sum()
         return linear(torch.autograd.grad(value, coefficients, create_graph=create_graph))
 
     found = torch.autograd.grad(number(x.requires_grad_(), True), x, allow_unused=True)[0]

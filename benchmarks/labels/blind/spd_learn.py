@@ -18,7 +18,7 @@ PACKAGE = Package(
     "spd-learn",
     "0.2.1",
     "positive definite matrices",
-    ("pyriemann", "array-api-compat", "array-api-extra", "einops", "scikit-learn", "joblib", "scipy"),
+    ("pyriemann", "array-api-compat", "array-api-extra", "einops"),
 )
 
 NARROW = "PyTorch's own decomposition refuses bfloat16"

@@ -34,10 +34,10 @@ def prepare(
     """Find the working example; return the audit's state, or why there is none."""
     find = partial(_from_given, given=given) if given else _guessed
     found, why = find(subject, options, events=events, skip=skip)
-    device = accelerator()
-    if found is None and device is not None and subject.device is None and of_environment(why):
-        return find(replace(subject, device=device), options, events=events, skip=skip)
-    return found, why
+    if found is not None or subject.device is not None or not of_environment(why):
+        return found, why
+    device = accelerator()  # not before it may be needed: to ask a GPU's driver takes seconds
+    return find(replace(subject, device=device), options, events=events, skip=skip) if device else (found, why)
 
 
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:

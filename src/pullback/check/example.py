@@ -10,9 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pullback.check.callers import call_by_a_caller
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, sizes, structure, values
-from pullback.check.cases.attempt import of_environment
+from pullback.check.cases.attempt import Score, attempt, of_environment
 from pullback.check.cases.probe import Probe, probe
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import Status
@@ -43,6 +44,10 @@ def prepare(
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:
     generator = torch.Generator().manual_seed(options.seed)
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
+    if found.case is None and not found.lacks and subject.kind == "function":
+        called = call_by_a_caller(subject, lambda caller: probe(caller, generator, events).case)
+        if called is not None and attempt(subject, called).score >= Score.RAN_BACK:
+            found.case = replace(called, label="example")
     if found.case is None:
         return None, _why_no_example(found)
     doubted = [replace(found.broken, label="other shapes", doubtful=True)] if found.broken is not None else []

@@ -194,9 +194,14 @@ class guarded:  # noqa: N801 - used like a function, as contextlib.suppress is
 _incidents: list[tuple[str, str]] = []
 
 
-def incidents() -> bool:
-    """Whether the audited code tried to exit, or asked for too much memory, since `take_incidents`."""
-    return bool(_incidents)
+def incidents() -> list[str]:
+    """Return the rules of the exits and of exhausted memory met since `take_incidents`."""
+    return [rule for rule, _ in _incidents]
+
+
+def forgive(rule: str) -> None:
+    """Forget the incidents of a rule: what was asked for with arguments that do not fit is no fault."""
+    _incidents[:] = [incident for incident in _incidents if incident[0] != rule]
 
 
 def take_incidents() -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ class Attempt:
 
 _ENVIRONMENT = re.compile(
     r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
-    r"|not compiled with|CUDA|NVIDIA|\btriton\b|not installed|No module named|from the 'CPU' backend"
+    r"|not compiled with|(?<!is_)CUDA|NVIDIA|\btriton\b|not installed|No module named|from the 'CPU' backend"
     r"|MPS (backend|device)",
     re.IGNORECASE,
 )

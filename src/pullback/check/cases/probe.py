@@ -22,7 +22,7 @@ from pullback.check.cases.signature import argument_lists
 from pullback.check.clock import Stopwatch
 from pullback.check.events import Events
 from pullback.check.subject import Subject
-from pullback.check.trial import incidents
+from pullback.check.trial import forgive, incidents
 from pullback.errors import FormulaError
 
 _MAX_TRIALS = 1500
@@ -33,6 +33,8 @@ _ALWAYS = 5
 """Calls whose backward raised the same, after which it would whatever it is given, if none raised another."""
 _AFTER_ENVIRONMENT = 20
 """Failures for want of a GPU, a process group or a package, after which no other call is tried."""
+_AFTER_MEMORY = 5
+"""Calls that ask for more memory than there is, after which no other is tried."""
 _AFTER_REFUSED = 20
 """Refusals of what an op's formula does, whatever it is given, after which no other call is tried."""
 
@@ -79,7 +81,9 @@ class _Trials:
     def over(self) -> bool:
         """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
         spent = self.count >= self.limit or self.clock.seconds() > _MAX_SECONDS or self.refused >= _AFTER_REFUSED
-        return spent or self.score == Score.PERFECT or incidents() or self.lacking.total() >= _AFTER_ENVIRONMENT
+        met = incidents()
+        stopped = "PB004" in met or len(met) >= _AFTER_MEMORY or self.lacking.total() >= _AFTER_ENVIRONMENT
+        return spent or self.score == Score.PERFECT or stopped
 
     def make(self, case: Case) -> Attempt:
         """Make one call; after the first whose backward is broken, only few others."""
@@ -146,6 +150,8 @@ def probe(
                 searches.insert(0, Search(subject, search.parameters[:count], generator))
                 shortened = True
     result = Probe(trials.case if trials.works else None, trials.count)
+    if result.case is not None:
+        forgive("PB005")
     result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
     result.broken = trials.broken if _differ_in_shapes(result.case, trials.broken) else None
     result.lacks = next((reason for reason, _ in trials.lacking.most_common(1) if of_environment(reason)), "")

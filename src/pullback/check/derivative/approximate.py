@@ -39,6 +39,15 @@ def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
     return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
 
 
+def may_approximate(audit: Audit, c: Comparison) -> bool:
+    """Whether a guessed call of a function that takes functions, as quadratures and solvers do, is off by a part only.
+
+    How fine they are is a guess, too.
+    """
+    takes_functions = any(callable(value) and not isinstance(value, type | Tensor) for value in audit.base.values)
+    return audit.guessed and takes_functions and c.gap < _A_PART * max(abs(c.low), abs(c.high))
+
+
 def is_coarse(audit: Audit, c: Comparison) -> bool:
     """Whether a disagreement is one that float32 leaves, of an example in float32 that was made wider.
 

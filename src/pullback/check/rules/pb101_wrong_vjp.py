@@ -71,7 +71,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.derivative.agreement import show
-from pullback.check.derivative.approximate import converges, grows, is_coarse, may_not_converge
+from pullback.check.derivative.approximate import converges, grows, is_coarse, may_approximate, may_not_converge
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.diagnosis import cause, overwrites
 from pullback.check.derivative.first_order import FirstOrder
@@ -216,6 +216,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
     unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
+    unsure = unsure or may_approximate(audit, first[1]) or may_approximate(audit, comparison)
     unsure = unsure or (not unstable and grows(audit, first[0]))
     unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     return audit.finding(

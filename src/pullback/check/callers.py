@@ -1,0 +1,91 @@
+"""Example calls of a Function, taken from the functions and modules of its package that apply it.
+
+A Function that no guess fits is often called in one place, by a function of tensors or a module with a few sizes, which
+are easier to guess, and which build the indices, equations and callables that the Function takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+from pullback.check.case import Case
+from pullback.check.clock import Stopwatch
+from pullback.check.find.discover import subject_of
+from pullback.check.find.live import applied_class
+from pullback.check.inside import functions_inside
+from pullback.check.subject import Subject
+from pullback.check.trial import forgive
+
+_SECONDS = 8.0
+_SIZES = (4, 2, 8)
+_PROGRAM = re.compile(r"^_?(main|run|train|test|demo|example|bench)")
+"""Names of functions that do more than compute."""
+
+
+def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) -> Case | None:
+    """Return a call of a Function as something in its package makes it.
+
+    Args:
+        subject: a Function.
+        guess: returns a call of a callable that works, if it finds one.
+    """
+    clock = Stopwatch()
+    for caller in _callers(subject.target):
+        if clock.seconds() > _SECONDS:
+            return None
+        case = guess(caller)
+        forgive("PB005")
+        for inner, call in functions_inside(caller, case) if case is not None else ():
+            if inner.target is subject.target:
+                return call
+    return None
+
+
+def _callers(function: type) -> Iterator[Subject]:
+    """Yield the functions of a package whose code names a Function, those of its own module first, then the modules."""
+    package = function.__module__.partition(".")[0]
+    homes = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package and type(m) is ModuleType]
+    homes.sort(key=lambda home: home.__name__ != function.__module__)
+    classes = []
+    for home in homes:
+        names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
+        for value in list(vars(home).values()):
+            if getattr(value, "__module__", None) != home.__name__:
+                continue
+            if inspect.isfunction(value) and _computes(value) and _reads(value.__code__, names):
+                yield subject_of(value)
+            elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+                methods = [m for m in vars(value).values() if inspect.isfunction(m)]
+                classes += [value] if any(_reads(m.__code__, names) for m in methods) else []
+    for cls in classes:
+        if (made := _made(cls)) is not None:
+            yield subject_of(made)
+
+
+def _computes(function: Callable[..., Any]) -> bool:
+    """Whether a function may be one of tensors, and no program."""
+    return bool(inspect.signature(function).parameters) and _PROGRAM.match(function.__name__) is None
+
+
+def _reads(code: CodeType, names: Collection[str]) -> bool:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return any(name in names for name in code.co_names) or any(_reads(c, names) for c in inner)
+
+
+def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:
+    """Return a module with small sizes for what its constructor asks for, in eval mode, so that it draws nothing."""
+    parameters = inspect.signature(cls).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for size in _SIZES:
+        given = {p.name: 0.5 if p.annotation in (float, "float") else size for p in required}
+        with suppress(Exception):
+            return cls(**given).eval()
+    return None

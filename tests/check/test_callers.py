@@ -1,0 +1,73 @@
+"""Examples of Functions from what applies them in their package."""
+
+import sys
+import textwrap
+
+import pytest
+
+import pullback
+
+from .modules import import_source
+
+SOURCE = textwrap.dedent('''
+    import torch
+
+
+    class Plan:
+        """What no guess makes."""
+
+        def __init__(self, order):
+            self.order = order
+
+
+    class Permuted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, plan):
+            assert isinstance(plan, Plan)
+            ctx.plan = plan
+            return x[..., plan.order]
+
+        @staticmethod
+        def backward(ctx, g):
+            return {gradient}, None
+
+    {caller}
+''')
+BY_A_FUNCTION = """
+    def reversed_rows(x):
+        return Permuted.apply(x, Plan(list(range(x.shape[-1] - 1, -1, -1))))
+"""
+BY_A_MODULE = """
+    permute = Permuted.apply
+
+
+    class Reverse(torch.nn.Module):
+        def __init__(self, width, scale: float):
+            super().__init__()
+            self.plan, self.scale = Plan(list(range(width - 1, -1, -1))), scale
+
+        def forward(self, x):
+            return self.scale * permute(x, self.plan)
+"""
+BY_A_PROGRAM = """
+    def main(path):
+        raise SystemExit("this would train for a week")
+        Permuted.apply(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "caller", "gradient", "status"),
+    [
+        ("called_right", BY_A_FUNCTION, "g[..., ctx.plan.order]", "ok"),
+        ("called_wrong", BY_A_FUNCTION, "2 * g[..., ctx.plan.order]", "wrong"),
+        ("called_by_module", BY_A_MODULE, "2 * g[..., ctx.plan.order]", "wrong"),
+        ("called_by_program", BY_A_PROGRAM, "g", "unaudited"),
+    ],
+)
+def test_a_function_is_called_as_its_package_calls_it(tmp_path, monkeypatch, name, caller, gradient, status):
+    text = SOURCE.replace("{gradient}", gradient).replace("{caller}", textwrap.dedent(caller))
+    module = import_source(text, tmp_path, name)
+    monkeypatch.setitem(sys.modules, name, module)
+    report = pullback.check(module.Permuted, select=("PB0", "PB101"), budget=60)
+    assert [subject.status for subject in report.subjects] == [status]

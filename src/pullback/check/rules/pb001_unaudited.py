@@ -11,8 +11,9 @@ What was not run was not audited: no news is no good news.
 ## Limits
 Where no guess works, functions and modules of the same package that apply a Function are called with guesses, and what
 they give it is the example. Guessing stops after 1500 calls or 4 seconds, and sooner if they fail for what the machine
-lacks: a GPU, a process group, a package. Give inputs: `--inputs FILE:function`, a function that is called with the subject and returns
-`(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python. An error if given inputs do not work.
+lacks: a GPU, a process group, a package. Give inputs: `--inputs FILE:function`, a function that is called with the
+subject and returns `(args, kwargs)` pairs, or `pullback.check(fn, *inputs)` from Python. An error if given inputs do
+not work.
 
 ## Bad
 ```python

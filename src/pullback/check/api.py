@@ -78,7 +78,7 @@ def check(
         try:
             return audit_object(target, find, example, options)
         except NotPicklableError as why:
-            warnings.warn(f"{why}; {_HERE}", stacklevel=2)
+            warnings.warn(f"{why}; {_HERE}", stacklevel=_CALLER)
             return report_of(audit_here(find(), options, given))
     subjects = find()
     preload(options)
@@ -86,6 +86,8 @@ def check(
 
 
 _HERE = "until then it is audited in this process: a crash in it ends the program, and an endless loop does not end"
+_CALLER = 3
+"""Frames from the line that calls `pullback.check`, which imports this module at its first use."""
 
 
 def _subjects(target: Any) -> list[Subject]:

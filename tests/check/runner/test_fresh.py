@@ -1,8 +1,12 @@
 """Audits in new interpreters, for a program whose forks can run no backward; here it is only said to be one."""
 
+import copy
 import faulthandler
+import importlib
 import inspect
 import os
+import random
+import subprocess
 import sys
 import textwrap
 import threading
@@ -211,3 +215,83 @@ def test_settings_of_pytorch_in_a_closure():
     cudnn = torch.backends.cudnn
     (subject,) = pullback.check(lambda x: x * (2 if cudnn.benchmark else 3), normal(3), select="PB101").subjects
     assert subject.status == "ok"
+
+
+@in_new
+def test_what_the_program_has_changed_since_the_import_travels_along(tmp_path, monkeypatch):
+    text = "import torch\n\nFACTOR = 2.0\n\n\n" + inspect.getsource(Scaled)
+    (tmp_path / "scaled_ops.py").write_text(
+        text.replace("class Scaled(Function)", "class Scaled(torch.autograd.Function)")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("scaled_ops")
+
+    def errors():
+        return [f.rule for f in pullback.check(module.Scaled, normal(3), select="PB101").findings]
+
+    assert errors() == []
+    module.FACTOR = 3.0
+    assert errors() == ["PB101"]
+    module.FACTOR = 2.0
+    monkeypatch.setattr(module.Scaled, "backward", staticmethod(lambda ctx, g: g))
+    assert errors() == ["PB101"]
+    monkeypatch.delitem(sys.modules, "scaled_ops")
+
+
+FACTOR = 2.0
+
+
+class Scaled(Function):
+    """2x, by a number of its module."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return FACTOR * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2.0 * g
+
+
+class Normed(torch.nn.Module):
+    """Cannot be pickled."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+        self.norm = torch.nn.BatchNorm1d(2).double()
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+@in_new
+def test_the_model_of_the_program_is_as_it_was_after_an_audit_in_this_process():
+    module = Normed()
+    module(normal(5, 2)).sum().backward()
+    before = copy.deepcopy([*module.norm.state_dict().values(), module.norm.weight.grad])
+    drawn = random.getstate()
+    with pytest.warns(UserWarning, match=r"Normed cannot be sent") as told:
+        pullback.check(module, normal(5, 2), select="PB1")
+    assert Path(told[0].filename) == Path(__file__)
+    after = [*module.norm.state_dict().values(), module.norm.weight.grad]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert module.training
+    assert random.getstate() == drawn
+
+
+@pytest.mark.parametrize(
+    "setting", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "[os.close(fd) for fd in (0, 1, 2)]"]
+)
+def test_programs_that_ignore_their_children_or_have_no_streams(setting, tmp_path):
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+import torch, pullback
+from tests.check.runner.test_fresh import Wrong
+{setting}
+report = pullback.check(Wrong, torch.ones(3, dtype=torch.float64), select="PB0,PB101")
+Path({str(tmp_path / "found")!r}).write_text(" ".join(f.rule for f in report.findings))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True, capture_output=True)
+    assert (tmp_path / "found").read_text() == "PB101"

@@ -15,9 +15,10 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from pullback.check.runner.child import Channel, settle
+from pullback.check.runner.identity import fingerprint
 from pullback.check.subject import is_made
 from pullback.errors import RunnerError
 
@@ -36,8 +38,9 @@ class NotPicklableError(RunnerError):
 Work = Callable[[Channel], None]
 
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from pullback.check.runner.fresh import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import json, sys; channel, job = int(sys.argv[1]), int(sys.argv[2]); "
+    "sys.path[:], sys.argv[:] = json.loads(sys.argv[3]); "
+    "from pullback.check.runner.fresh import main; main(channel, job)"
 )
 
 
@@ -48,19 +51,22 @@ class _Home:
     Attributes:
         module, file: its name, and where it is from; `None` in a notebook.
         name, value: what it calls what is audited; an empty name where it does not.
+        code: the fingerprint of what is audited.
     """
 
     module: str
     file: str | None
     name: str
     value: object
+    code: str
 
     @classmethod
     def of(cls, obj: object) -> _Home:
         """Describe the module of an object."""
         module, name = _module_of(obj) or sys.modules["__main__"], getattr(obj, "__qualname__", "")
         is_bound = bool(name) and getattr(module, name, None) is obj
-        return cls(module.__name__, getattr(module, "__file__", None), name if is_bound else "", obj)
+        file = getattr(module, "__file__", None)
+        return cls(module.__name__, file, name if is_bound else "", obj, fingerprint(obj))
 
     def rebuild(self) -> None:
         """Have this interpreter know the module by that, unless an import leads to it."""
@@ -84,11 +90,14 @@ def packed(value: object, what: str, about: object = None) -> bytes:
     Raises:
         NotPicklableError: if a part of it cannot.
     """
-    file = io.BytesIO()
+    content = None if about is None else _Home.of(about), value
+    module, instead = _module_of(about), b""
     try:
-        with _by_value(_module_of(about)):
-            _Pickler(file).dump((None if about is None else _Home.of(about), value))
-        return file.getvalue()
+        as_imported = _dumped(content, module if module is not None and not _is_importable(module) else None)
+        if module is not None and _is_importable(module):
+            with suppress(Exception):
+                instead = _dumped(content, module)
+        return pickle.dumps((as_imported, instead))
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise NotPicklableError(
@@ -99,10 +108,34 @@ def packed(value: object, what: str, about: object = None) -> bytes:
 
 def unpacked(data: bytes) -> Any:
     """Return the value that `packed` was given."""
-    home, value = pickle.loads(data)
+    as_imported, instead = pickle.loads(data)
+    try:
+        home, value = pickle.loads(as_imported)
+    except (Exception, SystemExit):
+        if not instead:
+            raise
+        home, value = pickle.loads(instead)
+    if home is not None and home.code != fingerprint(home.value):  # the program has changed it since the import
+        if not instead:
+            raise RunnerError(f"an import of {home.module} gives other code than the program has, which cannot be sent")
+        home, value = pickle.loads(instead)
     if home is not None:
         home.rebuild()
     return value
+
+
+def _dumped(content: object, by_value: ModuleType | None) -> bytes:
+    """Return content as bytes; what a module defines travels by value, by import path without one."""
+    file = io.BytesIO()
+    if by_value is None or by_value.__name__ == "__main__":
+        _Pickler(file).dump(content)
+        return file.getvalue()
+    cloudpickle.register_pickle_by_value(by_value)
+    try:
+        _Pickler(file).dump(content)
+    finally:
+        cloudpickle.unregister_pickle_by_value(by_value)
+    return file.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -132,8 +165,8 @@ def exec_in_new(work: bytes, channel: Channel) -> None:
     job.seek(0)
     for fd in (channel.fd, job.fileno()):
         os.set_inheritable(fd, True)
-    path = json.dumps([str(Path(entry).absolute()) for entry in sys.path])
-    os.execv(sys.executable, [sys.executable, "-c", _START, str(channel.fd), str(job.fileno()), path])
+    program = json.dumps([[str(Path(entry).absolute()) for entry in sys.path], sys.argv])
+    os.execv(sys.executable, [sys.executable, "-c", _START, str(channel.fd), str(job.fileno()), program])
 
 
 def main(channel: int, job: int) -> None:
@@ -154,19 +187,6 @@ def _sources_without_file() -> dict[str, Any]:
     return {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()}
 
 
-@contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
-    """Have what a module defines travel by value, if a new interpreter would not find that very module."""
-    if module is None or module.__name__ == "__main__" or _is_importable(module):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-
-
 def _module_of(obj: object) -> ModuleType | None:
     if isinstance(obj, ModuleType):
         return obj
@@ -181,6 +201,12 @@ def _is_imported(op: Any) -> bool:
     return _is_importable(module)
 
 
+def _finders() -> list[Any]:
+    """Return the finders that a new interpreter has: Python's own, and those of packages installed for development."""
+    own = (BuiltinImporter, FrozenImporter, PathFinder)
+    return [*own, *(f for f in sys.meta_path if getattr(f, "__module__", "").startswith("__editable__"))]
+
+
 def _is_importable(module: ModuleType) -> bool:
     """Whether an import finds a module; `importlib.util.find_spec` asks what is imported already, and not the path."""
     package, _, _ = module.__name__.rpartition(".")
@@ -189,6 +215,5 @@ def _is_importable(module: ModuleType) -> bool:
     path = getattr(sys.modules[package], "__path__", None) if package else None
     if package and path is None:
         return False
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    spec = next(filter(None, (finder.find_spec(module.__name__, path) for finder in finders)), None)
+    spec = next(filter(None, (finder.find_spec(module.__name__, path) for finder in _finders())), None)
     return spec is not None and spec.origin == getattr(module, "__file__", None)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import faulthandler
+import random
 import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from pullback import settings
 from pullback.check import audit
+from pullback.check.case import Case
 from pullback.check.runner.child import settle
+from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, make_outcome
 from pullback.check.runner.task import describe_failure, our_fault
 from pullback.check.subject import Given, Options, Subject
+from pullback.check.weights import reached
 from pullback.errors import PullbackError
 from pullback.report.model import Finding
 
@@ -25,13 +30,18 @@ def audit_here(subjects: Sequence[Subject], options: Options, given: Given) -> l
     """Audit each subject, without limits: a crash ends this program, and an endless loop does not end.
 
     Args:
-        subjects, options, given: as of `run_subjects`.
+        subjects, options, given: as of `run_subjects`; rules that compile are left out, since they drop what the
+            program has compiled.
 
     Raises:
         PullbackError: as `run_subjects` does.
     """
-    with _program_as_it_was():
-        return [_outcome(subject, options, given) for subject in subjects]
+    options = replace(options, ignore=(*options.ignore, *COMPILING))
+    outcomes = []
+    for subject in subjects:
+        with _program_as_it_was(), _as_they_were(subject):
+            outcomes.append(_outcome(subject, options, given))
+    return outcomes
 
 
 def _outcome(subject: Subject, options: Options, given: Given) -> Outcome:
@@ -68,15 +78,42 @@ class _Heard:
 
 
 @contextmanager
+def _as_they_were(subject: Subject) -> Iterator[None]:
+    """Give back the numbers, gradients and modes of the modules and tensors that a subject reaches."""
+    held = reached(subject, Case((), None, (), ())).values()
+    modules = [m for value in held if isinstance(value, torch.nn.Module) for m in value.modules()]
+    tensors = {id(t): t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
+    tensors |= {id(value): value for value in held if isinstance(value, torch.Tensor)}
+    modes = [(module, module.training) for module in modules]
+    kept = [
+        (t, t.detach().clone(), None if t.grad is None else t.grad.clone(), t.grad)
+        for t in tensors.values()
+        if t.is_leaf
+    ]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for t, value, gradient, place in kept:
+            t.data.copy_(value)
+            t.grad = place
+            if place is not None and gradient is not None:
+                place.data.copy_(gradient)
+
+
+@contextmanager
 def _program_as_it_was() -> Iterator[None]:
     """Give back the settings and the random state that an audit changes."""
     threads, backend, grad = torch.get_num_threads(), settings.chosen(), torch.is_grad_enabled()
     tells_of_crashes = faulthandler.is_enabled()
+    drawn = random.getstate()
     with warnings.catch_warnings(), torch.random.fork_rng():
         settle()
         try:
             yield
         finally:
+            random.setstate(drawn)
             torch.set_num_threads(threads)
             settings.set_backend(backend)
             torch.set_grad_enabled(grad)

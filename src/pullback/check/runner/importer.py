@@ -251,7 +251,7 @@ def audit_object(
         TargetError, OptionError: as `run_targets`; the latter, too, if the example is not on the CPU.
         RunnerError: if it cannot travel.
     """
-    what = str(getattr(target, "__name__", target))
+    what = str(getattr(target, "__name__", type(target).__name__))
     device_of(given or ())  # before anything is sent
     inputs = None if given is None else packed(given, f"the example of {what}")
     jobs = options.jobs or usable_cores()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -32,6 +33,8 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _CHUNK = 65_536
 _MOST_CHUNKS = 16
 _OMP_PAUSE_SOFT = 1
+_STANDARD = 2
+"""The last of the file descriptors of the standard streams."""
 _IDLE = 0.02
 """The share of a processor below which a process waits; an endless loop takes more on a crowded machine, too."""
 
@@ -76,16 +79,31 @@ def fork_is_clean() -> bool:
     """
     if torch.cuda.is_initialized():
         return False
+    reads, writes = _pipe()
     pid = _fork()
     if pid == 0:
-        status = 1
         try:
             torch.set_num_threads(1)
             torch.autograd.backward(torch.ones(1, requires_grad=True).sum())
-            status = 0
+            os.write(writes, b"!")
         finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            os._exit(0)
+    os.close(writes)
+    is_clean = os.read(reads, 1) == b"!"
+    os.close(reads)
+    with contextlib.suppress(ChildProcessError):  # who ignores SIGCHLD, or waits for any child, has taken it
+        os.waitpid(pid, 0)
+    return is_clean
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe whose ends are no standard streams: those of a daemon are closed, and the child opens its own."""
+    ends = []
+    for fd in os.pipe():
+        ends.append(fd if fd > _STANDARD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STANDARD + 1))
+        if fd <= _STANDARD:
+            os.close(fd)
+    return ends[0], ends[1]
 
 
 class Pipe:
@@ -128,7 +146,7 @@ class Process:
         """
         _flush()
         parent = os.getpid()
-        ends = (*os.pipe(), *os.pipe())
+        ends = (*_pipe(), *_pipe())
         try:
             self.pid = _fork()
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The trace of a formula with its first derivative, and its division into a forward and a backward.
+"""Joint graph of a formula and its vjp, partitioned into a forward and a backward.
 
-The joint graph is cut as autograd cuts it: what the outputs need is computed forward, everything else
-backward; what crosses the cut is saved, or what it can cheaply be computed from.
+The partition is autograd's: the forward computes what the outputs need, the backward everything else. Residuals are the
+values that cross the cut, or cheaper ones from which the backward recomputes them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Joint:
     """A formula and its vjp, for one kind of input.
 
     Attributes:
-        forward: tensors to (outputs and what is saved), all in one list.
-        backward: what is saved and cotangents to the gradients of the wanted inputs.
+        forward: tensors to (outputs, residuals), in one list.
+        backward: residuals and cotangents to the gradients of the wanted inputs.
         n_outputs: how many of the forward's results are outputs.
-        saved: for each saved value the index of the input that it is, or `None` where it was computed.
+        saved: for each residual the index of the input that it is, or `None` if it is computed.
         wanted: positions of the inputs that get a gradient.
         unused: for each of these, whether no output depends on it.
         connected: positions of the outputs that depend on them.
-        untracked: whether outputs are views, of what nothing else keeps: autograd need not know, and the caller
-            may then write to them.
+        untracked: whether outputs are views of memory that nothing else refers to: autograd need not track the view,
+            and the caller may write to them.
     """
 
     forward: fx.GraphModule
@@ -73,14 +73,14 @@ def joint_of(
     """Trace a formula and its vjp.
 
     Args:
-        value: gives the outputs.
-        derivative: gives the same outputs, and is what is differentiated.
+        value: returns the outputs.
+        derivative: returns the same outputs; this function is differentiated.
         tensors: the inputs.
-        outputs: fake results of `derivative`, which say what the cotangents are like.
+        outputs: fake results of `derivative`: shape, strides and dtype of the cotangents.
         wanted: positions of the inputs to differentiate.
-        recompute: whether the backward computes cheap values again, where that saves memory.
+        recompute: whether the backward recomputes cheap values where that saves memory.
         trace: records the ops of a call.
-        bits: whether truth values that are saved take one bit each, where cheap values are computed again.
+        bits: whether boolean residuals are packed to one bit each, where cheap values are recomputed.
 
     Raises:
         UntracedError: if the formula or its derivative cannot be traced.
@@ -102,7 +102,7 @@ def joint_of(
         primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given[:n])]
         with torch.enable_grad():
             outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
-        ahead.clear()  # a trace may begin anew
+        ahead.clear()  # a trace may start over
         ahead.update(names_traced())
         roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
         if value is derivative:
@@ -234,7 +234,7 @@ def _cut(
 def _reached(
     read: Sequence[fx.Node], kept: set[fx.Node], inputs: Sequence[fx.Node]
 ) -> tuple[list[fx.Node], set[fx.Node]]:
-    """Return what of `kept` and of the inputs has to be there to compute what is read, and what is computed of it."""
+    """Return the frontier, nodes of `kept` and inputs, from which `read` is computable, and the nodes to recompute."""
     borders: dict[fx.Node, None] = {}
     again: set[fx.Node] = set()
     stack = list(reversed(read))

@@ -220,12 +220,12 @@ DOMAINS = {
 
 
 def kinks_of(graph: fx.Graph) -> list[str]:
-    """Return where the ops of a graph have kinks, each once, and last those of which that is not known."""
+    """Return the kinks of a graph's ops, without repeats; ops whose kinks are unknown come last."""
     return _notes(graph, KINKS)
 
 
 def domain_of(graph: fx.Graph) -> list[str]:
-    """Return where the ops of a graph are defined, each once, and last those of which that is not known."""
+    """Return the domains of a graph's ops, without repeats; ops whose domain is unknown come last."""
     return _notes(graph, DOMAINS)
 
 

@@ -71,7 +71,7 @@ class AutogradFunction(metaclass=_Watched):
 
 
 def _carrier(cls: Any) -> Callable[..., Any]:
-    """Return what carries out the calls of a class."""
+    """Return the function or op that runs the calls of a class."""
     if not hasattr(cls, "forward"):
         return cls._carried  # type: ignore[no-any-return]
     if hasattr(cls, "backward") or hasattr(cls, "vjp") or hasattr(cls, "jvp"):
@@ -105,7 +105,7 @@ def _formula(cls: Any) -> Callable[..., Any]:
 
 
 def _signature(cls: Any) -> inspect.Signature:
-    """Return the parameters of `apply`: those of `forward` without a `ctx`."""
+    """Return the parameters of `apply`: those of `forward` without `ctx`."""
     return inspect.Signature(list(inspect.signature(cls.forward).parameters.values())[_old_style(cls) :])
 
 
@@ -131,7 +131,7 @@ class _Context:
         self._stopped = tensors
 
     def stopped(self, result: Any) -> Any:
-        """Return a result with the gradient of what was marked non-differentiable stopped."""
+        """Return a result with the gradient of outputs marked non-differentiable stopped."""
         leaves, spec = _torch.tree_leaves(result)
         cut = [leaf.detach() if any(leaf is t for t in self._stopped) else leaf for leaf in leaves]
         return _torch.tree_unflatten(cut, spec)

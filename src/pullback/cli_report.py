@@ -1,4 +1,4 @@
-"""What the commands that audit have in common: options, the form of the report, a baseline, the exit status."""
+"""Shared parts of the commands that audit: options, format of the report, baseline, exit status."""
 
 from __future__ import annotations
 

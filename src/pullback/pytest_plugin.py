@@ -128,7 +128,7 @@ class AuditedTarget(pytest.Collector):
             yield AuditItem.from_parent(self, name=subject.name, subject=subject, position=position)
 
     def outcome(self, position: int) -> Outcome:
-        """Return what came of a subject.
+        """Return the outcome of a subject.
 
         Raises:
             PullbackError: if the audit could not be run.

@@ -1,4 +1,4 @@
-"""What is set for all ops of this process."""
+"""Settings for all ops of this process."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def set_backend(name: Backend | None) -> None:
 
 
 def chosen() -> Backend | None:
-    """Return what was chosen, if anything was."""
+    """Return the chosen backend; `None` if none was chosen."""
     return _backend

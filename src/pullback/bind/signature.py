@@ -12,7 +12,7 @@ from pullback.bind.rule import Rule
 from pullback.errors import OptionError
 
 _BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
-"""What lets a function read its parameters without naming them."""
+"""Functions by which a function can read its parameters without naming them."""
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
@@ -86,7 +86,7 @@ def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]
 
 
 def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, str]:
-    """Map the names of an op's parameters to those of its relaxation, where they differ."""
+    """Map the names of an op's parameters to those of its relaxation where these differ."""
     pairs = zip(_parameters(formula), _parameters(soft), strict=False)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,) * 2
     return {a.name: b.name for a, b in pairs if (a.kind, b.kind) == kinds and a.name != b.name}

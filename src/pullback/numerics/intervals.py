@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 KERNEL = 2.0**-48
-"""What a float64 kernel is taken to be off, relatively."""
+"""Assumed relative error of a float64 kernel."""
 
 ROUNDING = 2.0**-52
-"""More than the error of an arithmetic operation, relatively."""
+"""Bound on the relative error of an arithmetic operation."""
 
 _TINY = 2.0**-1060
-"""More than the error of what is rounded to a subnormal number."""
+"""Bound on the error of rounding to a subnormal number."""
 
 _LARGEST = torch.finfo(torch.float64).max
 
@@ -38,12 +38,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known of a truth value at each point.
+    """Enclosure of a truth value at each point.
 
     Attributes:
-        true: where it certainly holds.
-        false: where it certainly does not.
-        undefined: where it has an operand that is undefined; `None` for nowhere.
+        true: where it holds.
+        false: where it does not hold; elsewhere neither is known.
+        undefined: where an operand is undefined; `None` for nowhere.
     """
 
     true: Tensor
@@ -75,7 +75,7 @@ def blanked(low: Tensor, high: Tensor, undefined: Tensor | None) -> Interval:
 
 
 Rule = Callable[..., Any]
-"""Intervals, and for choices conditions, of the operands of an op to that of its value."""
+"""Maps the operands' intervals, and for choices their conditions, to the interval of an op's value."""
 
 Outside = Callable[[Interval], Tensor]
 """Where an interval is outside of a function's domain."""
@@ -130,7 +130,7 @@ def corners(
 ) -> Interval:
     """Return the bounds of a function of two operands that is monotone in each, where `valid` holds.
 
-    0·∞ and ∞/∞ at a corner stand for what the others bound already: an end at infinity is not reached.
+    A NaN corner, 0·∞ or ∞/∞, is skipped, since the others bound the values: an infinite end is not attained.
     """
     pairs = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)]
     values = torch.stack(torch.broadcast_tensors(*(run(x, y) for x, y in pairs)))

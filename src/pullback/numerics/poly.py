@@ -12,7 +12,7 @@ from torch import Tensor
 class Poly:
     """t^power · P(u) with t = (x − centre) − rest, and u = t² if the function is even or odd about the centre, else t.
 
-    The constant of P carries more digits than the type has: `tail` is what its rounding left.
+    The constant of P carries more digits than the type has: `tail` is its rounding error.
 
     Attributes:
         coefficients: of P, from the constant up.

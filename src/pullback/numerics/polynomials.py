@@ -63,7 +63,7 @@ def _polys(
 def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
     """Return the order of the zero at t = 0, negative for a pole, and whether the rest is even in t.
 
-    `None` where there is no order. Parity is asked for only where the nodes lie on both sides.
+    Return `None` if there is no order. Parity is tested only if nodes lie on both sides.
     """
     side = 1.0 if nodes.max() > 0 else -1.0
     both = nodes.min() < 0 < nodes.max()

@@ -45,7 +45,7 @@ class Errors:
 
     @property
     def spurious(self) -> Mask:
-        """Whether what was computed is a spurious NaN, infinity or zero."""
+        """Whether a computed value is a spurious NaN, infinity or zero."""
         return self.nan | self.inf | self.zero
 
     def worst(self, other: Errors) -> Errors:

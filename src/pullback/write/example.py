@@ -53,7 +53,7 @@ def in_single_precision(
         changed = tuple(_of_each(change, a) for a in args), {k: _of_each(change, v) for k, v in kwargs.items()}
         try:
             (target.apply if hasattr(target, "apply") else target)(*changed[0], **changed[1])
-        except Exception:  # whatever it raises, it is not for such tensors
+        except Exception:  # any error means that it does not take such tensors
             continue
         return changed
     return args, kwargs

@@ -1,4 +1,4 @@
-"""Ops whose spelling is not their name with arguments: shapes, indices, constants, and what PyTorch has parts of."""
+"""Ops that are not spelled as a plain call: shapes, indices, constants, and ops with unusual arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been written is run beside what it was written from, before anybody sees it."""
+"""Check of a written text against its target, before it is returned."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) ->
 
 
 def has_vmap(d: Definition, source: str, tensors: Sequence[Tensor]) -> bool:
-    """Whether a text can be batched: what has a size that depends on values cannot."""
+    """Whether a text can be batched: `vmap` has no ops with data-dependent sizes."""
     apply = loaded(source, d.class_name).apply
     try:
         torch.func.vmap(apply)(*(torch.stack([x.detach(), x.detach()]) for x in tensors))
@@ -97,7 +97,7 @@ def has_vmap(d: Definition, source: str, tensors: Sequence[Tensor]) -> bool:
 
 
 def _run(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor], wanted: Sequence[int]) -> dict[str, Any]:
-    """Return what a call and its derivatives give, as far as it goes."""
+    """Return value, gradient and second derivative of a call, as far as they exist."""
     given = [x.detach().clone().requires_grad_(i in wanted) for i, x in enumerate(tensors)]
     leaves = [given[i] for i in wanted]
     found: dict[str, Any] = {}

@@ -15,14 +15,14 @@ from pullback.fix.restyle_class import restyled_class
 
 
 def restyled(source: bytes, changes: Mapping[str, Restyle]) -> bytes:
-    """Return the source of a file with classes in the new style, and applied where it called instances of them.
+    """Return the source of a file with classes in the new style, and `apply` in place of calls of their instances.
 
     Args:
-        source: of the file, in whatever encoding it declares.
-        changes: how, by the qualified names of the classes.
+        source: of the file, in the encoding that it declares.
+        changes: of the classes, by qualified name.
 
     Raises:
-        CannotFixError: if a class is not written so that this can be done.
+        CannotFixError: if the way a class is written does not allow it.
     """
     if not changes:
         return source

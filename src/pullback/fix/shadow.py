@@ -1,6 +1,6 @@
-"""A copy of where files lie in which some are changed: what is new is audited before it is anywhere else.
+"""A copy of a source tree with some files changed: new source is audited there before it is written elsewhere.
 
-All that is not changed is a link, so relative imports, neighbours and data files are found.
+All unchanged files are links, so relative imports, neighbours and data files are found.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from pullback.errors import OptionError, TargetError
 
 
 def same_for_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
-    """Return what gives every subject one example call; where that is empty, none."""
+    """Return a function that gives every subject the same example call, or none if it is empty."""
     inputs = [(args, dict(kwargs))] if args or kwargs else None
     return lambda subject: inputs
 
 
 def loader(spec: str | None) -> Callable[[], Given]:
-    """Return what loads the function named by "FILE:function"; without one, no subject is given examples.
+    """Return a loader of the function "FILE:function"; without a spec, subjects get no examples.
 
     Raises:
         OptionError: if there is no such file.
@@ -34,13 +34,13 @@ def loader(spec: str | None) -> Callable[[], Given]:
 
 
 def from_function(spec: str) -> Given:
-    """Load the function named by "FILE:function", and return what calls it for a subject; see `examples`."""
+    """Load the function "FILE:function", and return the function that calls it for a subject; see `examples`."""
     given = examples(spec)
     return lambda subject: given(subject.target, subject.name)
 
 
 def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
-    """Load the function named by "FILE:function", which runs the file, and return what calls it for a target.
+    """Load the function "FILE:function", which runs the file, and return the function that calls it for a target.
 
     Raises:
         OptionError: if it cannot be loaded.

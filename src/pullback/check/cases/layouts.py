@@ -37,7 +37,7 @@ def contiguous(case: Case) -> Case:
 
 
 def _each_once(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
-    """Return changed tensors; what was one tensor in two places stays one."""
+    """Return changed tensors; a tensor at two positions stays one tensor."""
     changed = {id(t): change(t) for t in tensors.values()}
     return {p: changed[id(t)] for p, t in tensors.items()}
 
@@ -51,7 +51,7 @@ def _batches_swapped(t: Tensor) -> Tensor:
 
 
 def conjugated(t: Tensor) -> Tensor:
-    """Return the values of a complex `t` as conjugates of what lies in memory."""
+    """Return the values of a complex `t` as a conjugate view of their conjugates."""
     return t.conj().resolve_conj().conj()
 
 

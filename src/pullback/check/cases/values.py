@@ -43,9 +43,9 @@ def other_values(case: Case) -> Iterator[Case]:
 
 
 def other_numbers(case: Case) -> Iterator[Case]:
-    """Yield the case with one argument that is no tensor changed: half a float, a flag that is flipped, another dim.
+    """Yield the case with one non-tensor argument changed: a float halved, a flag flipped, another dim.
 
-    An argument at its default hides what the backward does with others.
+    With an argument at its default, errors of the backward for other values do not show.
     """
     ranks = {v.ndim for v in case.values if isinstance(v, Tensor)}
     for position, value in enumerate(case.values):
@@ -62,8 +62,9 @@ def other_numbers(case: Case) -> Iterator[Case]:
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:
     """Yield the case with the free tensors changed; to a constant first without those that may be parameters.
 
-    A tensor smaller than the others may be a parameter with a domain of its own, such as alpha != 1, which a
-    forward seldom tests: what fails only where these are all 0 or all 1 is told with that in mind.
+    A tensor smaller than the others may be a parameter with a restricted domain, such as alpha != 1, which a forward
+    seldom
+    checks: a failure only where these are all 0 or all 1 is reported with that remark.
     """
     doubtful = case.doubtful
     if label in CONSTANTS:
@@ -123,7 +124,7 @@ def shared(case: Case, apart: Collection[int] = ()) -> Iterator[Case]:
 
 
 def other_callables(case: Case) -> Iterator[Case]:
-    """Yield the case with distances in place of the callables that stand for the function's own."""
+    """Yield the case with distance functions in place of the substitutes for the function's own callables."""
     positions = [p for p, v in enumerate(case.values) if v is SMOOTH]
     for other in DISTANCES if positions else ():
         yield case.with_values(dict.fromkeys(positions, other))

@@ -14,7 +14,7 @@ from pullback.check.trial import standard_cotangents
 
 Gradients = Sequence[Tensor | None]
 _CANCELLED = 64.0
-"""Units in the last place of the cotangent: a gradient below that is what cancelling terms leave."""
+"""Units in the last place of the cotangent: a gradient below that is the residue of cancelling terms."""
 
 
 def nonlinearity(

@@ -1,7 +1,7 @@
-"""Memory that was allocated and never written: what it holds differs from run to run, and so would any verdict.
+"""Memory that was allocated and never written: its content, and so every verdict, differs from run to run.
 
-One forward and backward are run with new memory filled with NaN, which PyTorch does in its deterministic mode, and
-once more with zeros in it. NaN that is there in the first run only was never written.
+One forward and backward run with new memory filled with NaN, which PyTorch does in its deterministic mode, and a second
+time with zeros in it. A NaN in the first run only was never written.
 """
 
 from __future__ import annotations

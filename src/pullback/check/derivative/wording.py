@@ -1,4 +1,4 @@
-"""What a function says of itself: its name, its docstring, the remarks in its source, and what its callers say."""
+"""Words about a function: its name, its docstring, the comments in its source, and those of its callers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _CallablePackage(ModuleType):
-    """A package that audits what it is called with."""
+    """The package as the callable `pullback.check`."""
 
     def __call__(self, target: Any, *inputs: Any, **options: Any) -> Report:
         """Audit custom autograd functions: see `pullback.check.api.check`."""

@@ -1,4 +1,4 @@
-"""What the rules see of one subject: the facts, the comparison on every variant, and how to tell of them."""
+"""A rule's view of one subject: the facts, the comparison on every variant, and constructors of findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Audit(Facts):
     """The facts of one subject, for the rules: those of its example, and comparisons on variants and other examples.
 
     Attributes:
-        varied: it is the turn of the variants.
+        varied: whether rules run on the variants now.
     """
 
     varied = False
@@ -50,7 +50,7 @@ class Audit(Facts):
         return again
 
     def running(self, rules: Sequence[str]) -> list[str]:
-        """Return those of `rules` that are run on this subject: what they report needs no second finding."""
+        """Return those of `rules` that run on this subject: their findings need no duplicate from another rule."""
         chosen = {rule.id for rule in selected(self.options) if self.subject.kind in rule.kinds}
         return [rule for rule in rules if rule in chosen]
 
@@ -64,7 +64,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def second(self) -> SecondOrder | None:
-        """What double backward does on the working example; `None` where there is no backward, or it fails."""
+        """Result of double backward on the working example; `None` where there is no backward, or it fails."""
         if not self.backward_works or not self.base_run.roots:
             return None
         found = second_order(self)
@@ -248,7 +248,7 @@ class Audit(Facts):
         )
 
     def _location(self, line: int | None, method: str) -> Location:
-        """Return the line that is given, else that of a method, else that of all of it."""
+        """Return the given line, else that of a method, else that of the whole subject."""
         source, location = self.subject.source, self.subject.location
         if line is None and source is not None and method in source.methods:
             line = source.methods[method].lineno

@@ -60,13 +60,13 @@ def subjects_of_module(module: ModuleType) -> list[Subject]:
 
 
 def subject_of(obj: Any) -> Subject:
-    """Return the subject that a live object is.
+    """Return the subject of a live object.
 
     Args:
         obj: an `autograd.Function` class or its `apply`, a custom op, or any other callable.
 
     Raises:
-        TargetError: it is none of these, or a class that must be constructed first.
+        TargetError: if it is none of these, or a class that must be constructed first.
     """
     found = find_given(obj)
     return _subject(found, found.name)
@@ -93,14 +93,14 @@ def load_inputs(spec: str) -> Callable[[Any], Iterable[Any]]:
 
 
 def loaded(target: str, functions: bool = False) -> Any:
-    """Import what "FILE:NAME" or "MODULE:NAME" names; what it prints goes to standard error.
+    """Import the object of "FILE:NAME" or "MODULE:NAME"; its prints go to standard error.
 
     Args:
-        target: of which the name may be dotted.
+        target: its NAME may be dotted.
         functions: whether a message names the Functions of the module too, beside other callables.
 
     Raises:
-        TargetError: if there is nothing of that name, or it cannot be imported.
+        TargetError: if there is no object of that name, or it cannot be imported.
     """
     parsed = parse_target(target)
     with contextlib.redirect_stdout(sys.stderr):
@@ -138,7 +138,7 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
 
 
 def _failed(homes: Sequence[Home]) -> list[str]:
-    """Return the submodules that could not be imported, and whose source shows no Function to be told of."""
+    """Return the submodules that could not be imported and whose source shows no Function to report."""
     return [home.name for home in homes if homes[0].module is not None and home.module is None and not home.sources()]
 
 

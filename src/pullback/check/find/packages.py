@@ -32,7 +32,7 @@ _WORD = re.compile(r"\w+")
 def with_submodules(root: Home) -> list[Home]:
     """Return a module and, if it is a package, those of its submodules that may hold custom functions.
 
-    They are not imported. Each knows the names of the Functions of the whole package.
+    They are not imported. Each has the names of the Functions of the whole package.
     """
     folders = _folders(root)
     if root.loose or not (folders or root.module is None):
@@ -45,7 +45,7 @@ def with_submodules(root: Home) -> list[Home]:
 
 
 def in_package(module: str, package: str) -> bool:
-    """Whether a module is `package` or lies in it."""
+    """Whether a module is `package` or inside it."""
     return module == package or module.startswith(f"{package}.")
 
 

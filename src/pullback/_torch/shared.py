@@ -289,7 +289,7 @@ def pulled(
 
 
 DATA_DEPENDENT: tuple[type[Exception], ...] = () if isinstance(_DataDependent, Missing) else (_DataDependent,)
-"""What a fake tensor raises where a value is needed: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
+"""Exception of a fake tensor whose value is read: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
 
 
 is_zero_tensor: Callable[[torch.Tensor], bool] = private("torch.Tensor._is_zerotensor")
@@ -382,7 +382,7 @@ def is_once_differentiable(function: Any) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return what is equal for two tensors that share memory, also for fake ones.
+    """Return the identity of a tensor's storage, equal for tensors that share memory, fake ones included.
 
     Relies on `UntypedStorage._cdata`.
     """
@@ -443,7 +443,7 @@ def is_jit_tracing() -> bool:
 
 
 def kernel_of(op: Any) -> Any:
-    """Return what an ATen op calls, without the Python wrapper around it.
+    """Return the C++ callable of an ATen op, without the Python wrapper around it.
 
     Relies on `OpOverload._op`.
     """

@@ -165,7 +165,7 @@ def trace_for_sizes(
 
 
 def example_of(number: Any) -> tuple[int, Any]:
-    """Return what a size was in the example that was traced, and its sympy expression if it has symbols.
+    """Return a size's value in the traced example, and its sympy expression if it has symbols.
 
     Relies on `torch.SymInt.node`, its `hint` and its `expr`.
     """
@@ -184,7 +184,7 @@ def evaluated(expression: Any, symbols: Mapping[Any, int]) -> int:
 
 
 def decompositions() -> dict[str, list[tuple[Any, Callable[..., Any]]]]:
-    """Return what PyTorch's ops are made of: for each name its overloads, each with a function in other ops.
+    """Return the decompositions of PyTorch's ops: for each name its overloads, each with a function in other ops.
 
     Relies on `torch._decomp.decomposition_table`.
     """

@@ -110,7 +110,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _refusal_of_grad(audit: Audit) -> Iterator[Finding]:
-    """Tell of a backward that takes `.backward()` alone, which was then used in all that follows."""
+    """Report a backward that works by `.backward()` alone, which all later checks then used."""
     if refusal := refusal_of_grad():
         tail = [audit.outs, "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs])"]
         message = f"torch.autograd.grad is not supported: {refusal}"
@@ -119,7 +119,7 @@ def _refusal_of_grad(audit: Audit) -> Iterator[Finding]:
 
 
 def _in_other_mode(audit: Audit) -> Iterator[Finding]:
-    """Tell of a backward that raises where the modules that the subject is, holds or is given are in the other mode."""
+    """Report a backward that raises with the subject's modules, or those in its arguments, in the other mode."""
     modules = modules_of(audit.subject, audit.base)
     try:
         with in_other_mode(modules):

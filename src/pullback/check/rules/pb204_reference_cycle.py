@@ -113,7 +113,7 @@ def _watched(audit: Audit, backward: bool) -> _Watched:
 
 
 def _held(calls: Sequence[_Watched]) -> list[list[Any]]:
-    """Return, of each call that left something alive, what that is."""
+    """Return the surviving objects of each call that left some alive."""
     alive = [[thing for ref in watched if (thing := ref()) is not None] for watched in calls]
     return [things for things in alive if things]
 

@@ -180,4 +180,4 @@ def _script(audit: Audit, position: int) -> list[str]:
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
-"""Not shrunk: the bytes are those of the example."""
+"""Not shrunk: the bytes in the message are those of the example."""

@@ -126,7 +126,7 @@ def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None
 
 
 class _Compiled:
-    """The function of a setting, compiled: its tensors are arguments, what else it takes is constant."""
+    """The function of a setting, compiled: its tensors are arguments, other arguments are constants."""
 
     def __init__(self, setting: Setting, fullgraph: bool, backend: str = "aot_eager") -> None:
         self.fullgraph = fullgraph
@@ -163,7 +163,7 @@ class _Compiled:
 def _resized(audit: Audit, base: Setting) -> Setting | None:
     """Return the example with one size changed, if the forward takes that, and no number has to change with it.
 
-    What is no tensor is a constant of what was compiled.
+    Non-tensor arguments are constants of the compiled function.
     """
     present = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
     for size in sorted(present - {0, 1}, reverse=True):

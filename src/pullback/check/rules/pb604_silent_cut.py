@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.subject.is_made:
-        return  # what it cuts it refuses, or declares
+        return  # a made op refuses or declares every cut
     if audit.subject.kind == "callable":
         yield from _in_callable(audit)
     elif audit.second is not None and audit.second.status == "wrong" and not is_once_differentiable(audit):

@@ -44,7 +44,7 @@ class Slope:
 
 
 def slope_at(function: Elementwise, by: str, point: dict[str, float], step: float = _STEP) -> Slope | None:
-    """Return the derivative of the value by one input at a point, in float64; `None` where it cannot be told."""
+    """Return the derivative of the value by one input at a point, in float64; `None` if it is undecided."""
     scale = step * max(1.0, abs(point[by]))
 
     def curve(t: float) -> Tensor:

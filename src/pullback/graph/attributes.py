@@ -1,4 +1,4 @@
-"""Attributes of values: which of them say the same of every tensor of one kind."""
+"""Attributes of tensors, divided into those equal for all tensors of one kind and those of a single tensor."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FEWEST = 2**12
 
 
 def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
-    """Return truth values as bits: those of `mask` as they would lie in memory with these strides, without gaps."""
+    """Pack a mask into bits, in the memory order of these strides, without gaps."""
     flat = torch.empty_strided(mask.shape, stride, dtype=torch.uint8, device=mask.device).copy_(mask)
     flat = torch.nn.functional.pad(flat.as_strided((flat.numel(),), (1,)), (0, -flat.numel() % 8))
     return (flat.view(-1, 8) << _places(mask)).sum(1, dtype=torch.uint8)

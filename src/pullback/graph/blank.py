@@ -161,7 +161,7 @@ def _how(func: Any) -> Callable[..., Any] | None:
         return None
     if _torch.is_mutable(func):
         return _written(func) if is_loop_in_place(func) else None
-    if func is torch.ops.aten._unsafe_view.default:  # which only says that nobody else refers to its argument
+    if func is torch.ops.aten._unsafe_view.default:  # a view whose argument has no other reference
         return _viewed(torch.ops.aten.view.default)
     if func.overloadpacket.__name__ in _VIEWS.split():
         return _viewed(func)

@@ -33,7 +33,7 @@ _JUMPING = _names(
     remainder round sgn sign threshold threshold_backward trunc
     """
 )
-"""Discontinuous ops that PyTorch tags as pointwise, but for those from numbers to truth values or integers."""
+"""Discontinuous ops that PyTorch tags as pointwise, except those from numbers to booleans or integers."""
 
 _KINKED = _names(
     """

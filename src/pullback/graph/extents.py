@@ -58,9 +58,9 @@ def kind_of(tensor: Tensor) -> Kind:
 
 
 def as_inputs(module: fx.GraphModule, first: Iterable[Any] = ()) -> tuple[fx.GraphModule, list[Any]]:
-    """Return a graph that takes the extents among its arguments as inputs before the others, and their formulas.
+    """Return a graph that takes its extents as inputs, before the others, and their formulas.
 
-    Before all of them it takes what the formulas `first` come to.
+    The values of the formulas `first` come before all of them.
     """
     graph = fx.Graph()
     found = dict.fromkeys((*first, *formulas_in([(node.args, node.kwargs) for node in module.graph.nodes])))

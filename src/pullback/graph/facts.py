@@ -195,7 +195,7 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
 
 
 _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
-"""Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
+"""Ops that update their arguments 3 and 4 if argument 5 is true, which their schema does not show."""
 
 
 _WITHOUT_WORKSPACE = frozenset({"aten::mkldnn_rnn_layer"})

@@ -112,7 +112,7 @@ def joint_of(
     given = [*(x.detach() for x in tensors), *cotangents]
     try:
         graph = trace(both, *given)
-    except Exception as error:  # whatever the formula raises on tensors without values, or autograd refuses
+    except Exception as error:  # any error of the formula on tensors without data, or a refusal by autograd
         if is_fault(error):
             raise
         raise UntracedError(f"{type(error).__name__}: {error}") from error
@@ -151,7 +151,7 @@ _UNALLOCATED = torch.ops.aten._efficientzerotensor.default
 
 
 def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a node stands for zeros whose device the trace has lost."""
+    """Whether a node is a tensor of zeros whose device the trace has lost."""
     if node.op == "get_attr":
         held = getattr(traced, str(node.target))
         return isinstance(held, Tensor) and _torch.is_zero_tensor(held)
@@ -203,7 +203,7 @@ def _cut(
     round_before_choices(graph, outputs)
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
     ahead = ancestors([*outputs, *checks])
-    for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
+    for node in graph.nodes:  # a residual is a tensor: an op with several results is taken apart where it runs
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
@@ -255,17 +255,17 @@ def _is_view(node: Any) -> bool:
 
 
 def _share_memory(outputs: Sequence[Any], computed: Sequence[fx.Node]) -> bool:
-    """Whether a saved value that is not an output itself lies in the memory of one."""
+    """Whether a residual that is not an output itself aliases one."""
     nodes = [node for node in outputs if isinstance(node, fx.Node)]
     memory = {_torch.storage_of(_torch.traced_value(node)) for node in nodes}
     return any(_torch.storage_of(_torch.traced_value(node)) in memory for node in computed if node not in nodes)
 
 
 def simplify(graph: fx.Graph) -> None:
-    """Drop what only matters to autograd (kernels run below it), what is computed twice, and what nobody uses.
+    """Remove ops that only affect autograd (kernels run below it), common subexpressions, and dead code.
 
-    Two equal nodes have equal results, for nothing here is random (`facts_of`), unless they touch memory that
-    is written to, as some of PyTorch's derivatives do.
+    Two equal nodes have equal results, since nothing here is random (`facts_of`), unless they read memory that is
+    written to, as some of PyTorch's derivatives do.
     """
     written = _written(graph)
     results = set(graph.output_node().all_input_nodes)
@@ -274,7 +274,7 @@ def simplify(graph: fx.Graph) -> None:
         if node.target == _NEW_FULL and not node.args[1]:
             node.target, node.args = torch.ops.aten.full.default, node.args[1:]
             node.kwargs = _factory_options(node.meta["val"])
-        if node.op != "call_function" or node in results:  # two results are two tensors, whatever their values
+        if node.op != "call_function" or node in results:  # two results stay two tensors, even with equal values
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
         if same is None and not written.intersection((node, *node.all_input_nodes)):
@@ -300,8 +300,9 @@ def mutates(graph: fx.Graph) -> bool:
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:
-    """Return the nodes that may share memory with what an in-place op writes to: generously, whatever it was
-    made from and whatever is made of that by ops that return views.
+    """Return the nodes that may alias an operand of an in-place op.
+
+    These are, conservatively, the operands, the operands of the views among them, and all views of these.
     """
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -317,7 +318,7 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
 def _part(
     joint: fx.GraphModule, placeholders: Sequence[fx.Node], body: Sequence[fx.Node], results: Sequence[Any]
 ) -> fx.GraphModule:
-    """Return the nodes of `body` as a graph of its own."""
+    """Return the nodes of `body` as a separate graph."""
     part = fx.Graph()
     made: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in placeholders}
     for node, copy in made.items():

@@ -1,4 +1,4 @@
-"""The names in a function's code: what it loads from around it, imports and assigns, asks of values."""
+"""Names in a function's code: globals that it loads, imports, assignments, and attributes of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ATen ops have kinks and where they are defined: what is said of them, and of which ops nothing is known."""
+"""Kinks and domains of ATen ops, and the ops of which neither is known."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Reads:
         codes: functions with their code, defaults and keyword defaults: a notebook's autoreload replaces them in place.
         dtype: the default dtype: ops on integers depend on it.
         n_methods: number of names that `torch.Tensor` defines: a new one may override one in C++.
-        obstacle: the first thing that cannot be watched, in words; empty where there is none.
+        obstacle: the first read that cannot be watched, in words; empty if there is none.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 
 def _look_inside(function: types.FunctionType, reads: Reads, context: str) -> None:
     """Record obstacles in a function itself: imports, assignments to outer names, mutable defaults."""
-    for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
+    for module in imports_in(function.__code__):  # a later rebinding inside it would go unnoticed
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
@@ -207,7 +207,7 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or f"it sets hooks for saved tensors, with {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
-    elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it
+    elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # also under an alias in the formula
         reads.obstacle = reads.obstacle or f"it reads a setting, {shown}"
     elif _is_private(value):
         reads.obstacle = reads.obstacle or f"it uses {shown}, which is private"
@@ -225,7 +225,7 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
 
 
 def _is_private(value: Any) -> bool:
-    """Whether a function has a name that says it is nobody's business; an ATen op may have one too."""
+    """Whether a function is private by its name; an ATen op may have such a name too."""
     name = getattr(value, "__name__", "")
     return name.startswith("_") and not name.startswith("__") and not _torch.is_dispatched_op(value)
 
@@ -256,7 +256,7 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
         reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
     elif _is_setting(module.__name__, attributes):
         reads.obstacle = reads.obstacle or f"it reads a setting, `{'.'.join([shown, *attributes])}`"
-    elif not attributes:  # what is read of it then, and replaced later, would not be seen
+    elif not attributes:  # a later rebinding of one of its attributes would go unnoticed
         reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
     elif not trusted(module.__name__):
         _see(vars(module), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)

@@ -4,8 +4,8 @@ Rows are the first dimension of some of the inputs. Each value of a graph is the
 one of its dimensions (`Rows`), or is computed from sums over all of them. An op without a rule is refused, so a chunk
 of rows gives the same result as these rows do within the whole:
 
-    inputs ─before→ what is the same for all rows ─each→ sums over the rows of a chunk
-    sums over all rows, what is the same ─after→ the result
+    inputs ─before→ shared values ─each→ sums over the rows of a chunk
+    sums over all rows, shared values ─after→ the result
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ Rule = Callable[["Proof", fx.Node], Mark]
 """Returns the mark of a node with some inputs that have rows, and adds it to the graph of a chunk; or raises."""
 
 Finish = Callable[[fx.Graph, Sequence[fx.Node]], Any]
-"""Adds to a graph, which has sums over all rows, what is computed of them."""
+"""Adds to a graph, which has sums over all rows, a function of them."""
 
 
 class Proof:
-    """One pass over a graph, under a hypothesis of what has rows; it builds the graph of one chunk on the way.
+    """One pass over a graph, under a hypothesis of the inputs with rows; it builds the graph of one chunk on the way.
 
     Attributes:
         rows: their number.
@@ -133,7 +133,7 @@ class Proof:
             raise MixingError(node, f"takes `{op_name(summed[0])}`, which is over all rows, back to single rows")
         return None
 
-    # What the rules use to build the graph of a chunk.
+    # The interface for rules, which build the graph of a chunk.
 
     def chunked(self, node: fx.Node) -> fx.Node:
         """Return the node in the graph of a chunk for a node, a placeholder if it has none yet."""

@@ -70,9 +70,9 @@ def _number(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
 
 
 def _by_shape(shape_of: Callable[..., Shape], contiguous: bool = False, several: bool = False) -> Rule:
-    """Return a rule for what comes out contiguous, of tensors that are if so said, and never of empty ones.
+    """Return a rule for contiguous, non-empty results; with `contiguous`, only of contiguous operands.
 
-    `several` says that there is more than one, all of this shape.
+    `several` means that there are several results, all of this shape.
     """
 
     def rule(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer | list[Answer]:

@@ -29,11 +29,11 @@ from pullback.graph.reads import reads_of
 def value_of(
     rule: Rule, record: Record, tensors: Sequence[Tensor], followed: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the formula of a rule, as its `evaluate` does. It is followed if that is asked, or its code says too little.
+    """Run the formula of a rule, as its `evaluate` does; track captured tensors if asked, or if its code is unclear.
 
     Raises:
-        DerivativeError: if the value depends on a tensor that is differentiated and is no argument, or such an argument
-            is written to.
+        DerivativeError: if the value depends on a differentiated tensor that is not an argument, or the formula writes
+            to a differentiated argument.
     """
     if not followed and not record.recording:
         return rule.evaluate(record, tensors)
@@ -118,9 +118,9 @@ def _is_differentiated(record: Record, t: Tensor) -> bool:
 
 
 def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
-    """Whether the code of a formula shows that it reads no other tensor: a small call is to stay cheap.
+    """Whether the code of a formula proves that it reads no other tensor, so that a small call stays cheap.
 
-    An argument that is an object, a module, say, may lead to tensors.
+    An argument that is an object, such as a module, may lead to tensors.
     """
     for leaf in record.args.template:
         if leaf is not TENSOR and type(leaf) not in ATOMS:

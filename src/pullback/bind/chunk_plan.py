@@ -162,7 +162,7 @@ def _needed_ahead(
         leaves = [x.detach().requires_grad_() if i in live else x.detach() for i, x in enumerate(given)]
         with torch.enable_grad():
             result = split.after(*leaves)[0]
-            if not result.requires_grad:  # the sums are made integers, say
+            if not result.requires_grad:  # the sums are converted to integers, for example
                 return []
             one = torch.ones(result.shape, dtype=result.dtype, device=result.device)  # `ones_like` would read it
             return list(torch.autograd.grad(result, [leaves[i] for i in live], one, allow_unused=True))

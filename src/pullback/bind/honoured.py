@@ -1,6 +1,6 @@
-"""A class with a forward and its derivative, as Functions of PyTorch that guard what the class defines.
+"""A class with a forward and its derivative, as PyTorch Functions that guard the class's methods.
 
-Three of them, as for an op with a rule: for plain eager mode, for transforms, for Dynamo.
+There are three of them, as for an op with a rule: for plain eager mode, for transforms, for Dynamo.
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
 
     The cotangent is summed before it is multiplied by a slope that all elements share: (Σ gᵢ) · ∞ differs from
     Σ (gᵢ · ∞), which is NaN if the gᵢ have two signs.
-
     """
     if g.shape == x.shape:
         return g * slope
@@ -235,7 +234,6 @@ def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
     ∞ is replaced by two finite numbers whose product overflows. One multiplies each of two zeros, or both multiply the
     only
     one: a derivative of the product has both, any other a 0.
-
     """
     dtype = working(step.dtype)
     infinite = torch.isinf(factor)

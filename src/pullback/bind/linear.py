@@ -167,7 +167,7 @@ _UNSEEN = "has a part that autograd does not see"
 
 
 def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
-    """Return why a map may not be transposed, and whether it may if it is said to be linear."""
+    """Return why a map may not be transposed, and whether it may if the user declares it linear."""
     why = "" if is_said else _not_linear(at)
     if not (is_said or why):
         return "", True
@@ -271,7 +271,7 @@ def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[T
     behind = [_product(t, g) for t, g in zip(back, gs, strict=True) if t is not None]
     rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
     off = sum(p.sum().item() for p in ahead) - sum(p.sum().item() for p in behind)
-    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ say nothing
+    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ decide nothing
 
 
 def _product(t: Tensor | None, g: Tensor) -> Tensor:

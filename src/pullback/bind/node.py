@@ -48,9 +48,9 @@ def is_served(kernels: Kernels | None) -> bool:
 
 
 def ask() -> bool:
-    """Have the module compiled in the background, if it is not there; return whether it is to be used.
+    """Compile the module in the background, if it does not exist; return whether to use it.
 
-    `PULLBACK_NODE` may say that it is not ("off"), or that it is waited for ("wait").
+    The environment variable `PULLBACK_NODE` turns it off ("off"), or makes this call wait for it ("wait").
     """
     wanted = os.environ.get("PULLBACK_NODE", "on")
     if wanted == "wait":
@@ -164,7 +164,6 @@ def _arguments(key: Hashable, backward: Single) -> tuple[tuple[Any, ...], ...] |
     """Return for each argument of a key (`key_of`) its dtype and whether it requires grad, or its value.
 
     Return `None` for arguments in containers, and if a tensor differs from the others in shape, strides or device.
-
     """
     found: list[tuple[Any, ...]] = []
     parts = iter(key if isinstance(key, tuple) else ())

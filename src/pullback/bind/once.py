@@ -36,7 +36,6 @@ def guarded_against_twice(
     the like, and every result if `hides` gives a reason, such as a computed tensor that the forward saved. Autograd
     does not know how such a result depends on the inputs, so differentiating it raises an error instead of returning
     zero.
-
     """
     if any(g is not None and _torch.is_grads_batch(g) for g in cotangents):
         return _batched(name, pull, cotangents, hides)
@@ -78,7 +77,7 @@ def _pulled(
 
 
 def _unseen(g: Tensor) -> bool:
-    """Whether autograd has lost track, or `once_differentiable` says that it has."""
+    """Whether autograd has lost track of a result, or `once_differentiable` marks it so."""
     return g.grad_fn is None or g.grad_fn.name() == _ONCE_DIFFERENTIABLE
 
 
@@ -106,7 +105,6 @@ def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor 
 
     Autograd does not see how they depend on the inputs if the forward of a Function computed them, or a residual of
     them. Without this they would pass for constants.
-
     """
     sources = [x for x in inputs if x is not None and has_derivative(x)]
     return [

@@ -37,7 +37,6 @@ def _where_meant(form: Function, written: Function, dtype: torch.dtype) -> Funct
 
     Inside a formula there are other arguments: integers, sizes, widened values. A form need not read all inputs that
     its result is broadcast from.
-
     """
 
     def part(*xs: Any) -> Tensor:

@@ -270,8 +270,8 @@ def _is_viewed(node: fx.Node) -> bool:
 
 
 def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:
-    """Return a cotangent in the layout for which the backward was made; in its own if any will do."""
-    if g.layout is not torch.strided:  # of a sparse embedding, say
+    """Return a cotangent in the layout for which the backward was compiled, or unchanged if any layout will do."""
+    if g.layout is not torch.strided:  # of a sparse embedding, for example
         g = g.to_dense()
     if not torch.compiler.is_dynamo_compiling():  # it cannot ask
         if g.is_neg() or (g.is_complex() and g.is_conj()):

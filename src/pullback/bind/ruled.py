@@ -184,7 +184,6 @@ def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[
     """Return the residuals as functions of the inputs; where that is impossible, their derivative raises an error.
 
     If more than tensors is hidden, the derivative of the rule's result must raise too: the reason is returned as well.
-
     """
     residuals, hides = rule.again(record, tensors, kept)
     if hides != "nothing":
@@ -202,7 +201,6 @@ def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequen
     """Return the inputs and the outputs, without those that the rule never reads.
 
     The transpose of a jvp reads their shapes, so each is replaced by an expanded scalar without memory.
-
     """
     idle = rule.idle
     kept: list[Tensor | None] = list(tensors)

@@ -95,7 +95,7 @@ def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, 
 def unread(function: Callable[..., Any]) -> set[int]:
     """Return the positions of the parameters that a Python function never reads: these need not be saved.
 
-    None where that cannot be said: a method, whose code counts `self`, or code that can read by name.
+    Return `None` if unknown: for a method, whose code counts `self`, and for code that can read by name.
     """
     if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
         return set()

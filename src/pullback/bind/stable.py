@@ -42,7 +42,7 @@ class Stable:
 
         @_torch.constant_while_compiling
         def make(dtype: torch.dtype) -> int:
-            """Run while Dynamo traces: make the native form; return how many orders it carries, 0 if there is none."""
+            """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
             forms = self._of(dtype)
             # a compiled graph is differentiated at most one more time, an exported one any number of times
             order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiations())

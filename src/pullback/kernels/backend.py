@@ -62,10 +62,10 @@ def _chosen(name: Backend) -> Iterator[None]:
 
 
 def checked(name: Backend) -> Backend:
-    """Return the name of a backend.
+    """Return the name of a backend, validated.
 
     Raises:
-        OptionError: if there is none of that name.
+        OptionError: for any other name.
     """
     if name not in get_args(Backend):
         raise OptionError(f"a backend is one of {', '.join(get_args(Backend))}, not {name!r}.")

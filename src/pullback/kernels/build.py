@@ -46,10 +46,10 @@ _lock = threading.Lock()
 
 @functools.cache
 def header() -> str:
-    """Return the header of the vectors that this machine has.
+    """Return the vector header for this machine.
 
     Raises:
-        RunnerError: if there is none for it.
+        RunnerError: if no header supports it.
     """
     return _machine()[0]
 

@@ -262,7 +262,7 @@ class _Rebuilt:
 
 
 def _mixes_dtypes(node: fx.Node) -> bool:
-    """Whether an op computes with several floating dtypes: PyTorch's kernel may return another than its trace says.
+    """Whether an op mixes floating dtypes: PyTorch's kernel may return another dtype than the trace has.
 
     `smooth_l1_loss_backward` of float16 and bfloat16 returns float16, where fake tensors have float32.
     """

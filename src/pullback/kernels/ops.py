@@ -53,7 +53,7 @@ def _call(name: str, count: int) -> Callable[[Arguments], str]:
 
 
 def _plain(arguments: Arguments, count: int, *rest: Any) -> Arguments:
-    """Return the first arguments; others have to have the values that say nothing."""
+    """Return the first arguments; the others must have their default values."""
     if len(arguments) < count or tuple(arguments[count:]) != rest[: len(arguments) - count]:
         raise NotOursError
     return arguments[:count]

@@ -50,7 +50,7 @@ class Order:
         self._before: list[int] = []
         self._region: dict[fx.Node, int] = {}
         self._latest: dict[fx.Node, int] = {}
-        """For a node in no region, the regions that run before it, but for those that run before others of these."""
+        """For a node in no region, the latest regions that run before it: those without a successor among them."""
 
     def region(self) -> int:
         """Return the number of a new region without nodes."""

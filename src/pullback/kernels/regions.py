@@ -64,12 +64,12 @@ class Region:
 
     @property
     def pointwise(self) -> list[fx.Node]:
-        """The nodes but for sums."""
+        """The nodes except sums."""
         return self.nodes[: len(self.nodes) - len(self.sums) - len(self.column_sums)]
 
     @property
     def stored(self) -> list[fx.Node]:
-        """The outputs but for sums."""
+        """The outputs except sums."""
         return self.outputs[: len(self.outputs) - len(self.sums) - len(self.column_sums)]
 
 

@@ -88,7 +88,6 @@ def launcher(kernel: Any, arguments: Sequence[Any], programs: int) -> Callable[.
     time. This launch is bound to the specialisation for these arguments. It must be given tensors of the same dtypes
     and device, aligned to 16 bytes exactly where these are, and the same numbers. On AMD GPUs more facts decide: there
     each launch is inspected.
-
     """
     grid = (programs, 1, 1)
     compiled = None if torch.version.hip else kernel.warmup(*arguments, grid=grid, **options())

@@ -53,7 +53,7 @@ def accuracy(
         domain: for a variable the closed interval that it is taken from.
         exhaustive: measure functions of one variable at every float32 number too: minutes of all processors.
         executor: runs the parts of an exhaustive measurement; by default they run here, one after the other.
-        resume: where an exhaustive measurement keeps what is done, to go on after an interruption; by default in
+        resume: file in which an exhaustive measurement keeps its progress, for an interruption; by default in
             the user's cache directory, until it is complete.
         seed: of the sample.
         on_progress: called with how many steps are done and how many there are.

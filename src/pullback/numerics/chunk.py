@@ -78,7 +78,7 @@ class Basis:
     refuted: int = 0
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe it in words."""
         undecided = f", {self.undecided} of neither" if self.undecided else ""
         held = "refuted" if self.refuted else "confirmed"
         tests = f"the oracle {held} the bounds at {self.refuted or self.tested} of {self.tested} points"
@@ -162,9 +162,9 @@ def _bounded(task: Task, points: Mapping[str, Tensor]) -> list[Truth]:
 
 
 def _both(own: Interval, other: Interval) -> Interval:
-    """Return where a number is that is in two intervals; in the first one if they are apart anywhere.
+    """Return the intersection of two intervals; the first one where they are disjoint.
 
-    Where a term has no value is said by the quantity's own: another may have been simplified.
+    Points without a value are those of the first: the other term may have been simplified.
     """
     low, high = torch.maximum(own.low, other.low), torch.minimum(own.high, other.high)
     return Interval(low, high, own.undefined) if bool((low <= high).all()) else own
@@ -200,7 +200,7 @@ def _settled(interval: Interval) -> Truth:
 
 
 def _contradicts(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Mask:
-    """Return where the oracle says something else than the bounds."""
+    """Return the points at which the oracle contradicts the bounds."""
     high = truth.high[points]
     unit = _FORMAT.ulp_exponent(high)
     with np.errstate(over="ignore", invalid="ignore"):

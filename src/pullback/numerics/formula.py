@@ -170,7 +170,7 @@ class Formula:
 
 
 def _why(error: Exception) -> str:
-    """Say why a function could not be recorded."""
+    """Return the reason why a function could not be traced."""
     if isinstance(error, _torch.DATA_DEPENDENT) or "data-dependent" in str(error):
         return "decides by the values of its tensors: accuracy is of formulas"
     return f"cannot be traced: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"

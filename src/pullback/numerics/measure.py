@@ -95,7 +95,7 @@ def _badness(found: Errors) -> Floats:
 
 
 def _places(found: Summary) -> list[Point]:
-    """Return where a summary says that something is wrong."""
+    """Return where a summary shows wrong values."""
     worst = [] if found.worst is None else [found.worst.point]
     return worst + [s.start for s in (found.nan, found.inf, found.zero) if s.start is not None]
 

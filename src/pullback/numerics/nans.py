@@ -1,4 +1,4 @@
-"""Which inputs of a term show in its value when they are NaN: not those that only a condition reads, say."""
+"""Inputs of a term whose NaN reaches its value: not those that only a condition reads, for example."""
 
 from __future__ import annotations
 

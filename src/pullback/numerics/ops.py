@@ -26,7 +26,7 @@ class Op:
         run: on tensors.
         ball: on balls of `flint.arb` (on truth values for conditions), an enclosure of the exact value.
         cost: about how many additions it takes, fused.
-        partials: the derivative by each operand, as terms in a, b, c; `None` where there is none to write.
+        partials: the derivative by each operand, as terms in a, b, c; `None` if it is not a term of the table.
     """
 
     run: Callable[..., Any]

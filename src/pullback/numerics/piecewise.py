@@ -136,10 +136,10 @@ def show_branch(branch: Term | None) -> str:
 
 
 def read(lines: Sequence[str], names: Collection[str] = ()) -> Program:
-    """Return the program that some lines say, of variables of these names.
+    """Parse a program of variables of these names from its lines.
 
     Raises:
-        ValueError: if they do not say one.
+        ValueError: if they are not a program.
     """
     pieces: list[Piece] = []
     branches, rest = [], list(lines)

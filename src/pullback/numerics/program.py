@@ -60,7 +60,7 @@ class Program:
 
         Args:
             points: of every variable, its balls.
-            wanted: for every root and point, whether it is wanted. Elsewhere the columns say nothing.
+            wanted: for every root and point, whether it is wanted. Other entries of the columns are undefined.
         """
         count = wanted.shape[1]
         needed = self._needed(wanted)

@@ -114,7 +114,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
 
 
 class _Inline(TorchFunctionMode):
-    """Changes nothing, but for ops that a formula calls: they run inline, and make no graphs, for which they wait."""
+    """Changes nothing except for ops that a formula calls: they run inline, without waiting for a graph."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

@@ -22,7 +22,7 @@ _NO_VALUE = (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotI
 
 
 def exact(root: Term, point: Mapping[str, float]) -> float | None:
-    """Return the value of a term at a point, rounded; `None` if it has none there, or none that can be had."""
+    """Return the value of a term at a point, rounded; `None` if it has none, or it cannot be computed."""
     try:
         rough, value = (_value(root, point, bits) for bits in _PRECISIONS)
         if rough is None or value is None:

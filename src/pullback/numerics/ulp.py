@@ -31,7 +31,7 @@ class Errors:
         inf: whether ±∞ was computed where it is not right.
         zero: whether 0 was computed where the exact value is a normal number or larger.
         undecided: whether the exact value could not be had.
-        undefined: whether there is none.
+        undefined: whether the point has no exact value.
     """
 
     ulp: Floats

@@ -26,7 +26,7 @@ def is_as_good(new: fx.GraphModule, old: fx.GraphModule) -> bool:
             with torch.no_grad():
                 exact = _results(old, [_wide(x) for x in points])
                 before, after = _results(old, points), _results(new, points)
-        except Exception:  # such points are not for this formula: nothing says that the new form is as good
+        except Exception:  # the points are outside the formula's domain: nothing proves that the new form is as good
             return False
         if not all(map(_is_no_worse, after, before, exact)):
             return False

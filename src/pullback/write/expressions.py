@@ -83,5 +83,5 @@ def sequence(values: Sequence[Any], context: Context) -> Text:
 
 
 def options_of(node: fx.Node) -> dict[str, Any]:
-    """Return the keyword arguments of a node that say something."""
+    """Return the keyword arguments of a node that differ from their defaults."""
     return {k: v for k, v in node.kwargs.items() if v is not None and not (k == "alpha" and v == 1)}

@@ -182,7 +182,7 @@ def _wrapped(start: str, text: str, end: str) -> list[str]:
 
 
 def _quoted(docstring: str) -> str:
-    """Return a docstring in its quotes, which stand on a line of their own after several lines."""
+    """Return a docstring in its quotes; the closing ones follow a multi-line text on a separate line."""
     text = docstring.strip()
     return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
 

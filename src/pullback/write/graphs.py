@@ -76,8 +76,10 @@ def jvp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
 
 
 def elementwise_jvp(graph: Graph) -> Graph | None:
-    """Return the tangent that the gradients of an elementwise formula of one result say: each with its own tangent in
-    place of the cotangent, added up.
+    """Return the tangent of an elementwise formula with one result, from its gradients.
+
+    Its Jacobian is diagonal, so the tangent is the sum of the gradients, each with its input's tangent as the
+    cotangent.
     """
     if len(graph.given) != 1 or len(graph.outputs) != 1:
         return None

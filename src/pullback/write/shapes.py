@@ -117,7 +117,7 @@ def _guards(guards: Sequence[Any], places: dict[str, str]) -> list[str]:
     """Return conditions on sizes as Python text.
 
     Raises:
-        FormulaError: if one cannot be said so.
+        FormulaError: if one cannot be expressed.
     """
     found = []
     for guard in guards:

@@ -113,7 +113,7 @@ def _run(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor], wante
     try:
         directions = [_direction(g, 7 + i) for i, g in enumerate(again)]
         second = torch.autograd.grad(again, [*leaves, *gs], directions, allow_unused=True) if again else []
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no second derivative
         return found
     if again:
         found["second derivative"] = [_or_zero(s, x) for s, x in zip(second, [*leaves, *gs], strict=True)]

@@ -1,8 +1,8 @@
-"""Backwards of functions with numbers among their arguments: where the number stands in the derivative.
+"""Backwards of functions with numbers among their arguments: where a number occurs in the derivative.
 
-A derivative is traced with numbers as constants. It is traced for several values of each; where the texts differ in
+A derivative is traced with numbers as constants. It is traced for several values of each; if the texts differ in
 numbers alone, and each of these is the same simple expression of the argument every time, that expression is written.
-At special values, such as a power of 2, the text may be another; it has to compute the same.
+At special values, such as a power of 2, the text may differ; it has to compute the same.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _changes(p: Plain, tokens: list[str], found: Mapping[Any, Derived]) -> dict[
 
 
 def _expression(p: Plain, numbers: Mapping[Any, float]) -> str:
-    """Return an expression of an argument that gives these numbers.
+    """Return an expression of an argument that equals these numbers.
 
     Raises:
         CannotFixError: if there is none.
@@ -186,7 +186,7 @@ def _tokens(derived: Derived) -> list[str]:
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Whether two texts are the same but for numbers."""
+    """Whether two texts are equal except for numbers."""
     if len(a) != len(b):
         return False
     return all(x == y or (_is_number(x) and _is_number(y)) for x, y in zip(a, b, strict=True))

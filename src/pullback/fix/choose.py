@@ -29,7 +29,7 @@ def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
 
 
 def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the rules whose findings say that a function is written in the old style."""
+    """Return the rules behind findings about the old style."""
     return tuple(sorted({f.rule for f in findings if f.rule in _STYLE or f.hint == SPLIT}))
 
 
@@ -39,7 +39,7 @@ def gone(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def lacks_setup_context(findings: Sequence[Finding]) -> bool:
-    """Whether a forward takes the context, as PyTorch says where it refuses that."""
+    """Whether a forward takes the context, according to PyTorch's refusal."""
     return any(f.hint == SPLIT for f in findings)
 
 

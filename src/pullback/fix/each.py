@@ -62,10 +62,10 @@ class EachTask:
             channel.send("end")
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that it cannot be done as asked.
+            PullbackError: if the process reports that the request is impossible.
         """
         match message["event"]:
             case "begin":

@@ -23,7 +23,7 @@ def with_backward(derived: Derived, node: cst.ClassDef) -> cst.ClassDef:
     """Return a class with a new backward.
 
     Raises:
-        CannotFixError: if it is not written so that this can be said.
+        CannotFixError: if the way it is written does not allow it.
     """
     methods = {one.name.value: one for one in node.body.body if isinstance(one, cst.FunctionDef)}
     read = _read_attributes(methods)

@@ -17,7 +17,7 @@ from pullback.check.find.target import package_of
 def shadow(changes: Mapping[Path, bytes]) -> Iterator[dict[Path, Path]]:
     """Make the copy, for as long as it lasts; yield where each changed file is in it."""
     with tempfile.TemporaryDirectory(prefix="pullback-") as name:
-        # Folders whose files are imported from different places get copies of their own.
+        # Folders whose files are imported from different places get separate copies.
         roots = {root: Path(name) / str(i) for i, root in enumerate(dict.fromkeys(package_of(p)[0] for p in changes))}
         for root, copy in roots.items():
             _mirror(root, copy, [path for path in changes if path.is_relative_to(root)])

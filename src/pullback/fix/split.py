@@ -224,10 +224,10 @@ class _Splitter:
         return isinstance(value, ast.Name) or is_costless(value, self._is_plain)
 
     def _check_aliases(self) -> None:
-        """See that a name that stands in for an attribute means the same wherever the forward reads it.
+        """Check that a name which replaces an attribute is bound to the same value wherever the forward reads it.
 
         Raises:
-            CannotFixError: if it is given another value.
+            CannotFixError: if it is rebound.
         """
         for attribute, name in self._context.read.items():
             if len(self._bound_before(name, len(self._body))) > (name not in self._inputs):

@@ -139,7 +139,7 @@ def _is_drawn(subject: SubjectResult) -> bool:
 
 
 def _missing(measured: int, drawn: int) -> str:
-    """Say why some pictures are missing; nothing where none are."""
+    """Return why some plots are missing; empty if none are."""
     if drawn == measured:
         return ""
     return f"those of the first {drawn} functions are" if drawn else "for pictures, pip install 'pullback[plots]'"

@@ -16,7 +16,7 @@ Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
 
 Status = Literal[Verdict, "warned", "known"]
-"""How a subject came out: a verdict, or "warned" where only warnings say that something is wrong."""
+"""Status of a subject: a verdict, or "warned" if only warnings report a fault."""
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 """Least severe first."""

@@ -177,11 +177,11 @@ def _only_in_domain(state: Audit) -> Finding:
 
 
 def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:
-    """Return the rules that say something of a function whose values are random; `teller` says that they are."""
+    """Return the rules that apply to a function whose values are random; `teller` is the one that reports this."""
     kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
     if others and not state.running((teller,)):
-        sink(replace(_undecided(state, others[0], why), severity="warning"))  # or nothing would be said
+        sink(replace(_undecided(state, others[0], why), severity="warning"))  # else there would be no finding
     return kept
 
 
@@ -315,7 +315,7 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
         for finding in _smallest(state, rule, list(rule.runtime(state))):
             sink(finding)
     except Raised as error:
-        if state.backward_works:  # else the rules about failing backwards have said it
+        if state.backward_works:  # else the rules about failing backwards have reported it
             sink(_undecided(state, rule, str(error)))
     except Exception as error:  # a fault of ours must not end the audit, nor pass for a clean one
         where = traceback.extract_tb(error.__traceback__)[-1]

@@ -20,7 +20,7 @@ class Held:
     Attributes:
         tensor: it is given other data to have another value, and is itself the leaf of the graph.
         text: Python source of it, in terms of `fn`.
-        asks: whether it requires grad where nobody says.
+        asks: whether it requires grad by default.
     """
 
     tensor: Tensor

@@ -42,7 +42,7 @@ def _processor_time() -> float:
 
 
 def processor_time_of(pid: int) -> float | None:
-    """Return how long a process, and those that it started and that ended, have worked; `None` where no system says."""
+    """Return the processor time of a process and its ended children; `None` if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

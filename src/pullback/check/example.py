@@ -101,7 +101,6 @@ def _in_domain(guessed: Audit) -> Audit:
     on others, so a fault found there would be a fault of the guess. The same holds for a function as an argument, whose
     derivative may be built in, for pairs or quaternions, for a parameter that is a number or has a smaller shape, and,
     if the gradient is NaN, for positive inputs.
-
     """
     wrong = _by_status(guessed.base_result, "wrong")
     if not wrong or guessed.intent is not None:

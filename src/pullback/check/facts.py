@@ -196,7 +196,7 @@ class Facts:
 
     @functools.cached_property
     def backward_works(self) -> bool:
-        """Whether forward and backward of the working example run; where not, some rule says why."""
+        """Whether forward and backward of the working example run; if not, a rule reports why."""
         return self.base_result is not None and self.base_result.error is None
 
     @functools.cached_property

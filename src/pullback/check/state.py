@@ -135,7 +135,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def inside(self) -> list[Audit]:
-        """Audits of the Functions that a callable calls, each on what it gave them on the working example."""
+        """Audits of the Functions that a callable calls, each on its arguments in the working example."""
         found = functions_inside(self.subject, self.base)
         return [Audit(subject, self.options, case, [], self.events, self.skip) for subject, case in found]
 
@@ -146,10 +146,10 @@ class Audit(Facts):
 
     @functools.cached_property
     def intent(self) -> Intent | None:
-        """Why the backward is not the derivative on purpose, if there is a sign of it in the subject or inside of it.
+        """Why the backward is not the derivative on purpose, if the subject or a Function inside it shows a sign.
 
-        A Function inside of it that means not to be the derivative excuses no slip in another one. One that injects a
-        gradient excuses nothing: that is the derivative of what is around it, or it is wrong.
+        A Function inside it that is no derivative on purpose excuses no mistake in another one. One that injects a
+        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong.
         """
         if self.own_intent is not None:
             return self.own_intent
@@ -168,7 +168,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def injects(self) -> bool:
-        """Whether it gives a gradient to an input that its outputs do not come from, whatever that is."""
+        """Whether it returns a gradient for an input that its outputs do not depend on."""
         result = self.base_result
         for c in [] if result is None else result.wrong:
             p = self.base.wrt[c.order]
@@ -189,7 +189,7 @@ class Audit(Facts):
         return next((reason for reason in found if reason is not None), None)
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
-        """Why a disagreement is meant, if there is a sign of it."""
+        """Why a disagreement is intended, if there is a sign of it."""
         flat = intent.flat_in(comparison) if result is self.base_result else None
         meant = self.intent
         is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"

@@ -72,7 +72,7 @@ def _pairs(values: Any) -> Inputs:
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
         raise _NotPairsError(f"expected an iterable of (args, kwargs) pairs, got {type(values).__name__}")
     pairs = list(values)
-    if not pairs and isinstance(values, Sized):  # a generator without a yield for this subject says nothing about it
+    if not pairs and isinstance(values, Sized):  # a generator may have no example for this subject
         raise _NotPairsError(f"it returned an empty {type(values).__name__}: return None to have inputs guessed")
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:

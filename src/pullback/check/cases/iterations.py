@@ -19,7 +19,7 @@ _FACTORS = (1.0, 0.875, 0.5, 1.25)
 
 
 def more_iterations(case: Case) -> Case | None:
-    """Return the case with ten times the iterations; `None` if no argument says how many there are."""
+    """Return the case with ten times the iterations; `None` if no argument is their number."""
     counts = {
         position: _TIMES * value
         for position, value in enumerate(case.values)

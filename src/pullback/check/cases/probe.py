@@ -129,7 +129,7 @@ def probe(
         subject: what is called.
         generator: of the values of tensors.
         events: receives each call.
-        flawed: whether the gradients of a call that ran have shapes that the engine puts right in silence; such a
+        flawed: whether the gradients of a call that ran have shapes that the engine silently corrects; such a
             call is taken only if none is found that has not.
     """
     trials = _Trials(subject, events, flawed)

@@ -114,7 +114,7 @@ def _spread(t: Tensor, offset: float) -> Tensor:
 
 
 def shared(case: Case, apart: Collection[int] = ()) -> Iterator[Case]:
-    """Yield the case with one tensor passed as two arguments, for each pair of one shape, but for those at `apart`."""
+    """Yield the case with one tensor passed as two arguments, for each pair of one shape, except those at `apart`."""
     free = [p for p in case.wrt if p not in apart]
     for order, first in enumerate(free):
         for second in free[order + 1 :]:
@@ -136,7 +136,7 @@ def positive(case: Case) -> Iterator[Case]:
 
 
 def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
-    """Yield the case with a number in place of each differentiated tensor, but for some that are held."""
+    """Yield the case with a number in place of each differentiated tensor, except held ones."""
     for position in case.wrt:
         if position not in held:
             rest = tuple(p for p in case.wrt if p != position)

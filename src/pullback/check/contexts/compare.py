@@ -116,7 +116,7 @@ class Told:
 
 
 def differing(audit: Audit, rule: str, setting: Setting, different: Difference, told: Told) -> Finding:
-    """Build the finding that a context says something else than its yardstick."""
+    """Build the finding that a context differs from its reference."""
     labels = told.labels or [f"gradient of {name}" for name in setting.names]
     label = labels[different.order]
     at = f"[{', '.join(map(str, different.index))}]" if different.index else ""

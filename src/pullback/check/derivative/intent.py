@@ -106,7 +106,7 @@ def declared_random(subject: Subject) -> Intent | None:
 
 
 def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
-    """Return an intent if every output is an input unchanged: then the backward is there to change gradients.
+    """Return an intent if every output is an input unchanged: then the backward exists to change gradients.
 
     It needs generic values: x * x is also "unchanged" at 1.
 
@@ -161,7 +161,6 @@ def rounds_inside(subject: Subject, case: Case) -> bool:
 
     Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
     both. A function whose name says that it quantises does so on purpose, however finely.
-
     """
     if _QUANTISES.search(subject.name):
         return False

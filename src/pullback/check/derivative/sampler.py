@@ -57,7 +57,7 @@ class Sampler:
         return sampled
 
     def derivative(self, order: int, direction: Tensor, disagrees: Callable[[Estimate], bool]) -> Estimate:
-        """Estimate J v for `direction`, with finer steps too where `disagrees` says so of the first estimate."""
+        """Estimate J v for `direction`, with finer steps too if the first estimate `disagrees`."""
         return confirmed(
             lambda t: self.sample(order, (t * direction).to(direction.dtype)), disagrees, moved=[direction]
         )

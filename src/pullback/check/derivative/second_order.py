@@ -262,7 +262,7 @@ class _Probe:
         return [torch.zeros_like(x) if g is None else g for x, g in zip(run.inputs, found, strict=True)]
 
     def changes_under_create_graph(self, names: list[str]) -> str:
-        """Say how the first-order gradient differs when its graph is built; empty if it does not."""
+        """Return how the first-order gradient differs if its graph is built; empty if it does not."""
         try:
             plain = self.gradient(forward(self.subject, self.case), create_graph=False)
             built = self.gradient(forward(self.subject, self.case), create_graph=True)

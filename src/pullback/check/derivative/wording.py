@@ -34,7 +34,7 @@ def words_of(name: str) -> str:
 
 
 def docstring(subject: Subject) -> str:
-    """Return the docstring, empty where there is none."""
+    """Return the docstring; empty if there is none."""
     text = (subject.source.docstring if subject.source else "") or getattr(subject.target, "__doc__", None)
     return text if isinstance(text, str) else ""
 

@@ -87,7 +87,7 @@ class _Finder(MetaPathFinder, Loader):
         return tuple(self._names)
 
     def add(self, name: str) -> bool:
-        """Have something stand in for a module or a name in one; return whether that could be done."""
+        """Install a stand-in for a module or a name in one; return whether that was possible."""
         if name in self._names or name in _KEPT:
             return False
         self._names[name] = None

@@ -33,7 +33,7 @@ class Bases:
         return definition in self._functions
 
     def of(self, definition: Definition) -> tuple[list[Definition], bool]:
-        """Return the bases that stand in this file, and whether any stands neither here nor in PyTorch."""
+        """Return the bases defined in this file, and whether any is defined neither here nor in PyTorch."""
         names = _base_names(definition)
         local = [self._classes[name.rpartition(".")[2]] for name in names if self._is_local(name)]
         return local, any(not (self._is_local(name) or self._is_torch(name)) for name in names)

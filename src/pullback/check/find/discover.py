@@ -25,7 +25,7 @@ def discover(target: str) -> list[Subject]:
     Args:
         target: a file, a module or a package, or any of these with `:name` of something in it.
 
-    A Function that the source shows but that cannot be had alive is a subject without a target; it says why.
+    A Function that is only known from its source is a subject without a target; it has the reason.
 
     Raises:
         TargetError: nothing of that name exists, it cannot be read, or it holds no custom function.
@@ -156,7 +156,7 @@ def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:
 
 
 def _unique_names(found: Sequence[Found], package: str) -> list[str]:
-    """Name each: shortly if that is unique, else with the module and what is around it, else by line."""
+    """Name each subject: by its short name if that is unique, else with its module and scope, else with its line."""
     schemes: list[Callable[[int, Found], str]] = [
         lambda _, one: f"{one.module.removeprefix(package)}.{one.qualname}".removeprefix("."),
         lambda _, one: f"{one.qualname} (line {one.location.line})",

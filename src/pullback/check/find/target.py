@@ -96,7 +96,7 @@ def own_path() -> list[Path]:
 def package_of(path: Path) -> tuple[Path, str]:
     """Return the folder to import a file from, and its module's name there.
 
-    For a file beside an `__init__.py` this is the folder above the outermost package; else its own.
+    For a file in the folder of an `__init__.py` this is the folder above the outermost package; else its own.
     """
     path = path.resolve()
     if not path.stem.isidentifier():

@@ -30,7 +30,7 @@ _BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Beside:
-    """One tensor in a dtype beside the same in float64.
+    """Results for one tensor in a dtype, with those in float64.
 
     Attributes:
         label: "value" or "gradient of x".

@@ -15,7 +15,7 @@ from pullback.check.trial import Raised, as_real
 _STEP = 2.0**-10
 """The first step of the ladder is about a sixteenth of this, relative to the point, or to 1 if that is larger."""
 _TELLING = 1e-3
-"""An estimate with a bar wider than that, relative to the larger of the slope and 1, says nothing."""
+"""An estimate with a wider bar than that, relative to the larger of the slope and 1, decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def spelled_point(point: dict[str, float]) -> str:
 
 
 def onset_text(found: Onset | None, point: dict[str, float]) -> str:
-    """Say where it begins, for the end of a message; nothing where that is the point itself or not known."""
+    """Return a clause on where it begins, for the end of a message; empty if that is the point itself, or unknown."""
     if found is None or found.point == point:
         return ""
     line = "" if len(point) == 1 else "on the line through 0 "

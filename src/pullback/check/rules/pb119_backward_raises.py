@@ -148,9 +148,9 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
         return "info"
     if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
-        return "warning"  # it says that the variant is no input for it: a singular matrix
+        return "warning"  # the error rejects the variant as invalid input: a singular matrix
     if isinstance(error.error, NotImplementedError):
-        return "warning"  # there is none, and it says so
+        return "warning"  # there is no backward, with a clear error
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))

@@ -146,4 +146,4 @@ def _script(audit: Audit, backward: bool) -> list[str]:
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)
-"""Not shrunk: a collection takes a tenth of a second, and a smaller example says no more."""
+"""Not shrunk: a collection takes a tenth of a second, and a smaller example shows no more."""

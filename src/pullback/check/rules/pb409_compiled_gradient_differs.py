@@ -120,7 +120,7 @@ def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None
     with compile_in_this_process():
         try:
             torch.compile(torch.sin)(torch.ones(2))
-        except Exception:  # no C++ compiler here, say: nothing that the function could help
+        except Exception:  # no C++ compiler, for example: not a fault of the function
             return None
         return compare_one(audit, "PB409", base, _Compiled(base, fullgraph, "inductor").way())
 

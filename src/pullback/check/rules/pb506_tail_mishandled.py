@@ -98,7 +98,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
     """Look for a break in results that should repeat."""
     if any(type(v) is int and v == growth.size for v in audit.base.values):
-        return  # it says how long the dimension is
+        return  # the error names the length of the dimension
     try:
         if not _treats_alike(audit, growth):
             return

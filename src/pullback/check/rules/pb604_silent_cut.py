@@ -118,7 +118,7 @@ def _places(cuts: Sequence[Cut]) -> str:
 
 
 def _line(audit: Audit, cuts: Sequence[Cut]) -> int | None:
-    """Return the first line that stands in the audited file itself."""
+    """Return the first line that is in the audited file itself."""
     file = os.path.realpath(audit.subject.location.file or "")
     return next((cut.line for cut in cuts if os.path.realpath(cut.file) == file), None)
 

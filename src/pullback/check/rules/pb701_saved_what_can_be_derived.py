@@ -125,7 +125,7 @@ def _repeated(t: Tensor) -> int | None:
 
 
 def _pointwise(audit: Audit, found: Trace, rolled: Trace, rest: list[Tensor]) -> Iterator[Finding]:
-    """Tell of what rolls with the inputs, which are kept too: each element depends on those at its place alone."""
+    """Report a saved tensor that is an elementwise function of inputs, which are saved too: it moves when they do."""
     widest = _widest(audit.base)
     inputs = [x for x in found.run.inputs if x.shape == widest.shape]
     if not all(found.keeps(x) for x in inputs):

@@ -37,7 +37,7 @@ class Channel:
 
     def send(self, event: str, **content: Any) -> None:
         """Write one message at once, so that it survives a crash."""
-        if os.getpid() != self._pid:  # a process that the audited code forked has no say
+        if os.getpid() != self._pid:  # a fork made by the audited code must not send messages
             return
         line = json.dumps({"event": event, **content}).encode() + b"\n"
         while line:

@@ -139,10 +139,10 @@ class TargetTask:
         self._plan.carry_out(channel)
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that nothing can be audited as asked.
+            PullbackError: if the process reports that nothing can be audited.
         """
         match message["event"]:
             case "subjects":

@@ -120,7 +120,7 @@ class _Pool:
         return again
 
     def clear(self) -> None:
-        """Leave no process; those that have processes of their own may first end them."""
+        """End all processes; those with children of their own may end these first."""
         for process, task in self.running.items():
             if task.has_processes:
                 process.interrupt(_PATIENCE)

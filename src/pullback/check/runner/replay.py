@@ -22,7 +22,7 @@ from pullback.report.model import Finding
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
 _BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
-"""Words of the engine, for findings that say it in others."""
+"""Words of the engine, for findings that use others."""
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 

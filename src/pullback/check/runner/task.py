@@ -155,10 +155,10 @@ class SubjectTask:
         self._skip, self._to_replay = skip, to_replay
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that nothing can be audited as asked.
+            PullbackError: if the process reports that nothing can be audited.
         """
         attempt = self._attempts[-1]
         match message["event"]:
@@ -308,7 +308,7 @@ class Sender:
         self._last = time.monotonic()
 
     def beat(self) -> None:
-        """Say that all is well, unless something was said a moment ago."""
+        """Send a sign of life, unless a message was sent a moment ago."""
         if time.monotonic() > self._last + _BEAT:
             self._channel.send("beat")
             self._last = time.monotonic()

@@ -31,7 +31,7 @@ def watched(
 ) -> int:
     """Run a program, audit what it called, and return its exit status, or that of the report if it ended well.
 
-    Where several processes train together (`torchrun`), only that of rank 0 is watched.
+    If several processes train together (`torchrun`), only rank 0 is watched.
 
     Args:
         name: of a script or a module.

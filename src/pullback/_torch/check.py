@@ -1,4 +1,4 @@
-"""Private PyTorch that auditing uses: custom ops, functions as they are applied, the compiler's log."""
+"""Private PyTorch that auditing uses: custom ops, hooks into applied Functions, the compiler's log."""
 
 from __future__ import annotations
 

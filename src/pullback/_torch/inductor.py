@@ -35,7 +35,7 @@ def compiled_by_inductor(
     if is_small:
         patches["cpp.threads"] = 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of is its own
+        warnings.simplefilter("ignore")  # its warnings are about its own code
         from torch._inductor import standalone_compile  # late: it takes seconds
 
         return standalone_compile(module, examples, options={"config_patches": patches}, **options)
@@ -67,7 +67,7 @@ def compiled_for_sizes(
         is_small: whether threads are not worth it.
 
     Returns:
-        What is compiled, and what says of other sizes whether it holds for them: Inductor may have noted guards.
+        The compiled function, and a check whether it holds for other sizes: Inductor may have added guards.
 
     Relies on what `compiled_by_inductor` does; on `dynamic_shapes="from_tracing_context"`, `torch._guards.tracing` and
     `TracingContext`, `FakeTensorMode`, `ConstantSource`; and of `torch.fx.experimental.symbolic_shapes` on `DimDynamic`

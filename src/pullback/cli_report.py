@@ -111,7 +111,7 @@ class Reporting:
     def end(self, report: Report) -> int:
         """Show a report, or make a baseline of it, and return the exit status.
 
-        It is 1 where there is what is not to be, and 2 where nothing could be run.
+        It is 1 if there are findings that fail, and 2 if nothing could be run.
         """
         from pullback.report.baseline import read_baseline, without, write_baseline
 

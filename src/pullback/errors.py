@@ -1,4 +1,4 @@
-"""The errors that Pullback raises. Each says what was expected, what was found and what to do.
+"""The errors that Pullback raises. Each states the expectation, the actual state and the remedy.
 
 Faults of Pullback's own are reported here too: an op that can run without the failed part does, and warns.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 _OURS = str(Path(__file__).parent) + os.sep
 _FORMULAS = str(Path(__file__).parent / "catalog") + os.sep
-"""Functions of the user's kind, which may raise what they like."""
+"""Formulas in the style of a user's, whose errors are not bugs."""
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, KeyError, NameError)
 """Errors that mean a bug: neither PyTorch nor Python raises them to refuse an argument."""
 _told: set[str] = set()

@@ -210,7 +210,7 @@ def stable_notes(forms: Forms | None) -> list[str]:
 
 
 def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
-    """Say where a formula has kinks and where it is defined; of foreign code nothing is known."""
+    """Return the kinks and the domain of a formula; those of foreign code are unknown."""
     of = " of the formula" if kind == "ruled" else ""
     graph = _traced(shown, args, kwargs, 0)
     if graph is None:

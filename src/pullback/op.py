@@ -92,7 +92,7 @@ class Op:
 
     @property
     def linear(self) -> bool | None:
-        """Whether the vjp of a ruled op is linear in the cotangent; `None` where that was not said."""
+        """Whether the vjp of a ruled op is linear in the cotangent; `None` if the user did not declare it."""
         return None if self._rule is None else self._rule.linear
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -232,8 +232,7 @@ def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
     """Return 0 with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
 
     ∞ is replaced by two finite numbers whose product overflows. One multiplies each of two zeros, or both multiply the
-    only
-    one: a derivative of the product has both, any other a 0.
+    only one: a derivative of the product has both, any other a 0.
     """
     dtype = working(step.dtype)
     infinite = torch.isinf(factor)

@@ -32,7 +32,7 @@ _DIRECT, _OTHER = 64, 8
 _LONGEST = 1 << 18
 """Largest number of elements of a differentiated weight."""
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
-"""Size of the sequence that separates equal elements, and their largest relative distance."""
+"""Increment of the sequence k φ mod 1 that separates equal elements, and their largest distance."""
 _LARGEST = 1 << 20
 """Number of held elements beyond which tensors without a gradient keep their dtype."""
 

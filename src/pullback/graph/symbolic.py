@@ -32,7 +32,7 @@ _ASKED = """
 _OF_KIND = frozenset(_ASKED.split())
 """Queries of a tensor whose answer does not depend on its size."""
 _ANSWERS = (Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
-"""Types of answers that contain no size."""
+"""Types of answers that are not sizes."""
 
 
 class NotGeneralError(Exception):

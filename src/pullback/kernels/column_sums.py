@@ -19,7 +19,7 @@ from pullback.kernels import ops
 aten = torch.ops.aten
 
 _FEWEST_ROWS = 64
-"""Minimum number of columns: below it partial sums would be as large as their operand, or there would be one share."""
+"""Minimum number of rows: below it partial sums would be as large as their operand, or there would be one share."""
 _MEANS = (aten.mean.dim,)
 COLUMN_SUMS = (aten.sum.dim_IntList, *_MEANS)
 """Ops that may be sums over rows."""

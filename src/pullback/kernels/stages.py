@@ -34,9 +34,9 @@ _TIME = {
     ops.softplus_sum: 3,
     ops.tanh_softplus: 8,
 }
-"""Latency of an op, in additions; an elementary function has about that of the last entry."""
+"""Latency of an op, in additions; an op that is not listed is an elementary function, with `_FUNCTION`."""
 _LONG = 6
-"""Latency, in additions, from which splitting the loop before an elementary function pays."""
+"""Latency, in additions, above which splitting the loop before an elementary function pays."""
 _LONG_AFTER = 8
 """Latency, in additions, of the rest of a chain from which splitting the loop after an elementary function pays."""
 

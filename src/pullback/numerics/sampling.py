@@ -25,7 +25,7 @@ _REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
 """Half-widths of the intervals around 0 from which reals are drawn uniformly, and how many."""
 _WINDOW = 64
 _JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
-"""Numbers of points of each kind, for several variables."""
+"""Number of points of several variables, and the share of each kind."""
 
 
 def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:

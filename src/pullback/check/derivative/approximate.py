@@ -23,7 +23,7 @@ _A_PART = 0.5
 _ABOUT_SMALL = 10.0
 """Times the largest difference that is small."""
 _HALVINGS = 8
-"""Relative part of the distance from the example to a variant."""
+"""Bisections between the example and a variant."""
 
 
 def converges(audit: Audit, case: Case, order: int) -> bool:

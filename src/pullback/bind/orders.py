@@ -31,7 +31,7 @@ class Native:
     cost: so there is one form for each number.
 
     Attributes:
-    made: the forms made so far. Dynamo reads this table, since it cannot trace their construction.
+        made: the forms made so far. Dynamo reads this table, since it cannot trace their construction.
     """
 
     def __init__(self, make: Callable[[int], Function]) -> None:
@@ -50,7 +50,7 @@ class Partials:
 
     Args:
         forms: of the value, and of the first and second order.
-        sources: source graphs of the second order.
+        sources: programs and drafts of the second order.
         meaning: of the formula.
         dtype: of the inputs.
     """

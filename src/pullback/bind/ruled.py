@@ -200,7 +200,7 @@ def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
 def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the inputs and the outputs, without those that the rule never reads.
 
-    The transpose of a jvp reads their shapes, so each is replaced by an expanded scalar without memory.
+    The transpose of a jvp reads their shapes, so an expanded scalar replaces each of them.
     """
     idle = rule.idle
     kept: list[Tensor | None] = list(tensors)

@@ -59,7 +59,10 @@ def exactly(value: Tensor) -> Interval:
 def around(
     low: Tensor, high: Tensor, relative: float, absolute: float = 0.0, undefined: Tensor | None = None
 ) -> Interval:
-    """Return the interval between computed bounds, made wider by their errors; NaN is no bound."""
+    """Return the interval between computed bounds, widened by their errors; NaN is no bound.
+
+    A bound b is moved outwards by |b| · relative + absolute, and by `_TINY` for results below the normal numbers.
+    """
     low = torch.nan_to_num(low, nan=-torch.inf, posinf=_LARGEST, neginf=-torch.inf)
     high = torch.nan_to_num(high, nan=torch.inf, posinf=torch.inf, neginf=-_LARGEST)
     low = low - (low.abs() * relative + (_TINY + absolute))
@@ -130,7 +133,8 @@ def corners(
 ) -> Interval:
     """Return the bounds of a function of two operands that is monotone in each, where `valid` holds.
 
-    A NaN corner, 0·∞ or ∞/∞, is skipped, since the others bound the values: an infinite end is not attained.
+    A NaN corner counts as 0. That is the value of 0 · x for every attained x, since an infinite end is not attained,
+    and for ∞/∞ the other corners bound the values.
     """
     pairs = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)]
     values = torch.stack(torch.broadcast_tensors(*(run(x, y) for x, y in pairs)))
@@ -142,7 +146,7 @@ def corners(
 
 
 def centre(a: Interval) -> tuple[Tensor, Tensor]:
-    """Return a number in the interval and how far from it its ends are at most."""
+    """Return the midpoint m of the interval, and a radius: max(high − m, m − low), rounded up."""
     if a.low is a.high:
         return a.low, torch.zeros_like(a.low)
     middle = a.low / 2 + a.high / 2

@@ -84,7 +84,10 @@ def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
 def _fit(
     t: np.ndarray, value: np.ndarray, power: int, even: bool, radius: float, dtype: torch.dtype
 ) -> tuple[float, ...] | None:
-    """Return the tail and the coefficients of the lowest degree that is good enough: least squares, relative errors."""
+    """Return the tail and the coefficients of the lowest degree that is good enough.
+
+    They minimise the relative errors in the sense of least squares: Σᵢ (P(uᵢ) / yᵢ − 1)² with y = value / t^power.
+    """
     u = t * t if even else t
     unit = radius * radius if even else radius
     with np.errstate(all="ignore"):

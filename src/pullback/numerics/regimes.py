@@ -108,7 +108,11 @@ def grouped(prices: Floats, order: Positions, starts: Positions, most: int) -> t
 
 
 def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Run], float]:
-    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price."""
+    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price.
+
+    The least price of a sequence up to sample j that ends with implementation k is
+    best_k(j) = price_k(j) + min(best_k(j − 1), minᵢ bestᵢ(j − 1) + change).
+    """
     count, n = prices.shape
     best = prices[:, 0].copy()
     came = np.zeros((n, count), np.int32)

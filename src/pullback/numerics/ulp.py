@@ -63,7 +63,10 @@ class Errors:
 
 
 def errors(computed: torch.Tensor, truth: Truth) -> Errors:
-    """Return the errors of computed values, in the format that they have, against exact ones.
+    """Return the errors of computed values, in their format, against exact ones: |value − (high + low)| / ulp(high).
+
+    Numbers beyond the largest count as the next one would, 2^(max_exponent + 1), so that rounding to it and overflow
+    are errors of ulps.
 
     Raises:
         OptionError: if their dtype is not one of the formats.

@@ -63,8 +63,7 @@ def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor],
     """Yield the case with the free tensors changed; to a constant first without those that may be parameters.
 
     A tensor smaller than the others may be a parameter with a restricted domain, such as alpha != 1, which a forward
-    seldom
-    checks: a failure only where these are all 0 or all 1 is reported with that remark.
+    seldom checks: a failure only where these are all 0 or all 1 is reported with that remark.
     """
     doubtful = case.doubtful
     if label in CONSTANTS:

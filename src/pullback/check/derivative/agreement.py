@@ -122,7 +122,7 @@ def difference(
 
 
 def _excess(e: Tensor, g: Tensor, rounding: float | None, floor: float) -> Tensor:
-    """Return by which factor each element exceeds the allowed rounding error."""
+    """Return |e − g| over the allowed error, rounding · (max |e| + |e|) + floor, for each element."""
     if rounding is None:
         rounding = max(_ROUNDING.get(t.dtype, 0.0) for t in (e, g))
     wide = torch.complex128 if e.is_complex() or g.is_complex() else torch.float64

@@ -212,7 +212,8 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
 def _cancelled(sampler: Sampler, estimate: Estimate, gradient: Tensor, largest: float) -> float:
     """Return a bound on the rounding error of an element of a gradient whose terms cancel, from their size.
 
-    Each term is about the cotangent times output per unit of input. The gradient of a norm over two elements, or of
+    A term is about max |w| · min(max |y| / max |x|, `_STEEPEST`), with the cotangent w; its rounding error is
+    `_CANCELLED` · eps times that. The gradient of a norm over two elements, or of
     one, is 0 although none of its terms is.
     """
     if not largest or not estimate.magnitude.numel():

@@ -57,8 +57,7 @@ def in_hull(value: Tensor, low: Tensor, high: Tensor, interval: tuple[float, flo
     """Whether a value lies among the gradients nearby.
 
     If these leave the interval of the one-sided derivatives, several inputs tie and 64 samples do not reach the ends of
-    their
-    hull: then twice its width is accepted.
+    their hull: then twice its width is accepted.
     """
     value = _real(value)
     width = high - low

@@ -144,6 +144,9 @@ def _richardson(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Extrapolate difference quotients to step 0 and return the entry of the table with the least bar.
 
+    With D(h) = y' + c h^p + …, the combination (2^p D(h/2) − D(h)) / (2^p − 1) has no h^p term. Its noise is at most
+    (2^p n(h/2) + n(h)) / (2^p − 1).
+
     Args:
         differences: (levels, n), each level with half the step of the one before.
         powers: exponents of the step in the error expansion, ascending.
@@ -210,7 +213,7 @@ def _difference_noise(samples: Tensor) -> Tensor:
 
 
 def _divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
-    """Return the divided difference over all `points`, scaled so that noise of deviation 1 gives deviation 1."""
+    """Return the divided difference Σᵢ yᵢ wᵢ with wᵢ = 1 / Πⱼ (xᵢ − xⱼ), over ‖w‖: noise of deviation 1 keeps it."""
     x = torch.tensor(points, dtype=torch.float64)
     weights = 1 / (x.unsqueeze(1) - x + torch.eye(len(points), dtype=torch.float64)).prod(1)
     scaled: Tensor = (weights / weights.norm()) @ samples

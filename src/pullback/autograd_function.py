@@ -53,7 +53,7 @@ class AutogradFunction(metaclass=_Watched):
         """Call the function.
 
         Raises:
-            FormulaError: if the derivative is derived and `forward` does what has none.
+            FormulaError: if the derivative is derived and `forward` has no derivative.
             DerivativeError: where a transform would lose the derivative that the class defines.
         """
         return cls._carried(*args, **kwargs)

@@ -21,8 +21,8 @@ def progress(what: str, unit: str = "", is_quiet: bool = False) -> Iterator[Prog
     """Show progress while it lasts.
 
     Args:
-        what: is done, e.g. "auditing".
-        unit: of what is counted, e.g. "functions".
+        what: the current activity, e.g. "auditing".
+        unit: of the count, e.g. "functions".
         is_quiet: show nothing.
     """
     from rich.console import Console

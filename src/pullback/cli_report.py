@@ -145,7 +145,7 @@ class Reporting:
 
 
 def _require_writable(file: str | None) -> None:
-    """Refuse a file that is to be written once everything has run, and cannot be."""
+    """Refuse, before anything runs, a file that cannot be written afterwards."""
     if file is None:
         return
     place = Path(file) if Path(file).exists() else Path(file).parent

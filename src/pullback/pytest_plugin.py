@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the outcomes collected, where there are to be any."""
+    """Have the outcomes collected, if there are targets."""
     if config.getoption("--pullback"):
         config.pluginmanager.register(_Summary(), "pullback-summary")
 

@@ -15,7 +15,7 @@ def backend() -> Backend:
 
 
 def set_backend(name: Backend | None) -> None:
-    """Choose it; `None` for what holds where nothing is chosen."""
+    """Choose the backend; `None` restores the default."""
     global _backend
     _backend = name
 

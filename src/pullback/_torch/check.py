@@ -60,7 +60,7 @@ def without_trace_log() -> Iterator[None]:
 
 
 def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable[[], None]:
-    """Have `note` called with each custom function that is applied, and its arguments; return what ends that.
+    """Call `note` with each applied custom function and its arguments; return a function that stops this.
 
     However the function was had: `apply` of `torch.autograd.Function`, which Dynamo knows, stays as it is. Where it is
     written in Python, it asks its base for the rest. Relies on `torch.autograd.function._SingleLevelFunction` being
@@ -134,7 +134,7 @@ def _observe(cls: Any) -> None:
 
 
 def _noting(method: Callable[..., Any], are_together: bool) -> staticmethod[..., Any]:
-    """Return a method that calls all `_notes` first, but in what Dynamo traces: that is to hold on to none of them."""
+    """Return a method that calls all `_notes` first, except while Dynamo traces, which must not refer to them."""
 
     @functools.wraps(method)
     def called(ctx: Any, *args: Any, **kwargs: Any) -> Any:

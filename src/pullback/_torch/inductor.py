@@ -60,8 +60,8 @@ def compiled_for_sizes(
 
     Args:
         module: takes the sizes, then the other numbers, then tensors. All symbols have to be among the sizes: guards on
-            others are not kept with what Inductor keeps on disk.
-        sizes: the symbols, with what they are in an example: neither 0 nor 1.
+            others are not stored in Inductor's disk cache.
+        sizes: the symbols, with their values in an example: neither 0 nor 1.
         others: expressions in these.
         kinds: size, strides and dtype of each tensor, in such expressions.
         is_small: whether threads are not worth it.

@@ -1,4 +1,4 @@
-"""Private PyTorch that ops use: which world a call is in, and what autograd holds on to."""
+"""Private PyTorch that ops use: the context that a call is in, and the tensors that autograd refers to."""
 
 from __future__ import annotations
 

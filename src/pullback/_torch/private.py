@@ -46,7 +46,7 @@ class Missing:
         self._refuse()
 
     def __instancecheck__(self, instance: object) -> NoReturn:
-        """Refuse: nobody knows."""
+        """Raise, since the answer is unknown."""
         self._refuse()
 
     def __or__(self, other: Any) -> NoReturn:

@@ -108,7 +108,7 @@ def _step(key: Any) -> Any:
 
 
 def is_custom_op(obj: Any) -> bool:
-    """Whether `obj` is what `torch.library.custom_op` returns.
+    """Whether `obj` is a result of `torch.library.custom_op`.
 
     Relies on `torch._library.custom_ops.CustomOpDef` being its class.
     """

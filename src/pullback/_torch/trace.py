@@ -95,7 +95,7 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options. Without a table of decompositions, PyTorch
-    2.15 and later write `alias` for `detach`: the derivative of such a graph is that of another formula.
+    2.15 and later write `alias` for `detach`: the derivative of such a graph differs from the formula's.
     """
     with tracing():
         traced: fx.GraphModule = _make_fx(
@@ -107,7 +107,7 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
 def trace_symbolic(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
 ) -> fx.GraphModule:
-    """Record the ATen ops of a call on fake tensors with symbolic sizes; ops in the table as what that makes of them.
+    """Record the ATen ops of a call on fake tensors with symbolic sizes, with the ops in the table decomposed.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
     """

@@ -156,7 +156,7 @@ def _slopes(
 def _needed_ahead(
     split: Split, sums: Sequence[Tensor], live: Sequence[int], shared: Sequence[Tensor]
 ) -> tuple[int, ...]:
-    """Return the sums that the derivatives of the result by the differentiated ones are made of."""
+    """Return the sums on which the derivatives of the result by the differentiated ones depend."""
 
     def derivatives(*given: Tensor) -> list[Any]:
         leaves = [x.detach().requires_grad_() if i in live else x.detach() for i, x in enumerate(given)]

@@ -89,7 +89,7 @@ def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
-    """Note the same of a `setup_context`."""
+    """Record the same for a `setup_context`."""
 
     @functools.wraps(setup)
     def noted(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -260,7 +260,7 @@ def _error_from(order: int, x: Tensor) -> Tensor:
     """Return 0 whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
 
     A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
-    and n is a 64-bit integer, of which PyTorch refuses the negative ones: beyond 2⁶³ − 1 it is negative. The tensor is
+    and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The tensor is
     empty, so that nothing is computed, and its sum is 0.
     """
     if not x.numel():  # vmap has no rule for a batch of nothing

@@ -96,7 +96,7 @@ class Partials:
         if by not in self._sources:
             try:
                 source = self._source(by[:-1]).derivative(self._meaning.variables[by[-1]])
-            except DerivativeError:  # a form may be made of ops that formulas are not
+            except DerivativeError:  # a form may use ops that formulas may not
                 source = Program.of(self._as_written(by))
             terms = source.terms() if isinstance(source, Program) else [(source.term, source.wide)]
             if sum(len(topological([term])) for term, _ in terms) > _MOST_TERMS:

@@ -28,7 +28,7 @@ MAX_PLANS = 512
 """Size of the cache. Beyond it the oldest plan is evicted; one still in use is then made again, as often as that."""
 
 MAX_TRACES = 128
-"""Plans that are traced before an op is taken for one whose calls are all of different kinds."""
+"""Traced plans after which an op counts as one whose calls are all of different kinds."""
 
 _TOO_MANY = (
     "{} has been called in many ways, each of which had to be traced (other numbers, or sizes that its formula reads): "

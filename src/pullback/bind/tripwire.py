@@ -34,9 +34,9 @@ def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
 
 
 def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
-    """Return `x`, behind the tripwire where somebody may look at the ops that run.
+    """Return `x`, behind the tripwire if a transform or tracer may see the ops that run.
 
-    Where nobody does it would be in the way: a DTensor knows no sharding of it.
+    Otherwise the tripwire would only do harm: a DTensor has no sharding rule for it.
     """
     if not has_derivative(x):
         return x

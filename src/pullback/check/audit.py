@@ -323,7 +323,7 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
         why = f"Pullback failed ({place}): {type(error).__name__}: {error}"
         sink(_undecided(state, rule, why, "a bug of Pullback: please report it with this line and the function"))
     for finding in _incidents(state.subject):
-        # A size computed from numbers of every magnitude may be any: that is no fault on what people pass.
+        # A size computed from numbers of every magnitude is arbitrary: it shows no fault on ordinary inputs.
         sink(replace(finding, severity="warning", verdict="unstable") if rule.family == "PB3" else finding)
 
 

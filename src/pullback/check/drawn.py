@@ -28,7 +28,7 @@ _FEW = 6
 
 
 def require_hypothesis() -> None:
-    """Refuse to go on without hypothesis.
+    """Raise without hypothesis.
 
     Raises:
         OptionError: if it is not installed.

@@ -29,7 +29,7 @@ class _Place:
 
     Attributes:
         read: returns it, or `_MISSING`.
-        write: puts one there, or takes it away.
+        write: sets or deletes the value.
     """
 
     read: Callable[[], Any]

@@ -75,7 +75,7 @@ def forward(
     """Call the subject on fresh copies of the case's arguments.
 
     Args:
-        subject: what is called.
+        subject: the function.
         case: the arguments.
         mask: which of the differentiated inputs require grad.
         moved: values for the differentiated inputs; then nothing is differentiated.

@@ -20,7 +20,7 @@ from pullback.check.trial import Raised, forward, is_freed
 def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
     """Yield every variant of the working example, with the case that its numeric derivative is taken on.
 
-    That is `None` where the derivative is to be taken on the variant itself.
+    That is `None` if the derivative is taken on the variant itself.
     """
     base = audit.base
     for given in audit.given:

@@ -64,7 +64,7 @@ class Backward:
         return self.shapes.elementwise
 
     def derived(self, guarded: bool = False) -> Derived:
-        """Return it as text; `guarded` puts a check of the shapes that it holds for in front."""
+        """Return it as text; with `guarded`, a check of the shapes that it holds for comes first."""
         kept = self._kept(guarded)
         shapes = {name: f"{self._wording.ctx}.{name}_shape" for name in kept.shapes}
         lines = self._opened(kept)

@@ -13,7 +13,7 @@ _GIVEN = "needs_input_grad"
 
 
 class Context:
-    """The context of a forward: the statements that save to it, and what the others read of it.
+    """The context of a forward: the statements that save to it, and the reads of it by the others.
 
     Args:
         name: of the context.

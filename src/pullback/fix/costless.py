@@ -30,7 +30,7 @@ _COMPOUND = (
 
 
 def is_costless(node: ast.AST, is_plain: Callable[[str], bool]) -> bool:
-    """Whether an expression is made of sizes, dtypes and numbers alone.
+    """Whether an expression consists of sizes, dtypes and numbers alone.
 
     Args:
         node: the expression.

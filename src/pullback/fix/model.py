@@ -58,11 +58,11 @@ def derived_from_dict(data: dict[str, Any]) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Restyle:
-    """How a Function is to be put into the new style.
+    """The change of a Function to the new style.
 
     Attributes:
         plain: names of arguments of the forward that are no tensors.
-        is_split: whether its forward is to be without its context, which `setup_context` gets.
+        is_split: whether its forward loses its context, which `setup_context` gets.
     """
 
     plain: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class _Applied(cst.CSTTransformer):
         self._names = names
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802 - libcst's name
-        """Call `apply` where an instance is made of nothing, and called with nothing by keyword."""
+        """Call `apply` in place of an instance made without arguments and called without keywords."""
         positional = m.ZeroOrMore(m.Arg(keyword=None))
         if not m.matches(updated_node, m.Call(m.Call(m.Name(), args=[]), args=[positional])):
             return updated_node

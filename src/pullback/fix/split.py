@@ -216,7 +216,7 @@ class _Splitter:
         return name in self._inputs or bool(self._bound_before(name, len(self._body)))
 
     def _is_as_given(self, value: ast.expr) -> bool:
-        """Whether an expression only names things, or is made of sizes and numbers."""
+        """Whether an expression only refers to names, or consists of sizes and numbers."""
         if isinstance(value, ast.Tuple | ast.List):
             return all(self._is_as_given(one) for one in value.elts)
         if isinstance(value, ast.Starred):

@@ -27,7 +27,7 @@ def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def unpack(bits: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """Return truth values of a shape and strides, of which `bits` were made."""
+    """Return a mask of a shape and strides, from its bits."""
     flat = ((bits.unsqueeze(1) >> _places(bits)) & 1).to(torch.bool)
     return flat.view(-1).as_strided(tuple(shape), tuple(stride))
 

@@ -141,7 +141,7 @@ class Blanks(_torch.DispatchMode):
             out = run(_elems(args), {name: _elems(a) for name, a in (kwargs or {}).items()})
         except UnknownError:
             self.leave(f"{func} is not known for such arguments")
-        except Exception as error:  # which may be due to a tensor without values: nobody is to catch it
+        except Exception as error:  # the cause may be a tensor without data: the formula must not catch it
             self.error = error
             self.leave(f"{func}: {error}")
         if out is None:

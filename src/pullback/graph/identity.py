@@ -59,7 +59,7 @@ def _of_container(kind: Any, context: Any, n_children: int) -> tuple[Any, ...] |
 
 
 def _of_context(context: Any) -> tuple[Any, ...] | None:
-    """Return the identity of a dictionary's keys, of what makes its missing items, or of a named tuple's class."""
+    """Return the identity of a dictionary's keys, of a defaultdict's factory, or of a named tuple's class."""
     if isinstance(context, type):
         return type, context
     return _all(list, map(_of_context, context)) if type(context) is list else identity(context)

@@ -123,8 +123,8 @@ def joint_of(
 def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
     """Have zeros computed where a trace holds zeros without memory, which autograd makes where it knows a derivative.
 
-    What PyTorch makes of such zeros, a product or a sum, is in a trace as zeros on no device. A kernel takes
-    addresses, of which zeros without memory have none.
+    A trace holds PyTorch's products and sums of such zeros as zeros on no device. A kernel takes addresses, which zeros
+    without memory do not have.
     """
     zeros = torch.ops.aten.zeros.default
     for node in traced.graph.nodes:

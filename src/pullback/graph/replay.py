@@ -42,7 +42,7 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
 
 
 def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> bool:
-    """Whether two functions of one result compute the same of the same, and so do their gradients."""
+    """Whether two functions of one result are the same computation, and so are their gradients."""
     numbers: dict[Any, int] = {}
     found = []
     for flat in (one, other):

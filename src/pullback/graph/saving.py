@@ -23,7 +23,7 @@ from pullback.graph.bits import bytes_of, is_packed
 from pullback.graph.decisions import decides, is_cheap, is_reproducible
 
 _RESULT = 0.9
-"""Part of its bytes that an output costs: the caller may let go of it."""
+"""Fraction of its bytes that an output costs: the caller may release it."""
 
 Read = tuple[fx.Node, bool]
 """A value that is read, and whether it must be bit-identical to the forward's."""

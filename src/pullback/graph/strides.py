@@ -1,4 +1,4 @@
-"""How PyTorch's elementwise kernels lay out their results: the rule of TensorIterator, which nobody can call."""
+"""Layout of the results of PyTorch's elementwise kernels: TensorIterator's rule, which has no public interface."""
 
 from __future__ import annotations
 

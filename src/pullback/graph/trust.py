@@ -17,7 +17,7 @@ _TRUSTED = frozenset(
 )
 """Packages whose functions behave the same in every program."""
 _DECORATING = frozenset({"contextlib", "typing_extensions", "warnings"})
-"""Modules in which a decorated function of such a package lives."""
+"""Modules that decorated functions of such a package belong to."""
 _BUILT_IN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,

@@ -17,7 +17,7 @@ class Layout:
 
     Attributes:
         rows, columns: how many.
-        steps: for each input, elements from row to row and from column to column, in turn; none if every input is
+        steps: for each input the strides over rows and over columns, in elements; none if every input is
             as dense as the outputs.
     """
 

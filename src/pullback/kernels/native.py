@@ -165,7 +165,7 @@ def lowered(
 def _divided(
     module: fx.GraphModule, exact: bool, devices: Sequence[str]
 ) -> tuple[fx.GraphModule, list[Region | RowRegion]]:
-    """Return a graph, its ops spelled out unless bits are to be PyTorch's, and its regions."""
+    """Return a graph, with ops decomposed unless bits must be PyTorch's, and its regions."""
     if exact:
         return module, list(regions_of(module.graph, exact, {}, devices))
     whole: set[str] = set()
@@ -180,7 +180,7 @@ def _divided(
 
 
 def _all_made(regions: Sequence[Region | RowRegion]) -> list[AnyKernel]:
-    """Return the kernels of regions, compiled side by side; by Triton, which works in this process, in turn."""
+    """Return the kernels of regions: C++ ones compiled in parallel, Triton ones in this process, one by one."""
     if len(regions) < 2 or any(isinstance(region, Region) and region.device.type != "cpu" for region in regions):
         return [_made(region) for region in regions]
     with ThreadPoolExecutor(min(len(regions), os.cpu_count() or 1)) as threads:

@@ -33,7 +33,7 @@ _HIGHEST = 64
 """The order of a zero or pole: far more than there are."""
 
 By = tuple[str, ...]
-"""Variables that a formula is differentiated by, in turn; none for its value."""
+"""Variables of successive differentiation; none for the value."""
 
 Key = tuple[str, tuple[str, ...], str, str]
 """Formula, variables, dtype and device: the key of a certificate."""

@@ -1,6 +1,6 @@
 """An e-graph over pointwise ops: equality saturation, with the value of every class known at a few points.
 
-Classes hold nodes (op, class, …) that are equal as real functions. Besides what rules prove, a class knows its
+Classes hold nodes (op, class, …) that are equal as real functions. Besides its proven equalities, a class knows its
 value in ball arithmetic at a few generic points. These *witnesses* do two things. A merge whose values differ is
 refused, so an unsound rule (a/a → 1 at 0, √a² → a) does no harm. And classes whose values agree to 120 bits at all
 points are merged, where no kink is in them: analytic functions that agree there are equal, so constants fold and

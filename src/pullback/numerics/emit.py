@@ -72,7 +72,7 @@ class _Writer:
             body = piece.body
             made = self.program(body) if isinstance(body, Program) else self._term(body, piece.wide)
             if piece.wide and self._dtype == torch.float32 and not all(p.wide for p in program.pieces):
-                made = self._line(f"{made}.to(torch.float32)")  # lest the others are chosen in float64
+                made = self._line(f"{made}.to(torch.float32)")  # otherwise the others are chosen in float64
             if not value or program.branch is None:
                 value = made
             else:

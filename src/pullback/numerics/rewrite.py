@@ -57,7 +57,7 @@ def rewritten(root: Term, rules: tuple[Rule, ...], used: dict[str, None], again:
                 made[term] = made[better]
             else:
                 waiting.append(better)
-                # it is looked at first; then the rule makes the same of this term again
+                # it is visited first; the rule then rewrites this term to the same result again
     return made[root]
 
 

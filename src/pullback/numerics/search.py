@@ -93,7 +93,7 @@ class Search:
     _found: dict[tuple[str, ...], Found] = field(default_factory=dict)
 
     def find(self, *by: str) -> Found:
-        """Return the program of the formula, or of its derivative by some variables in turn."""
+        """Return the program of the formula, or of its derivative by some variables in succession."""
         if by not in self._found:
             self._found[by] = self._search(by)
         return self._found[by]

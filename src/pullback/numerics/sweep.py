@@ -22,7 +22,7 @@ from pullback.numerics.ledger import Ledger
 from pullback.numerics.summary import Summary
 
 _IN_FLIGHT = 256
-"""Chunks that are handed to an executor at once: enough for a cluster, few enough to stop soon."""
+"""Chunks that an executor holds at once: enough for a cluster, few enough to stop soon."""
 
 
 def sweep(

@@ -50,7 +50,7 @@ def print_table(report: Report, console: Console, in_full: bool) -> None:
 
 
 def _listed(names: Sequence[str], width: int) -> str:
-    """Return as many names as go on some lines, and the number of the others."""
+    """Return the names that fit on some lines, and the number of the others."""
     room, shown = _LINES * (width - 2 * INDENT) - len("200 intended and 200 more"), 0
     while shown < len(names) and (room := room - len(names[shown]) - 2) > 0:
         shown += 1

@@ -41,7 +41,7 @@ class Writer:
         self._short: dict[str, str] = {}
 
     def text(self, docstring: Callable[[Mapping[str, str]], str]) -> str:
-        """Return the class; its docstring is made of the gradients that are one expression."""
+        """Return the class; its docstring states the gradients that are a single expression."""
         kept = [self._kept(self._backward)]
         if self._gradient:
             kept[0] = Kept(dict(zip(self._d.names, self._backward.inputs, strict=True)))

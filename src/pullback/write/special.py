@@ -112,7 +112,7 @@ def _mul(node: Any, context: Context) -> Text | None:
 
 
 def _finite(node: Any) -> Any:
-    """Return the x of (x == x) * (|x| != inf), which `torch.isfinite` is made of."""
+    """Return the x of (x == x) * (|x| != inf), the decomposition of `torch.isfinite`."""
     same, bounded = node.args
     if not (isinstance(same, fx.Node) and isinstance(bounded, fx.Node)):
         return None

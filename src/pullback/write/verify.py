@@ -57,7 +57,7 @@ def require_same(d: Definition, source: str, tensors: Sequence[Tensor]) -> None:
 def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) -> None:
     """Compare forward mode with the gradient, ⟨g, J t⟩ with ⟨Jᵀ g, t⟩, for cotangents small and large.
 
-    A rule that is not linear in the cotangent has no tangent, though one was made of it.
+    A rule that is not linear in the cotangent has no tangent, even though the graph has one.
     """
     primals = tuple(tensors[i].detach() for i in d.wanted)
 

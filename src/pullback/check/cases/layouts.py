@@ -76,4 +76,4 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] 
     "conjugated": (conjugated, Tensor.is_complex),
     "channels last": (lambda t: t.contiguous(memory_format=torch.channels_last), lambda t: t.ndim == 4),
 }
-"""Changes of strides, by their labels, and the tensors that each can be made of."""
+"""Changes of strides, by their labels, with the tensors that each applies to."""

@@ -126,7 +126,7 @@ def probe(
     """Look for a working example of `subject`: a call that runs forward and backward with finite outputs.
 
     Args:
-        subject: what is called.
+        subject: the function.
         generator: of the values of tensors.
         events: receives each call.
         flawed: whether the gradients of a call that ran have shapes that the engine silently corrects; such a

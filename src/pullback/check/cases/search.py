@@ -85,7 +85,7 @@ class Search:
     """Proposes calls with one list of parameters, and learns from their results.
 
     Args:
-        subject: what is called.
+        subject: the function.
         chosen: its parameters.
         generator: of the values of tensors.
     """

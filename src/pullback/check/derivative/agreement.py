@@ -77,7 +77,7 @@ def gradients(
     """Run forward and backward on fresh copies; return the gradient of each input that requires grad.
 
     Args:
-        subject: what is called.
+        subject: the function.
         case: the arguments.
         cotangents: one per differentiable output; by default `standard_cotangents`.
         mask: which inputs require grad; all by default.

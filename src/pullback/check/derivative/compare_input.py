@@ -39,7 +39,7 @@ _CANCELLED, _STEEPEST = 16.0, 100.0
 _NEGLIGIBLE = 1e-8
 """Disagreements below this part of the output's own size may be due to an unconverged iteration."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
-"""Direction and input -> the part of the direction along which the input is to be moved."""
+"""Direction and input -> the part of the direction along which to move the input."""
 _TELLING = 16
 """If none of this many elements is wrong, a wrong direction is attributed to the other elements, if there are any."""
 _UNEQUAL = (1.0, 0.75, 0.875, 0.625, 0.9375)

@@ -195,7 +195,7 @@ def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[T
     """Return the noise of each element, and whether both sides are about as noisy.
 
     It is the larger of two windows' and the precision's. One window on each side, neither holding 0, where a
-    kink would be taken for noise. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
+    kink would count as noise. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
     """
     windows = [torch.stack([curve(spacing * k) for k in _NOISE_POINTS]) for spacing in _NOISE_SPACINGS]
     quieter, louder = (_difference_noise(window).nan_to_num(nan=0.0) for window in windows)

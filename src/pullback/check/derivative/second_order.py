@@ -93,7 +93,7 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
-        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase is nobody's concern
+        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase does not matter
         quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)
         for block in probe.blocks() if is_smooth and quiet else ():
             found = [_lost_or_nothing(outcome) for outcome in block.outcomes()]

@@ -78,7 +78,7 @@ def _fresh_memory_is_nan() -> Iterator[None]:
 
 
 class _FreshMemoryIsZero(_torch.DispatchMode):
-    """Has new memory hold zeros: it may hold the NaN of the other run, which would be taken for a value."""
+    """Fills new memory with zeros: the NaN of the other run might be reused, and count as a value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

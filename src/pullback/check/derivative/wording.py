@@ -24,12 +24,12 @@ def texts(subject: Subject) -> Iterator[str]:
 
 
 def words_of_name(subject: Subject) -> str:
-    """Return the words that the name of a subject is made of."""
+    """Return the words in the name of a subject."""
     return words_of(subject.name)
 
 
 def words_of(name: str) -> str:
-    """Return the words that a name is made of, "symmetric eig" for `linalg.SymmetricEig`."""
+    """Return the words in a name, "symmetric eig" for `linalg.SymmetricEig`."""
     return " ".join(_SPLIT_NAME.split(name.rsplit(".", 1)[-1])).lower()
 
 

@@ -1,4 +1,4 @@
-"""Gets at a Function that is defined inside another function, by calling that one with guessed arguments."""
+"""Creates a Function that is defined inside another function, by calling the latter with guessed arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the custom functions that exist in this process, and how a reproduction gets at each."""
+"""Finds the custom functions that exist in this process, and an expression by which a reproduction refers to each."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def find_attribute(home: Home, name: str) -> Found | None:
 
 
 def find_given(obj: Any) -> Found:
-    """Describe a live object that was handed to the library.
+    """Describe a live object that was passed to the library.
 
     Raises:
         TargetError: it is nothing that can be audited.

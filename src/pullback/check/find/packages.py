@@ -107,7 +107,7 @@ def _mentions(words: frozenset[str]) -> re.Pattern[str]:
 
 
 def _bases_in(text: str) -> frozenset[str]:
-    """Return the words that a text puts among the bases of a class or gives another name, by a quick look."""
+    """Return the words among the bases of a class, or bound to another name, in a text, by a quick scan."""
     renamed = [name for name in TORCH_NAMES if f"{name} as " in text]
     words = " ".join([*_CLASS.findall(text), *_ASSIGNED.findall(text), *renamed])
     return frozenset(_WORD.findall(words))

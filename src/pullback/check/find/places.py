@@ -1,4 +1,4 @@
-"""Where audited code lives: how its file is shown to the user, and how a reproduction gets at it again."""
+"""Modules of audited code: how to show their files to the user, and how a reproduction imports them."""
 
 from __future__ import annotations
 

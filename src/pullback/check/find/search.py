@@ -49,7 +49,7 @@ def find_all(homes: Sequence[Home]) -> list[Found]:
 
 
 def _find_live(homes: Sequence[Home]) -> list[Found]:
-    """Return the Functions and ops of these modules, the first of which may be their package.
+    """Return the Functions and ops of these modules; the first may be the package of the others.
 
     A class that a factory makes repeatedly is taken once, and in addition each time that a module has a name for it.
     """

@@ -175,7 +175,7 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
 
 
 def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent | None:
-    """Return the intent behind a disagreement; nobody means NaN on an ordinary input, unless it is our guess."""
+    """Return the intent behind a disagreement; NaN on an ordinary input is never intended, unless it is our guess."""
     case = result.case
     excused = case.extreme or case.doubtful or (audit.guessed and not case.is_variant)
     return audit.intent_of(result, comparison) if excused or not math.isnan(comparison.got) else None

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class _Swap:
-    """Hooks that hand back another tensor in the place of the `position`-th saved one; by default the saved ones.
+    """Hooks that return another tensor in place of the `position`-th saved one; by default the saved ones.
 
     Attributes:
         saved: every tensor that was saved, in order.

@@ -111,7 +111,7 @@ class _Waste:
 
 
 def _wastes(audit: Audit) -> Iterator[_Waste]:
-    """Freeze each input in turn, and yield the wasted operations if there are many."""
+    """Freeze each input, one at a time, and yield the wasted operations if there are many."""
     count = len(audit.names)
     if audit.trace is None or count < 2:
         return

@@ -57,10 +57,10 @@ class _Heard:
         self.findings: list[Finding] = []
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
-        """Nobody asks where it is."""
+        """Ignore the step."""
 
     def beat(self) -> None:
-        """Nobody asks whether it is alive."""
+        """Ignore the sign of life."""
 
     def finding(self, finding: Finding) -> None:
         """Keep a finding."""

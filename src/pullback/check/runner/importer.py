@@ -118,7 +118,7 @@ class TargetTask:
         Args:
             plan: the audit.
             static: returns its subjects as their source shows them, unaudited for a reason.
-            in_new: the plan, packed, if it is to be carried out in a new interpreter.
+            in_new: the plan, packed, if it runs in a new interpreter.
         """
         self.listed: list[Listed] = []
         self.outcomes: dict[int, Outcome] = {}

@@ -108,7 +108,7 @@ class _Pool:
                 self._selector.unregister(pipe.fd)
 
     def reap(self) -> list[Task]:
-        """Bury each process that is over or has to be; return the tasks that want another."""
+        """Reap each process that has ended or has to end; return the tasks that need another."""
         again = []
         for process, task in list(self.running.items()):
             ended = process.ended()

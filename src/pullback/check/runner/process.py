@@ -89,7 +89,7 @@ def fork_is_clean() -> bool:
 
 
 class Pipe:
-    """The reading end of a pipe, non-blocking. `open` is false once nobody can write to it."""
+    """The reading end of a pipe, non-blocking. `open` is false once no process can write to it."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -182,7 +182,7 @@ class Process:
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else in this program waits for any child
+            except ChildProcessError:  # other code in this program waits for any child
                 pid, status = self.pid, 0
             self._status = status if pid else None
         return self._status is not None

@@ -45,7 +45,7 @@ class Limits:
     Attributes:
         silence: seconds without news from its process.
         total: seconds over all of its processes.
-        memory: bytes, beyond what its process starts with.
+        memory: bytes, in addition to those its process starts with.
         attempts: processes.
     """
 
@@ -151,7 +151,7 @@ class SubjectTask:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
     def resume(self, skip: frozenset[str], to_replay: list[Finding]) -> None:
-        """Go on without rules and cases that ended an earlier process, or with errors to replay."""
+        """Start again without rules and cases that ended an earlier process, or with errors to replay."""
         self._skip, self._to_replay = skip, to_replay
 
     def message(self, message: dict[str, Any]) -> bool:

@@ -40,7 +40,7 @@ class AutogradFunction(metaclass=_Watched):
     """Change the base of a `torch.autograd.Function` to this, and `apply` works in every context or raises.
 
     With `forward` alone, old style (`forward(ctx, …)`) or new, the derivative is derived from it, for every order
-    and mode. What the class defines besides (`backward`, `jvp`, `vmap`, `setup_context`) is honoured, and guarded: a
+    and mode. Whatever else the class defines (`backward`, `jvp`, `vmap`, `setup_context`) is used, and guarded: a
     transform that would differentiate the forward instead meets a `DerivativeError`, and a backward that
     leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking. A number
     that the forward takes from a tensor and leaves on `ctx`, say by `.item()`, is a constant to second derivatives.

@@ -48,7 +48,7 @@ def _bar(what: str, console: Console) -> Iterator[Progress]:
 
     last = TextColumn("{task.fields[doing]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last]
-    # Without a thread of its own: this process forks.
+    # No separate thread, since this process forks.
     with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, total=None, doing="")
 

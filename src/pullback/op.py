@@ -265,7 +265,7 @@ class Op:
 
         Raises:
             FormulaError: if nothing was found: no form is better, the ops are not known, or the formula is not
-                pointwise and has no parts that can be told (it writes in place, decides by shapes, …).
+                pointwise and has no parts that can be separated (it writes in place, decides by shapes, …).
             OptionError: if the op is not derived, was made with `stable=False`, or does not have a variable of the
                 domain.
             RunnerError: if python-flint is not installed.

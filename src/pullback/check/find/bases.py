@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pullback.check.find.scopes import Definition, dotted
 
 TORCH_NAMES = frozenset({"Function", "InplaceFunction", "NestedIOFunction", "_SingleLevelFunction"})
-"""PyTorch's names of the class itself and of its subclasses that are meant as bases."""
+"""PyTorch's names of the class itself and of its subclasses that serve as bases."""
 
 _UNBOUND = frozenset({"Function", "InplaceFunction", "autograd.Function", "autograd.function.InplaceFunction"})
 

@@ -120,7 +120,7 @@ class _Pool:
         return again
 
     def clear(self) -> None:
-        """End all processes; those with children of their own may end these first."""
+        """End all processes; those with children may end these first."""
         for process, task in self.running.items():
             if task.has_processes:
                 process.interrupt(_PATIENCE)

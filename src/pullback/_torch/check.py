@@ -62,10 +62,10 @@ def without_trace_log() -> Iterator[None]:
 def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable[[], None]:
     """Call `note` with each applied custom function and its arguments; return a function that stops this.
 
-    This works for every alias of `apply`: `torch.autograd.Function.apply`, which Dynamo recognises, stays unchanged. If it
-    is written in Python, it calls its base. Relies on `torch.autograd.function._SingleLevelFunction` being that base and
-    not defining `apply`, and on `torch._C._FunctionBase.apply`. If it is written in C++, from PyTorch 2.15 on, the methods
-    of the functions are observed that it calls: see `_observe_contexts`.
+    It works for every alias of `apply`. `torch.autograd.Function.apply`, which Dynamo recognises, is unchanged. If it
+    is written in Python, it calls its base. Relies on `torch.autograd.function._SingleLevelFunction` being that base,
+    which does not define `apply`, and on `torch._C._FunctionBase.apply`. If it is written in C++, from PyTorch 2.15 on,
+    the methods that it calls are observed: see `_observe_contexts`.
     """
     if not isinstance(vars(torch.autograd.Function).get("apply"), classmethod):
         return _observe_contexts(note)

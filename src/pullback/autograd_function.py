@@ -40,7 +40,7 @@ class AutogradFunction(metaclass=_Watched):
     """Change the base of a `torch.autograd.Function` to this, and `apply` works in every context or raises.
 
     With `forward` alone, old style (`forward(ctx, …)`) or new, the derivative is derived from it, for every order
-    and mode. What the class defines besides (`backward`, `jvp`, `vmap`, `setup_context`) is honoured, and guarded: a
+    and mode. Whatever else the class defines (`backward`, `jvp`, `vmap`, `setup_context`) is used, and guarded: a
     transform that would differentiate the forward instead meets a `DerivativeError`, and a backward that
     leaves PyTorch (NumPy, `once_differentiable`) raises when it is differentiated, in every way of asking. A number
     that the forward takes from a tensor and leaves on `ctx`, say by `.item()`, is a constant to second derivatives.
@@ -53,7 +53,7 @@ class AutogradFunction(metaclass=_Watched):
         """Call the function.
 
         Raises:
-            FormulaError: if the derivative is derived and `forward` does what has none.
+            FormulaError: if the derivative is derived and `forward` has no derivative.
             DerivativeError: where a transform would lose the derivative that the class defines.
         """
         return cls._carried(*args, **kwargs)
@@ -71,7 +71,7 @@ class AutogradFunction(metaclass=_Watched):
 
 
 def _carrier(cls: Any) -> Callable[..., Any]:
-    """Return what carries out the calls of a class."""
+    """Return the function or op that runs the calls of a class."""
     if not hasattr(cls, "forward"):
         return cls._carried  # type: ignore[no-any-return]
     if hasattr(cls, "backward") or hasattr(cls, "vjp") or hasattr(cls, "jvp"):
@@ -105,7 +105,7 @@ def _formula(cls: Any) -> Callable[..., Any]:
 
 
 def _signature(cls: Any) -> inspect.Signature:
-    """Return the parameters of `apply`: those of `forward` without a `ctx`."""
+    """Return the parameters of `apply`: those of `forward` without `ctx`."""
     return inspect.Signature(list(inspect.signature(cls.forward).parameters.values())[_old_style(cls) :])
 
 
@@ -131,7 +131,7 @@ class _Context:
         self._stopped = tensors
 
     def stopped(self, result: Any) -> Any:
-        """Return a result with the gradient of what was marked non-differentiable stopped."""
+        """Return a result with the gradient of outputs marked non-differentiable stopped."""
         leaves, spec = _torch.tree_leaves(result)
         cut = [leaf.detach() if any(leaf is t for t in self._stopped) else leaf for leaf in leaves]
         return _torch.tree_unflatten(cut, spec)

@@ -1,4 +1,4 @@
-"""Where Pullback keeps what it made for later: the user's cache."""
+"""The user's cache: artefacts that Pullback keeps between processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_private(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What lies in one folder of the cache: how many entries, and their bytes."""
+    """Contents of one folder of the cache: the number of entries, and their bytes."""
 
     kind: str
     entries: int
@@ -38,7 +38,7 @@ class Kept:
 
 
 def kept() -> list[Kept]:
-    """Return what the cache holds, kind by kind."""
+    """Return the contents of the cache by kind."""
     found = []
     for kind, pattern in KINDS.items():
         sizes = [path.stat().st_size for path in (root() / kind).glob(pattern)]
@@ -47,9 +47,9 @@ def kept() -> list[Kept]:
 
 
 def clear(kind: str) -> int:
-    """Remove the entries of one kind, and what lies beside them; return how many there were.
+    """Remove the entries of one kind, and the files beside them; return the number of entries.
 
-    A process that has loaded a kernel keeps it. Another that is making one makes it again, or runs without.
+    A process that has loaded a kernel keeps it. A process that is building one builds it again, or runs without.
     """
     entries = 0
     for path in _files(root() / kind):

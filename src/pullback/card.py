@@ -1,4 +1,4 @@
-"""An op as a notebook shows it: a small table of what it is, without running or compiling anything."""
+"""An op's notebook repr: a small table, made without running or compiling anything."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def card(op: Op, backend: Backend, rules: list[str], dtypes: list[str]) -> str:
     """Return the table as HTML.
 
     Args:
-        op: what is shown.
-        backend: whose kernels run it.
+        op: the op.
+        backend: of its kernels.
         rules: which of "vjp" and "jvp" were given.
-        dtypes: for which stable forms are known.
+        dtypes: those with stable forms.
     """
     rows = Markup("").join(_ROW.format(*row) for row in _rows(op, backend, rules, dtypes))
     return str(_TABLE.format(f"{op.__qualname__}{inspect.signature(op)}", rows))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CLEAN, _COULD_NOT_RUN, _INTERRUPTED, _UNREAD, _TERMINATED = 0, 2, 130, 141, 143
 
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What click raises for a command without its arguments, since 8.2; before, it shows the help by itself."""
+"""Exception of click 8.2 for a command without its arguments; earlier versions print the help themselves."""
 
 _TARGET = Target()
 

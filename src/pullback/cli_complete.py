@@ -62,7 +62,7 @@ def _functions_in(place: str) -> list[str]:
 
 @add_completion_class
 class _Bash(BashComplete):
-    """Completion in bash, for which a word ends at a colon, and which completes what comes after it alone."""
+    """Completion in bash, where a word ends at a colon, and only the part after it is completed."""
 
     _cut = 0
 

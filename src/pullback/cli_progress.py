@@ -21,8 +21,8 @@ def progress(what: str, unit: str = "", is_quiet: bool = False) -> Iterator[Prog
     """Show progress while it lasts.
 
     Args:
-        what: is done, e.g. "auditing".
-        unit: of what is counted, e.g. "functions".
+        what: the current activity, e.g. "auditing".
+        unit: of the count, e.g. "functions".
         is_quiet: show nothing.
     """
     from rich.console import Console
@@ -48,7 +48,7 @@ def _bar(what: str, console: Console) -> Iterator[Progress]:
 
     last = TextColumn("{task.fields[doing]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last]
-    # Without a thread of its own: this process forks.
+    # No separate thread, since this process forks.
     with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, total=None, doing="")
 

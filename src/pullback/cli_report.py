@@ -1,4 +1,4 @@
-"""What the commands that audit have in common: options, the form of the report, a baseline, the exit status."""
+"""Shared parts of the commands that audit: options, format of the report, baseline, exit status."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Reporting:
     def end(self, report: Report) -> int:
         """Show a report, or make a baseline of it, and return the exit status.
 
-        It is 1 where there is what is not to be, and 2 where nothing could be run.
+        It is 1 if there are findings that fail, and 2 if nothing could be run.
         """
         from pullback.report.baseline import read_baseline, without, write_baseline
 
@@ -145,7 +145,7 @@ class Reporting:
 
 
 def _require_writable(file: str | None) -> None:
-    """Refuse a file that is to be written once everything has run, and cannot be."""
+    """Refuse, before anything runs, a file that cannot be written afterwards."""
     if file is None:
         return
     place = Path(file) if Path(file).exists() else Path(file).parent

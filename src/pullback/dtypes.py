@@ -1,4 +1,4 @@
-"""What the dtype of a tensor says of its derivative."""
+"""Which dtypes have a derivative."""
 
 from __future__ import annotations
 

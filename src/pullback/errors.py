@@ -1,6 +1,6 @@
-"""The errors that Pullback raises. Each says what was expected, what was found and what to do.
+"""The errors that Pullback raises. Each states the expectation, the actual state and the remedy.
 
-Faults of Pullback's own are told here too: where an op can do without what failed, it does, and says so.
+Faults of Pullback's own are reported here too: an op that can run without the failed part does, and warns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 _OURS = str(Path(__file__).parent) + os.sep
 _FORMULAS = str(Path(__file__).parent / "catalog") + os.sep
-"""Functions of the user's kind, which may raise what they like."""
+"""Formulas in the style of a user's, whose errors are not bugs."""
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, KeyError, NameError)
 """Errors that mean a bug: neither PyTorch nor Python raises them to refuse an argument."""
 _told: set[str] = set()
@@ -23,7 +23,7 @@ class PullbackError(Exception):
 
 
 class TargetError(PullbackError):
-    """What was named for an audit cannot be found, read or understood."""
+    """The target of an audit cannot be found, read or understood."""
 
 
 class OptionError(PullbackError):
@@ -31,15 +31,15 @@ class OptionError(PullbackError):
 
 
 class RunnerError(PullbackError):
-    """What was asked for cannot run in this process or on this machine, whatever the target."""
+    """The request cannot run in this process or on this machine, whatever the target."""
 
 
 class FormulaError(PullbackError):
-    """A formula does what has no derivative, or its relaxation is not one."""
+    """A formula without a derivative, or a relaxation that does not match it."""
 
 
 class DerivativeError(PullbackError):
-    """A derivative that was given cannot hold here: it would be lost, or it is not what it has to be."""
+    """A given derivative that is not valid here: it would be lost, or violates its contract."""
 
 
 class NotSoundError(AssertionError):
@@ -58,21 +58,21 @@ def is_from_ours(error: Exception) -> bool:
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether an error is a mistake in Pullback: not what a formula raises, nor what PyTorch refuses."""
+    """Whether an error is a bug in Pullback: neither raised by a formula nor a refusal of PyTorch."""
     return isinstance(error, FaultError) or (is_from_ours(error) and isinstance(error, _MISTAKES))
 
 
 def tell_mistake(error: Exception, name: str = "") -> None:
-    """Tell of an error if it is a mistake in Pullback; other errors are not its business."""
+    """Report an error if it is a bug in Pullback; ignore others."""
     if is_fault(error):
         tell(error, name)
 
 
 def tell(error: Exception, name: str = "") -> None:
-    """Warn of a fault of Pullback's own that an op can do without, once for each op; raise it if PULLBACK_STRICT is 1.
+    """Warn of a bug in Pullback that an op can work around, once per op; raise it if PULLBACK_STRICT is 1.
 
     Args:
-        error: what was raised.
+        error: the exception.
         name: of the op; without, the place in its formula.
     """
     if isinstance(error, FaultError):

@@ -1,4 +1,4 @@
-"""What an op does, to read: its graphs, what it keeps for the backward, one page on all of it."""
+"""Introspection of an op: its graphs, its residuals, and a one-page summary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     inputs = [x.detach() for x in call.tensors]
     if not order:
         with torch.no_grad():
-            flat(*inputs)  # what the formula keeps of its first call, a table say, is to have values
+            flat(*inputs)  # values that the formula caches at its first call, such as a table, must be real
     for _ in range(order):
         with torch.no_grad():
             results = [out for out in flat(*inputs) if isinstance(out, Tensor)]
@@ -98,12 +98,12 @@ def _vjp(flat: Callable[..., list[Any]], n: int) -> Callable[..., list[Any]]:
 
 
 def _leaf(x: Tensor) -> Tensor:
-    """Return an alias to differentiate by: what `x` was made from must not count."""
+    """Return an alias to differentiate by: the history of `x` must not count."""
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Saved]:
-    """Call `op` as in training, and return what is kept for its backward, each tensor once."""
+    """Call `op` as in training, and return its saved tensors, each once."""
     call = Call(args, kwargs, grad=True).requiring_grad()
     inputs = call.tensors
     kept: dict[int, Tensor] = {}
@@ -127,7 +127,7 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
             known.get(pointer, "truth values, one bit each" if pointer in bits else "computed"),
             tuple(t.shape),
             t.dtype,
-            min(t.nbytes, t.untyped_storage().nbytes()),  # of an expanded tensor what there is
+            min(t.nbytes, t.untyped_storage().nbytes()),  # an expanded tensor occupies less than its nbytes
             pointer in known,
         )
         for pointer, t in kept.items()
@@ -152,7 +152,7 @@ def input_names(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dic
 
 
 def tensors_around(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors that a formula reaches beside its arguments, by name: those of modules and closures."""
+    """Return the tensors that a formula closes over, by name, modules and closures included."""
     holders = dict(op._signature.bind(*args, **kwargs).arguments)
     for function in (op._formula, op._soft):
         if isinstance(function, types.FunctionType):
@@ -196,7 +196,7 @@ def page(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], how: str, forms
 
 
 def stable_notes(forms: Forms | None) -> list[str]:
-    """Say by what an op is stable, and how accurate; nothing where it has no stable forms."""
+    """Say where an op's stable forms come from, and their accuracy; empty without stable forms."""
     if forms is None:
         return []
     if forms.rules:
@@ -210,7 +210,7 @@ def stable_notes(forms: Forms | None) -> list[str]:
 
 
 def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> list[str]:
-    """Say where a formula has kinks and where it is defined; of foreign code nothing is known."""
+    """Return the kinks and the domain of a formula; those of foreign code are unknown."""
     of = " of the formula" if kind == "ruled" else ""
     graph = _traced(shown, args, kwargs, 0)
     if graph is None:
@@ -221,10 +221,10 @@ def _nature(shown: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _traced(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], order: int) -> fx.Graph | None:
-    """Return the graph of `trace`; `None` where a formula does what no trace holds."""
+    """Return the graph of `trace`; `None` for a formula that cannot be traced."""
     try:
         return trace(function, args, kwargs, order).graph
-    except Exception:  # whatever foreign code raises on tensors without values
+    except Exception:  # any error of foreign code on tensors without data
         return None
 
 

@@ -30,8 +30,8 @@ class BoundOp:
         return self.__func__(self.__self__, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the op; what looks inside a call gets the object as its first argument."""
-        if name.startswith("__"):  # `__deepcopy__` of the op is not that of the method
+        """Return an attribute of the op; introspection methods get the object as their first argument."""
+        if name.startswith("__"):  # `__deepcopy__` of the op does not copy the method
             raise AttributeError(name)
         value = getattr(self.__func__, name)
         return functools.partial(value, self.__self__) if name in _LOOKING_INSIDE else value

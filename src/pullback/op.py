@@ -79,7 +79,7 @@ class Op:
 
     @property
     def _signature(self) -> inspect.Signature:
-        """That of the formula; its defaults may be replaced."""
+        """The formula's signature; its defaults may be replaced."""
         defaults = _defaults_of(self._formula)
         if self._signatures[0] is not defaults:
             self._signatures = (defaults, _signature_of(self._formula))
@@ -92,7 +92,7 @@ class Op:
 
     @property
     def linear(self) -> bool | None:
-        """Whether the vjp of a ruled op is linear in the cotangent; `None` where that was not said."""
+        """Whether the vjp of a ruled op is linear in the cotangent; `None` if the user did not declare it."""
         return None if self._rule is None else self._rule.linear
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +133,7 @@ class Op:
         return self._apart(self._value(args, kwargs), args, kwargs)
 
     def _apart(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a value that is not differentiated; that of a relaxed op has memory of its own, as all others have."""
+        """Return a value that is not differentiated; a relaxed op's outputs get separate memory, as all others have."""
         if self._soft is None:
             return value
         if isinstance(value, Tensor) and not kwargs and _PLAIN.issuperset(map(type, args)):
@@ -148,7 +148,7 @@ class Op:
         if native is None:
             return self._native(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
-            self._formula(*args)  # for its guards on what the formula reads; what it computes is dropped
+            self._formula(*args)  # for its guards on reads; the result is dropped
         return native(*args)
 
     def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -265,7 +265,7 @@ class Op:
 
         Raises:
             FormulaError: if nothing was found: no form is better, the ops are not known, or the formula is not
-                pointwise and has no parts that can be told (it writes in place, decides by shapes, …).
+                pointwise and has no parts that can be separated (it writes in place, decides by shapes, …).
             OptionError: if the op is not derived, was made with `stable=False`, or does not have a variable of the
                 domain.
             RunnerError: if python-flint is not installed.
@@ -286,7 +286,7 @@ class Op:
         return found
 
     def _lowering(self) -> Callable[..., Any] | None:
-        """Return what gives a function in the kernels that run this op; `None` where these are PyTorch's."""
+        """Return the function that lowers for this op's kernels; `None` if these are PyTorch's."""
         backend = self._plans.backend
         return functools.partial(compiled, name=backend) if is_compiled(backend) else None
 
@@ -326,7 +326,7 @@ class Op:
         return [] if self._stable is None else self._stable.certificates()
 
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
-        """Return what a call keeps for its backward, and which of it the caller holds anyway."""
+        """Return the tensors that a call saves for its backward, and which of them the caller holds anyway."""
         args, kwargs = self._example(args, kwargs)
         return introspect.saved_by(self, args, kwargs)
 
@@ -426,7 +426,7 @@ class Op:
 
 
 def _again(formula: Callable[..., Any], options: tuple[Any, ...], rules: tuple[Any, ...] | None) -> Op:
-    """Make an op from what `Op.by_value` says of it."""
+    """Make an op from the fields of `Op.by_value`."""
     op = Op(formula, *options)
     vjp, linear, jvp, jvp_linear = rules or (None,) * 4
     if vjp is not None:
@@ -443,7 +443,7 @@ def _defaults_of(formula: Callable[..., Any]) -> Any:
 def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(formula)
-    except ValueError:  # a built-in function, `torch.exp`: it takes what it takes
+    except ValueError:  # a built-in function such as `torch.exp` has no signature
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return inspect.Signature([inspect.Parameter(n, k) for n, k in zip(("args", "kwargs"), kinds, strict=True)])
 

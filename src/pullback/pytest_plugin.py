@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _FOUND = "pullback"
-"""Attribute of the report of a test: what came of its function, as plain data."""
+"""Attribute of a test's report: the outcome of its function, as plain data."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options: the targets, and those of the command line that say how to audit."""
+    """Add the options: the targets, and the audit options of the command line."""
     group = parser.getgroup("pullback")
     group.addoption("--pullback-budget", type=float, default=10.0, metavar="SECONDS", help="for each function")
     group.addoption("--pullback-inputs", metavar="FILE:FUNCTION", help="gives example calls of a function")
@@ -41,25 +41,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the outcomes collected, where there are to be any."""
+    """Have the outcomes collected, if there are targets."""
     if config.getoption("--pullback"):
         config.pluginmanager.register(_Summary(), "pullback-summary")
 
 
 class _Summary:
-    """Collects what came of each function in this process and in the workers of pytest-xdist, for one report."""
+    """Collects the outcomes of this process and of the workers of pytest-xdist, for one report."""
 
     def __init__(self) -> None:
         self._found: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what was found."""
+        """Keep an outcome."""
         found = getattr(report, _FOUND, None)
         if found is not None:
             self._found.append(found)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table and the sums; what is wrong, the failed tests have told."""
+        """Print the table and the totals; the failed tests have printed the findings."""
         if not self._found:
             return
         from pullback.check.runner.outcome import outcome_from_dict, report_of
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what was found, and leave the log of PyTorch's compiler out of what is shown of a failed `assert_sound`."""
+    """Add the findings, and remove the log of PyTorch's compiler from the output of a failed `assert_sound`."""
     report = yield
     if isinstance(item, AuditItem) and call.when == "call":
         vars(report)[_FOUND] = item.found  # plain data, which pytest-xdist hands on
@@ -128,7 +128,7 @@ class AuditedTarget(pytest.Collector):
             yield AuditItem.from_parent(self, name=subject.name, subject=subject, position=position)
 
     def outcome(self, position: int) -> Outcome:
-        """Return what came of a subject.
+        """Return the outcome of a subject.
 
         Raises:
             PullbackError: if the audit could not be run.
@@ -153,7 +153,7 @@ class AuditedTarget(pytest.Collector):
 
 
 def _how(config: pytest.Config) -> tuple[Options, Callable[[], Given]]:
-    """Return how to audit, as the options say.
+    """Return the options of the audit.
 
     Raises:
         OptionError: if an option has a value that it cannot take.

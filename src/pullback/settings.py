@@ -1,4 +1,4 @@
-"""What is set for all ops of this process."""
+"""Settings for all ops of this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def backend() -> Backend:
 
 
 def set_backend(name: Backend | None) -> None:
-    """Choose it; `None` for what holds where nothing is chosen."""
+    """Choose the backend; `None` restores the default."""
     global _backend
     _backend = name
 
 
 def chosen() -> Backend | None:
-    """Return what was chosen, if anything was."""
+    """Return the chosen backend; `None` if none was chosen."""
     return _backend

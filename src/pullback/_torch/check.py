@@ -1,4 +1,4 @@
-"""Private PyTorch that auditing uses: custom ops, functions as they are applied, the compiler's log."""
+"""Private PyTorch that auditing uses: custom ops, hooks into applied Functions, the compiler's log."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def without_trace_log() -> Iterator[None]:
 
 
 def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable[[], None]:
-    """Have `note` called with each custom function that is applied, and its arguments; return what ends that.
+    """Call `note` with each applied custom function and its arguments; return a function that stops this.
 
-    However the function was had: `apply` of `torch.autograd.Function`, which Dynamo knows, stays as it is. Where it is
-    written in Python, it asks its base for the rest. Relies on `torch.autograd.function._SingleLevelFunction` being
-    that base, without an `apply` of its own, and on `torch._C._FunctionBase.apply`. Where it is written in C++, from
-    PyTorch 2.15 on, what it calls is observed, of the functions that are there now: see `_observe_contexts`.
+    It works for every alias of `apply`. `torch.autograd.Function.apply`, which Dynamo recognises, is unchanged. If it
+    is written in Python, it calls its base. Relies on `torch.autograd.function._SingleLevelFunction` being that base,
+    which does not define `apply`, and on `torch._C._FunctionBase.apply`. If it is written in C++, from PyTorch 2.15 on,
+    the methods that it calls are observed: see `_observe_contexts`.
     """
     if not isinstance(vars(torch.autograd.Function).get("apply"), classmethod):
         return _observe_contexts(note)
@@ -134,7 +134,7 @@ def _observe(cls: Any) -> None:
 
 
 def _noting(method: Callable[..., Any], are_together: bool) -> staticmethod[..., Any]:
-    """Return a method that calls all `_notes` first, but in what Dynamo traces: that is to hold on to none of them."""
+    """Return a method that calls all `_notes` first, except while Dynamo traces, which must not refer to them."""
 
     @functools.wraps(method)
     def called(ctx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -35,7 +35,7 @@ def compiled_by_inductor(
     if is_small:
         patches["cpp.threads"] = 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of is its own
+        warnings.simplefilter("ignore")  # its warnings are about its own code
         from torch._inductor import standalone_compile  # late: it takes seconds
 
         return standalone_compile(module, examples, options={"config_patches": patches}, **options)
@@ -60,14 +60,14 @@ def compiled_for_sizes(
 
     Args:
         module: takes the sizes, then the other numbers, then tensors. All symbols have to be among the sizes: guards on
-            others are not kept with what Inductor keeps on disk.
-        sizes: the symbols, with what they are in an example: neither 0 nor 1.
+            others are not stored in Inductor's disk cache.
+        sizes: the symbols, with their values in an example: neither 0 nor 1.
         others: expressions in these.
         kinds: size, strides and dtype of each tensor, in such expressions.
         is_small: whether threads are not worth it.
 
     Returns:
-        What is compiled, and what says of other sizes whether it holds for them: Inductor may have noted guards.
+        The compiled function, and a check whether it holds for other sizes: Inductor may have added guards.
 
     Relies on what `compiled_by_inductor` does; on `dynamic_shapes="from_tracing_context"`, `torch._guards.tracing` and
     `TracingContext`, `FakeTensorMode`, `ConstantSource`; and of `torch.fx.experimental.symbolic_shapes` on `DimDynamic`

@@ -1,4 +1,4 @@
-"""Private PyTorch that ops use: which world a call is in, and what autograd holds on to."""
+"""Private PyTorch that ops use: the context that a call is in, and the tensors that autograd refers to."""
 
 from __future__ import annotations
 
@@ -154,11 +154,11 @@ def has_tangent_below(tensor: torch.Tensor) -> bool:
 
 
 is_grads_batch: Callable[[torch.Tensor], bool] = private("torch._C._functorch.is_legacy_batchedtensor")
-"""Whether a tensor stands for a batch of cotangents of `is_grads_batched`: it never says that it requires grad."""
+"""Whether a tensor is a batch of cotangents of `is_grads_batched`, whose `requires_grad` is never true."""
 
 
 def has_no_memory(error: RuntimeError) -> bool:
-    """Whether an error says that a tensor of a transform has no values for NumPy or a kernel to read.
+    """Whether an error is about a transform's tensor, which has no values for NumPy or a kernel to read.
 
     Relies on the words "doesn't have storage".
     """
@@ -208,7 +208,7 @@ def any_autocast() -> bool:
 
 @contextmanager
 def without_saved_tensors_hooks() -> Iterator[None]:
-    """Have the caller's saved-tensor hooks not called: what is traced saves tensors that have no values.
+    """Disable the caller's saved-tensor hooks: a trace saves tensors without data.
 
     Relies on `torch._C._autograd._saved_tensors_hooks_set_tracing`.
     """
@@ -261,7 +261,7 @@ def _least_holders() -> list[tuple[int, ...]]:
 
 
 def keeps_graph() -> bool:
-    """Whether the graph of the backward pass that is running can be gone through again (`retain_graph`).
+    """Whether the graph of the running backward pass can be used a second time (`retain_graph`).
 
     Relies on `torch._C._autograd._get_current_graph_task_keep_graph`, which says so outside of a backward pass.
     """

@@ -1,7 +1,7 @@
-"""Names of PyTorch that are not public: found where they are, and told of in one line where they are not.
+"""Private names of PyTorch: looked up once, with a one-line error on use if they do not exist.
 
-An import of Pullback asks for all of them and needs none. What uses one that this PyTorch lacks raises, so that an op
-without its guards is refused, and never runs unguarded.
+An import of Pullback looks up all of them and needs none. Code that uses a missing one raises, so that an op without
+its guards is refused, and never runs unguarded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pullback.errors import RunnerError
 
 
 def private(name: str) -> Any:
-    """Return PyTorch's object of a name with its module; where there is none, a stand-in that raises on use."""
+    """Return PyTorch's object of a name with its module; a stand-in that raises on use if there is none."""
     home, _, attribute = name.rpartition(".")
     try:
         return getattr(torch.Tensor if home == "torch.Tensor" else import_module(home), attribute)
@@ -24,7 +24,7 @@ def private(name: str) -> Any:
 
 
 class Missing:
-    """Stands for a name that PyTorch does not have: a function, a class, a module or a table."""
+    """Stand-in for a name that PyTorch does not have: a function, a class, a module or a table."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,13 +40,13 @@ class Missing:
         self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse, but for what Python itself asks of any object."""
+        """Raise, except for attributes that Python itself asks of any object."""
         if name.startswith("__"):
             raise AttributeError(name)
         self._refuse()
 
     def __instancecheck__(self, instance: object) -> NoReturn:
-        """Refuse: nobody knows."""
+        """Raise, since the answer is unknown."""
         self._refuse()
 
     def __or__(self, other: Any) -> NoReturn:

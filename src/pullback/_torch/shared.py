@@ -108,7 +108,7 @@ def _step(key: Any) -> Any:
 
 
 def is_custom_op(obj: Any) -> bool:
-    """Whether `obj` is what `torch.library.custom_op` returns.
+    """Whether `obj` is a result of `torch.library.custom_op`.
 
     Relies on `torch._library.custom_ops.CustomOpDef` being its class.
     """
@@ -181,10 +181,10 @@ _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter, _FakeTensor)
 
 
 def dispatch_kept() -> AbstractContextManager[Any]:
-    """Return a context that leaves the dispatcher as it was, whatever happens inside.
+    """Return a context that restores the dispatcher's state on exit.
 
     `Tensor.__repr__`, which PyTorch calls for its own messages, disables functorch until its frame is gone. An
-    exception keeps that, and functorch is left disabled. Relies on `torch._C._PreserveDispatchKeyGuard`.
+    exception keeps the frame alive, and functorch stays disabled. Relies on `torch._C._PreserveDispatchKeyGuard`.
     """
     context: AbstractContextManager[Any] = torch._C._PreserveDispatchKeyGuard()
     return context
@@ -200,7 +200,7 @@ def fake_mode() -> Any:
 
 @contextmanager
 def outside_modes() -> Iterator[None]:
-    """A context that computes with values, whatever mode or tracer is active around it.
+    """A context that computes with values, regardless of enclosing modes and tracers.
 
     Relies on `torch.utils._python_dispatch._disable_current_modes` and `torch._C.DisableTorchFunction`.
     """
@@ -229,7 +229,7 @@ META = torch.device("meta")
 def on_cpu(kind: type[torch.Tensor], elem: torch.Tensor) -> torch.Tensor:
     """Return a tensor of a subclass, with the memory of one on the meta device, that is dispatched as one on the CPU.
 
-    Nobody may read what is at its address. Relies on `Tensor._make_subclass`, its options `dispatch_device` and
+    The memory at its address must not be read. Relies on `Tensor._make_subclass`, its options `dispatch_device` and
     `device_for_backend_keys`, and `torch._C._set_throw_on_mutable_data_ptr`.
     """
     made: torch.Tensor = torch.Tensor._make_subclass(kind, elem, dispatch_device=True, device_for_backend_keys=CPU)
@@ -277,7 +277,7 @@ def pulled(
     `torch.autograd.graph._engine_run_backward`.
 
     Args:
-        keep: whether the roots can be differentiated once more.
+        keep: whether the roots can be differentiated again.
         record: whether the gradients can.
     """
     unused = True
@@ -289,7 +289,7 @@ def pulled(
 
 
 DATA_DEPENDENT: tuple[type[Exception], ...] = () if isinstance(_DataDependent, Missing) else (_DataDependent,)
-"""What a fake tensor raises where a value is needed: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
+"""Exception of a fake tensor whose value is read: `torch._subclasses.fake_tensor.DataDependentOutputException`."""
 
 
 is_zero_tensor: Callable[[torch.Tensor], bool] = private("torch.Tensor._is_zerotensor")
@@ -318,7 +318,7 @@ def written_by(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
 
 
 def out_of_place(op: Any) -> Any:
-    """Return the ATen op that computes what `aten::name_` writes to its first argument; `None` if there is none.
+    """Return the functional ATen op of an in-place one, `aten::name_`; `None` if there is none.
 
     Relies on `OpOverload._schema.name`, `_overloadname`, and on both having the same arguments (those of `pow_.Scalar`
     are not those of `pow.Scalar`).
@@ -382,7 +382,7 @@ def is_once_differentiable(function: Any) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return what is equal for two tensors that share memory, also for fake ones.
+    """Return the identity of a tensor's storage, equal for tensors that share memory, fake ones included.
 
     Relies on `UntypedStorage._cdata`.
     """
@@ -390,7 +390,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 share_memory: Callable[[torch.Tensor, torch.Tensor], bool] = private("torch._C._is_alias_of")
-"""Whether two tensors lie in one storage."""
+"""Whether two tensors share a storage."""
 
 
 def is_tripwire(target: Any) -> bool:
@@ -443,7 +443,7 @@ def is_jit_tracing() -> bool:
 
 
 def kernel_of(op: Any) -> Any:
-    """Return what an ATen op calls, without the Python wrapper around it.
+    """Return the C++ callable of an ATen op, without the Python wrapper around it.
 
     Relies on `OpOverload._op`.
     """
@@ -452,7 +452,7 @@ def kernel_of(op: Any) -> Any:
 
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
-    """Keep fake tensors from logging an error, with its traceback, that is told to the user as one line or not at all.
+    """Keep fake tensors from logging an error, with its traceback, that the user gets as one line or not at all.
 
     Relies on the logger "torch._subclasses.fake_tensor".
     """

@@ -41,7 +41,7 @@ def tracing() -> Iterator[None]:
 
 
 def apart(function: Callable[[], Any]) -> Any:
-    """Call a function where no transform, mode, tracer or autocast of this thread sees its ops: in a thread of its own.
+    """Call a function in a separate thread, where no transform, mode, tracer or autocast of this thread sees its ops.
 
     Relies on the states of all these being local to a thread. It may trace, while this thread waits for it.
     """
@@ -77,7 +77,7 @@ def new_thread() -> ThreadPoolExecutor:
 
 @functools.cache
 def _replace_guard() -> None:
-    """Do what the first fake tensor does where there is no GPU, before a thread that ends has one.
+    """Initialise, on a machine without a GPU, what the first fake tensor initialises, before a short-lived thread does.
 
     PyTorch replaces the guard of CUDA devices. In a CUDA build of 2.11 the process crashes once the thread that did so
     has ended. Relies on `torch._C._ensureCUDADeviceGuardSet`, which fake tensors call.
@@ -95,7 +95,7 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     """Record the ATen ops of a call, without decompositions, on fake tensors.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options. Without a table of decompositions, PyTorch
-    2.15 and later write `alias` for `detach`: the derivative of such a graph is that of another formula.
+    2.15 and later write `alias` for `detach`: the derivative of such a graph differs from the formula's.
     """
     with tracing():
         traced: fx.GraphModule = _make_fx(
@@ -107,7 +107,7 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
 def trace_symbolic(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], table: dict[Any, Callable[..., Any]]
 ) -> fx.GraphModule:
-    """Record the ATen ops of a call on fake tensors with symbolic sizes; ops in the table as what that makes of them.
+    """Record the ATen ops of a call on fake tensors with symbolic sizes, with the ops in the table decomposed.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options.
     """
@@ -141,7 +141,7 @@ def trace_for_sizes(
     """Record the ATen ops of a call on fake tensors; each size among `varying` is one symbol, which is not 0 nor 1.
 
     Returns:
-        The graph, and whether nothing that was done depends on what the symbols are.
+        The graph, and whether nothing in it depends on the values of the symbols.
 
     Relies on `torch.fx.experimental.proxy_tensor.make_fx`, `FakeTensorMode.from_tensor`, `ConstantSource`, and of
     `torch.fx.experimental.symbolic_shapes` on `StatelessSymbolicContext`, `DimDynamic` and `ShapeEnv`, with its
@@ -165,7 +165,7 @@ def trace_for_sizes(
 
 
 def example_of(number: Any) -> tuple[int, Any]:
-    """Return what a size was in the example that was traced, and its sympy expression if it has symbols.
+    """Return a size's value in the traced example, and its sympy expression if it has symbols.
 
     Relies on `torch.SymInt.node`, its `hint` and its `expr`.
     """
@@ -176,7 +176,7 @@ def example_of(number: Any) -> tuple[int, Any]:
 
 
 def evaluated(expression: Any, symbols: Mapping[Any, int]) -> int:
-    """Return the number that an expression in sizes comes to.
+    """Return the value of an expression in sizes.
 
     Relies on these being sympy's.
     """
@@ -184,7 +184,7 @@ def evaluated(expression: Any, symbols: Mapping[Any, int]) -> int:
 
 
 def decompositions() -> dict[str, list[tuple[Any, Callable[..., Any]]]]:
-    """Return what PyTorch's ops are made of: for each name its overloads, each with a function in other ops.
+    """Return the decompositions of PyTorch's ops: for each name its overloads, each with a function in other ops.
 
     Relies on `torch._decomp.decomposition_table`.
     """
@@ -215,7 +215,7 @@ def names_traced() -> list[str]:
 
 
 def traced_value(node: fx.Node) -> torch.Tensor:
-    """Return the tensor without values that a node of a graph stood for when `trace_ops` recorded it.
+    """Return the tensor without data that a node of a graph had when `trace_ops` recorded it.
 
     Relies on `node.meta["val"]`.
     """

@@ -18,8 +18,8 @@ def gradient_of(
 ) -> Callable[..., tuple[Tensor | None, ...]]:
     """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
 
-    Each input goes in as an alias of its own: where one input was made from another, the gradient of the first must not
-    count the way through the second, which the engine adds.
+    Each input enters as a separate alias: if one input was computed from another, the gradient of the first must
+    exclude the path through the second, which the engine adds.
     """
 
     def gradient(*given: Tensor) -> tuple[Tensor | None, ...]:

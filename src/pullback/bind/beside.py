@@ -1,6 +1,6 @@
-"""Tensors that a formula reads beside its arguments. Its rule gives them no gradient: one that needs it is refused.
+"""Tensors that a formula closes over. Its rule gives them no gradient: one that needs a gradient is refused.
 
-A formula with a rule runs without autograd, so that its result does not say what it depends on. A mode follows it.
+A formula with a rule runs without autograd, so `requires_grad` of its result does not show them. A mode tracks them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pullback.graph.reads import reads_of
 def value_of(
     rule: Rule, record: Record, tensors: Sequence[Tensor], followed: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the formula of a rule, as its `evaluate` does. It is followed if that is asked, or its code says too little.
+    """Run the formula of a rule, as its `evaluate` does; track captured tensors if asked, or if its code is unclear.
 
     Raises:
-        DerivativeError: if the value depends on a tensor that is differentiated and is no argument, or such an argument
-            is written to.
+        DerivativeError: if the value depends on a differentiated tensor that is not an argument, or the formula writes
+            to a differentiated argument.
     """
     if not followed and not record.recording:
         return rule.evaluate(record, tensors)
@@ -49,7 +49,7 @@ def value_of(
 
 
 def may_do_more(formula: Any) -> bool:
-    """Whether the code of a formula does not show that it reads its arguments alone, and writes to none."""
+    """Whether the code of a formula may read more than its arguments, or write to a tensor."""
     code = getattr(inspect.unwrap(formula), "__code__", None)
     return code is None or bool(reads_of(formula).obstacle) or _may_write(code)
 
@@ -66,10 +66,10 @@ _STORING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
 def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
-    """Run the formula where a compiler would follow it, and raise what `value_of` raises of such a call.
+    """Run the formula in place of a compiler's trace, and raise the errors of `value_of`.
 
-    It runs on tensors without values, so that it changes none that it closes over. `args` are those of a call, (shape,
-    dtype, device) in place of each tensor; `live` says which are differentiated.
+    It runs on tensors without data, so it changes none that it closes over. `args` are those of a call, with (shape,
+    dtype, device) in place of each tensor; `live` says which of these are differentiated.
     """
     with _torch.new_thread() as fresh:  # modes belong to a thread
         fresh.submit(_look_beside, rule, args, live).result()
@@ -84,12 +84,12 @@ def _look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
             value_of(rule, record, tensors, followed=False)
         except DerivativeError:
             raise
-        except Exception as error:  # of what a formula cannot do without values
+        except Exception as error:  # the formula needs values
             tell_mistake(error, rule.name)
 
 
 def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the formula, which must not write to what its rule differentiates: that of the write would be left out."""
+    """Run the formula, which must not write to an input of its rule: the derivative would miss the write."""
     before = []  # one plain loop: this runs at every call
     for t in tensors:
         if t.requires_grad and record.recording:
@@ -118,9 +118,9 @@ def _is_differentiated(record: Record, t: Tensor) -> bool:
 
 
 def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
-    """Whether the code of a formula shows that it reads no other tensor: a small call is to stay cheap.
+    """Whether the code of a formula proves that it reads no other tensor, so that a small call stays cheap.
 
-    An argument that is an object, a module, say, may lead to tensors.
+    An argument that is an object, such as a module, may lead to tensors.
     """
     for leaf in record.args.template:
         if leaf is not TENSOR and type(leaf) not in ATOMS:
@@ -132,9 +132,10 @@ def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
 
 
 class _Following(TorchFunctionMode):
-    """Notes what is computed from tensors that are differentiated, and that the formula neither made nor was given.
+    """Tracks values computed from differentiated tensors that the formula neither made nor received.
 
-    A Function runs its forward below the transforms that differentiate it, where their tensors lose what they carry.
+    Transforms run the forward of a Function below their own level, where a captured tensor is unwrapped and loses its
+    dependence.
     """
 
     def __init__(self, rule: Rule, record: Record, arguments: Sequence[Tensor]) -> None:

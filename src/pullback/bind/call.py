@@ -1,4 +1,4 @@
-"""One call of an op, taken apart: its tensors, what a graph of it is specialised on, how to call again."""
+"""One call of an op: its flattened arguments, its cache key, and how to call the op again with other tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pullback.graph.identity import ATOMS, identity, opened
 
 
 def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
-    """Return what a graph of a call would be specialised on; `None` where that cannot be said.
+    """Return the cache key of a graph of a call; `None` if the call cannot be keyed.
 
-    `leaves` are the arguments, or what is in them; `grad` says whether autograd records.
+    `leaves` are the flattened arguments; `grad` says whether grad mode is on.
     """
     key: list[Any] = []
     if len(leaves) > 1 and len(set(map(id, leaves))) < len(leaves) and _repeats(leaves):
@@ -112,7 +112,7 @@ class Call:
         return _repeats(self.leaves)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what the op was called with."""
+        """Return the arguments of the op."""
         return self._filler()(self.tensors)
 
     def requiring_grad(self) -> Call:
@@ -122,7 +122,7 @@ class Call:
         return Call(args, kwargs, grad=True)
 
     def example(self) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]] | None:
-        """Return what makes the arguments of a call like this one, with ones in every tensor; none if one is nested."""
+        """Return a factory of arguments for calls like this one, with ones in every tensor; `None` if one is nested."""
         if any(t.is_nested for t in self.tensors):
             return None
         kinds = [(x.shape, x.dtype, x.device) for x in self.tensors]
@@ -132,8 +132,8 @@ class Call:
     def flat(self, function: Callable[..., Any], structure: list[Any] | None = None) -> Callable[..., list[Any]]:
         """Return `function` as a function of the tensors alone, which returns leaves.
 
-        `structure`, where given, receives how the leaves are put back together. What it returns raises FormulaError
-        if `function` changes a container that it was given: those of a call are made anew for it.
+        `structure`, where given, receives the pytree spec of the result. The returned function raises FormulaError if
+        `function` mutates a container among its arguments; it gets fresh containers, not those of the call.
         """
         filled, spec = self._filler(), self._spec
 
@@ -150,7 +150,7 @@ class Call:
         return flat
 
     def _filler(self) -> Callable[[Sequence[Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Return what puts other tensors into the call; it keeps none of this call alive."""
+        """Return a function from other tensors to the arguments; it keeps no tensor of this call alive."""
         template = [None if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         positions, spec = self._positions, self._spec
 

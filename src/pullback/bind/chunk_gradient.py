@@ -14,13 +14,13 @@ from pullback.graph.rows import wide
 
 @dataclass(slots=True)
 class Gradient:
-    """What the gradient of a call is made of; it belongs to its caller.
+    """Gradient of one call before it is scaled by the cotangent; it belongs to its caller.
 
     Attributes:
-        shared: of each shared value that is differentiated, where sums depend on it.
-        rows: of each that has rows, the same.
-        sums: over all rows.
-        scale: what both are to be multiplied with.
+        shared: gradient of each differentiated shared value, where sums depend on it.
+        rows: gradient of each differentiated value with rows.
+        sums: the sums over all rows.
+        scale: a factor still to be applied to both gradients.
     """
 
     shared: list[Tensor | None]
@@ -39,7 +39,7 @@ def value_and_gradient(chunks: Chunks, slopes: Slopes, tensors: Sequence[Tensor]
         (slope,) = _derivatives(chunks, slopes, found.sums, shared)
         if bool(slope.isfinite()):
             found.scale = slope.reshape(())
-        else:  # 0 · ∞ is not what the formula gives, which masks some of it
+        else:  # 0 · ∞ would be NaN where the formula masks the term
             found = _pass(chunks, slopes, shared, rows, [slope.to(dtypes[0])])
     else:
         sums = [torch.ones(shape, dtype=wide(dtype), device=rows[0].device) for shape, dtype in chunks.sums]
@@ -53,7 +53,7 @@ def value_and_gradient(chunks: Chunks, slopes: Slopes, tensors: Sequence[Tensor]
         found = _pass(chunks, slopes, shared, rows, [s.to(d) for s, d in zip(scales, dtypes, strict=True)])
         found.scale = scale
     value: Tensor = chunks.after(*found.sums, *shared)[0]
-    return value.clone(), found  # a sum that is the result must not be what is kept
+    return value.clone(), found  # the saved sum must not alias the result
 
 
 def _pass(

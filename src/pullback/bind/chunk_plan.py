@@ -1,4 +1,4 @@
-"""How a kind of call is carried out by chunks of rows: the proof that it may be, and what runs for each chunk."""
+"""Plan of a call by chunks of rows: the proof that it is valid, and the graphs to run for each chunk."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from pullback.kernels.backend import Backend
 
 AUTO = "auto"
 _BYTES = 2**24
-"""What the largest value of a chunk takes, where the number of rows is not given."""
+"""Largest size of one value of a chunk, in bytes, if the number of rows is not given."""
 
 
 def chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
 ) -> Plan:
-    """Prove that a call is a function of sums over rows, and make what computes it by chunks of so many.
+    """Prove that a call is a function of sums over rows, and plan it by chunks of a given number of rows.
 
     Raises:
-        FormulaError: if it is not, as far as is known.
+        FormulaError: if there is no proof.
     """
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
         return _chunk_plan(call, name, functions, reads, grad, backend, size)
@@ -116,7 +116,7 @@ def _chunks(
 def _without_values(
     split: Split, tensors: Sequence[Tensor], wanted: Sequence[int]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return stand-ins for shared values and for what has rows, which require grad where they are differentiated."""
+    """Return blank tensors for shared values and values with rows; the differentiated ones require grad."""
     stand_ins = [_empty(x) for x in tensors]
     with _torch.fake_mode() as mode, torch.enable_grad():
         fakes = [mode.from_tensor(x, static_shapes=True) for x in stand_ins]
@@ -156,13 +156,13 @@ def _slopes(
 def _needed_ahead(
     split: Split, sums: Sequence[Tensor], live: Sequence[int], shared: Sequence[Tensor]
 ) -> tuple[int, ...]:
-    """Return the sums that the derivatives of the result by the differentiated ones are made of."""
+    """Return the sums on which the derivatives of the result by the differentiated ones depend."""
 
     def derivatives(*given: Tensor) -> list[Any]:
         leaves = [x.detach().requires_grad_() if i in live else x.detach() for i, x in enumerate(given)]
         with torch.enable_grad():
             result = split.after(*leaves)[0]
-            if not result.requires_grad:  # the sums are made integers, say
+            if not result.requires_grad:  # the sums are converted to integers, for example
                 return []
             one = torch.ones(result.shape, dtype=result.dtype, device=result.device)  # `ones_like` would read it
             return list(torch.autograd.grad(result, [leaves[i] for i in live], one, allow_unused=True))

@@ -1,4 +1,4 @@
-"""The graph of one chunk of rows: its sums, with their gradient added to that of the chunks before."""
+"""Graph of one chunk of rows: its sums, and their gradient, added to that of the previous chunks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is run for a chunk.
+    """Kernels of one chunk.
 
     Attributes:
-        run: shared values, rows, cotangents of the sums, and buffers for the gradients of shared values, to the sums,
-            the gradients of rows, and the buffers, to which it adds.
-        turned: for each shared value that is differentiated, whether its buffer is taken transposed; `None` where no
-            sum depends on it, and there is none.
-        slots: memory that it takes last, and that the next chunk may use again.
+        run: takes shared values, rows, cotangents of the sums, and buffers for the gradients of shared values; returns
+            the sums, the gradients of rows, and the buffers, to which it adds.
+        turned: for each differentiated shared value whether its buffer is transposed; `None` without a buffer, where no
+            sum depends on the value.
+        slots: its last inputs, scratch memory that the next chunk reuses.
     """
 
     run: Callable[..., list[Any]]
@@ -40,18 +40,18 @@ class Step:
 
 
 class Steps:
-    """Makes steps for numbers of rows.
+    """Compiles steps for given numbers of rows.
 
     Args:
         split: the formula.
-        shared: what is the same for all rows, without values.
-        rows: what has rows, without values, all of them.
+        shared: the shared values, without data.
+        rows: the values with rows, all of them, without data.
         live: which of both are differentiated.
-        backend: whose kernels.
-        exact: whether the gradient is to have the bits of PyTorch's kernels.
+        backend: of the kernels.
+        exact: whether the gradient must be bit-identical to PyTorch's kernels.
 
     Attributes:
-        sums: without values; those that are differentiated require grad.
+        sums: without data; the differentiated ones require grad.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Steps:
 
 
 def _stand_in(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return a tensor like another of which only the memory's address is missing: nobody reads or writes it."""
+    """Return a tensor of a given shape with the strides of another; its values are never read."""
     return torch.empty_strided(tuple(shape), x.stride(), dtype=x.dtype, device=x.device)
 
 
@@ -134,7 +134,7 @@ class _Checked(fx.Interpreter):
         self._rows = rows
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Run an op; a few rows may lie in memory as all of them do not, so that they have no such view."""
+        """Run an op, `view` as `reshape`: a chunk may have strides that do not admit the view of the whole."""
         return super().call_function(torch.reshape if target is _aten.view.default else target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:

@@ -1,4 +1,4 @@
-"""A loss computed with its gradient by chunks of rows, so that what is large exists for one chunk at a time."""
+"""A loss computed with its gradient by chunks of rows, so that large values exist for one chunk at a time."""
 
 from __future__ import annotations
 

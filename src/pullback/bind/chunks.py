@@ -1,4 +1,4 @@
-"""A formula that is carried out by chunks of rows: what is run for it, and how to go through the rows."""
+"""A formula that runs by chunks of rows: its kernels, and the loop over the rows."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Slopes:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A formula that is carried out by chunks, ready to run.
+    """A formula that runs by chunks, ready to call.
 
     Attributes:
         name: of the op.
         split: the formula.
-        size: how many rows make a chunk.
-        native: the formula on the tensors of a call, for derivatives of higher order.
+        size: number of rows of a chunk.
+        native: the formula on the tensors of a call, for higher derivatives.
         before, after: of the split.
-        sums: the shape and dtype of each.
-        plain: what gives sums without their gradients, by number of rows: `ahead` of them, or all.
-        slopes: of a call that is differentiated.
+        sums: shape and dtype of each.
+        plain: returns kernels for the sums without gradients, by number of rows: `ahead` of them, or all.
+        slopes: of a differentiated call.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Chunks:
     slopes: Slopes | None = None
 
     def given(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return what is the same for all rows, and what has rows."""
+        """Return the shared values, and the values with rows."""
         made = self.before(*tensors)
         n = self.split.n_shared
         return made[:n], [*(tensors[i] for i in self.split.inputs), *made[n:]]

@@ -3,8 +3,8 @@
 The rule and formula are closed over; containers as arguments or results are refused. Forward mode is absent:
 Dynamo refuses a Function that defines `jvp`. A rule given as a jvp is transposed as it is traced.
 
-Dynamo gives a Function zeros as the cotangent of an output that the loss does not use, and 0 · ∞ is NaN. So each output
-of an op with a jvp is of a Function of its own, whose backward runs only if the output is used.
+Dynamo passes a Function zeros as the cotangent of an output that the loss does not use, and 0 · ∞ is NaN. So each
+output of an op with a jvp comes from a separate Function, whose backward runs only if the output is used.
 """
 
 from __future__ import annotations

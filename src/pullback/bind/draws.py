@@ -32,13 +32,13 @@ _RANDOM = RANDOM | {f"{name}_" for name in RANDOM}
 
 
 def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str) -> tuple[Any, Any]:
-    """Call two functions, the second with the random numbers that the first has drawn.
+    """Call two functions with the same random numbers: the second replays the draws of the first.
 
-    Each generator is left as the second leaves it: after one evaluation. One that the second does not use is left as
-    the first leaves it, so that the next call draws other numbers.
+    Each generator ends in the state after one evaluation, the second's. A generator that the second does not use keeps
+    the state after the first, so that the next call draws other numbers.
 
     Raises:
-        DerivativeError: if both draw and a tracer records them, or the device has no generator that is known.
+        DerivativeError: if both draw and a tracer records them, or the device has no known generator.
     """
     with _Draws(name) as draws:
         one = first()
@@ -104,7 +104,7 @@ def _python_function(at: Any) -> types.FunctionType | None:
 
 
 def _called(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
-    """Return the functions and modules that a function reads from around it, but for those of PyTorch itself.
+    """Return the functions and modules among a function's globals and closure variables, except PyTorch's own.
 
     `names` are those of globals, among others.
     """

@@ -61,9 +61,9 @@ def gradients_of(
 
     Args:
         kernels: of the call.
-        kept: the inputs, and what was computed.
-        kinds: what these were like in the forward.
-        cotangents: of the outputs; `None` for one that the loss does not use.
+        kept: the inputs, then the computed residuals.
+        kinds: shape, strides and dtype of the inputs in the forward.
+        cotangents: of the outputs; `None` for an output that the loss does not use.
     """
     compiling = torch.compiler.is_compiling()
     given: dict[int, Tensor] = {}
@@ -99,7 +99,7 @@ def _as_plain(g: Tensor) -> Tensor:
 
 
 def _spending(kernels: Kernels, kept: Sequence[Tensor]) -> Callable[..., Any] | None:
-    """Return the backward that writes over what was computed, if nobody reads that again."""
+    """Return the backward that overwrites its residuals in place, if nothing else will read them."""
     if kernels.spending is None or _torch.keeps_graph():
         return None
     return kernels.spending if _torch.held_by_their_node_alone(kept[kernels.n_inputs :]) else None

@@ -1,4 +1,4 @@
-"""Functions that stand for a formula: made of a certificate, of rules, or of certificates of its pointwise parts."""
+"""Stable replacements of a formula: from a certificate, from rules, or from certificates of its pointwise parts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _WIDTHS = (torch.float64, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What is called in place of a formula: its value, and the value with derivatives of one and of two orders.
+    """Replacements of a formula: its value, and the value with derivatives of one and of two orders.
 
     Attributes:
-        value, first: functions of so many tensors.
+        value, first: functions of `arity` tensors.
         native: the same in native ops, for transforms and tracers, with derivatives of several orders.
-        recorded: where autograd records in plain eager mode: with derivatives of every order.
-        arity: how many tensors.
-        certificates: that they are from: one, or those of the formula's pointwise parts.
-        rules: that they owe to, if they are made by the quick rule pass.
-        gradients: of inputs and cotangent, as values and with their first derivatives in graphs.
-        within: of a pointwise formula, as `first`, for the middle of another: there its value counts, which that of
-            `first` is not where an input or a slope is infinite.
+        recorded: used where autograd records in plain eager mode: with derivatives of every order.
+        arity: number of tensors.
+        certificates: their sources: one, or those of the formula's pointwise parts.
+        rules: names of the rewrite rules used, if the quick rule pass made them.
+        gradients: functions of inputs and cotangent, as values and with their first derivatives in graphs.
+        within: for a pointwise formula inside another: like `first`, but its value is right at infinite inputs and
+            slopes, too.
         derivatives: of a pointwise formula, of first and second order, by positions of inputs in ascending order.
     """
 
@@ -91,7 +91,7 @@ def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find)
 
 
 def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
-    """Return what the certificate of a formula is looked up by."""
+    """Return the key under which the certificate of a formula is stored."""
     return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
 
 
@@ -166,7 +166,7 @@ def _recorded(turns: Turns, native: Native) -> Callable[..., Tensor]:
 
 
 _REACH = (2.0, 40.0)
-"""How far points go: the ordinary ones, and those of the tails."""
+"""Range of sample points: the ordinary ones, and those of the tails."""
 _PART = 0.9
 """Of the points, at which a form has to agree: where a formula cancels it is wrong in float64 too."""
 

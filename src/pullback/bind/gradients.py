@@ -1,4 +1,4 @@
-"""What a vjp rule may return: one gradient for each input, each like its input. Dynamo traces these too."""
+"""Checks of a vjp rule's result: one gradient per input, of the input's shape and dtype. Dynamo traces these too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the context of a Function keeps from the forward without autograd seeing how it depends on the inputs."""
+"""Dependences on the inputs that autograd cannot see in the context of a Function's forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pullback.dtypes import has_derivative
 
 
 class Noting:
-    """The `ctx` of a forward, noting what is kept on it."""
+    """The `ctx` of a forward; records what the forward saves on it."""
 
     def __init__(self, ctx: Any) -> None:
         vars(self).update(__ctx=ctx, __saved=(), __forward=(), __stopped=(), __attributes={})
@@ -50,9 +50,9 @@ class Noting:
 
 
 def note(noting: Noting, inputs: Sequence[Any], output: Any) -> None:
-    """Keep the inputs of a forward that hides something: an error at the second derivative needs a way to them.
+    """Save the inputs of a forward that hides a dependence: the error at the second derivative needs an edge to them.
 
-    They are saved behind what the forward saved, and their number is kept.
+    They follow the forward's own saved tensors, and their number is stored.
     """
     noted = vars(noting)
     ctx, saved, forward = noted["__ctx"], noted["__saved"], noted["__forward"]
@@ -66,9 +66,9 @@ def note(noting: Noting, inputs: Sequence[Any], output: Any) -> None:
 
 
 class Own:
-    """A `ctx` as its forward left it, without the inputs that `note` added.
+    """A `ctx` in the state that its forward left, without the inputs that `note` added.
 
-    What it saved is unpacked once, when it is asked for: checkpoint, and hooks that free what they give, allow no more.
+    Saved tensors are unpacked once, lazily: checkpoint, and hooks that free what they return, allow no second time.
     """
 
     def __init__(self, ctx: Any) -> None:
@@ -93,7 +93,7 @@ def kept_by(own: Own) -> tuple[Tensor | None, ...]:
 
 
 def sources_of(own: Own) -> list[Tensor]:
-    """Return the inputs that `note` added to what a forward saved: none if that hides nothing."""
+    """Return the inputs that `note` added to a forward's saved tensors: none if the forward hides nothing."""
     n = _n_sources(own)
     return [t for t in kept_by(own)[-n:] if t is not None] if n else []
 

@@ -1,6 +1,6 @@
-"""A class with a forward and its derivative, as Functions of PyTorch that guard what the class defines.
+"""A class with a forward and its derivative, as PyTorch Functions that guard the class's methods.
 
-Three of them, as for an op with a rule: for plain eager mode, for transforms, for Dynamo.
+There are three of them, as for an op with a rule: for plain eager mode, for transforms, for Dynamo.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> C
             refuse_transforms(name)
             return guarded_in_graphs(compilable.apply(*args), args, name)
         if (proxy := next((a for a in args if isinstance(a, torch.fx.Proxy)), None)) is not None:
-            return proxy.tracer.create_proxy("call_function", apply, args, {})  # what records by it sees one op
+            return proxy.tracer.create_proxy("call_function", apply, args, {})  # proxy tracers record one op
         plain = all(type(a) in (Tensor, torch.nn.Parameter) for a in args if isinstance(a, Tensor))
         return (eager if plain and _torch.is_plain_eager() else transformable).apply(*args)
 
@@ -58,7 +58,7 @@ def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> C
 
 
 def _function(cls: type, given: dict[str, Any]) -> Any:
-    """Return a Function with these methods, each static: those of a class are bound to it already."""
+    """Return a Function with these methods as static methods: those of a class are bound to it already."""
     given = {name: staticmethod(value) if callable(value) else value for name, value in given.items()}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (torch.autograd.Function,), {**given, **names, "_is_pullback_part": True})
@@ -76,7 +76,7 @@ def _wired(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Note whether an old-style forward keeps what it computed: autograd does not see that it depends on the inputs."""
+    """Record whether an old-style forward saves a computed value, hiding its dependence on the inputs from autograd."""
 
     @functools.wraps(forward)
     def noted(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def _noted(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted_setup(setup: Callable[..., Any]) -> Callable[..., Any]:
-    """Note the same of a `setup_context`."""
+    """Record the same for a `setup_context`."""
 
     @functools.wraps(setup)
     def noted(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

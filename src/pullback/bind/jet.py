@@ -8,10 +8,10 @@ A polynomial of order n has no derivative beyond n: that would be 0, silently. S
 (`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
 the right coefficients are infinitely many.
 
-Where x is ±∞ there is no d. There f(x) is f₁(a) x if these are equal, as for a function that grows like its asymptote,
-or if f(a) is NaN: this has the derivative f₁(a), and 0 for the higher ones. Elsewhere the derivatives by an infinite x
-are 0: those of a function that tends to a number. Where a derivative is another one, it and all of its order and beyond
-are NaN.
+Where x is ±∞, d is not defined. There f(x) is f₁(a) x if these are equal, as for a function that grows like its
+asymptote, or if f(a) is NaN: this has the derivative f₁(a), and 0 for the higher ones. Otherwise the derivatives by an
+infinite x are 0: those of a function with a finite limit. A derivative with another value makes all derivatives of its
+order and above NaN.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
 def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
     """Return the cotangent of a tensor that may be broadcast.
 
-    That of the result is summed up before it is multiplied by a slope that is the same for all: Σ gᵢ · ∞ is not
-    Σ (gᵢ · ∞), which has two signs.
+    The cotangent is summed before it is multiplied by a slope that all elements share: (Σ gᵢ) · ∞ differs from
+    Σ (gᵢ · ∞), which is NaN if the gᵢ have two signs.
     """
     if g.shape == x.shape:
         return g * slope
@@ -91,7 +91,7 @@ def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
 
 
 def jet(value: Function, partials: Mapping[By, Function]) -> Function:
-    """Return the native form that has the derivatives given; those of higher order are a RuntimeError of PyTorch.
+    """Return the native form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
 
     Args:
         value: of the inputs.
@@ -212,7 +212,7 @@ def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point
     unknown = beyond & (factor.isnan() if len(by) == 1 else factor != 0)
     if by in carried:
         unknown = unknown & ~carried[by]
-    if len(set(by)) > 1:  # what is NaN by one input alone leaves the slopes by others as they are
+    if len(set(by)) > 1:  # a value that is NaN in one input alone leaves the slopes by the others unchanged
         unknown = unknown & ~reduce(torch.logical_or, [point.at[i].isnan() for i in set(by)])
     return _nan_where(unknown, len(by), _total([point.near(i) for i in dict.fromkeys(by)]))
 
@@ -231,8 +231,8 @@ _SIGNED = 2
 def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
     """Return 0 with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
 
-    Two numbers stand for ∞, of which each is finite and the product is not. One meets each of two zeros, or both meet
-    the only one: a derivative of the product has both, any other a 0.
+    ∞ is replaced by two finite numbers whose product overflows. One multiplies each of two zeros, or both multiply the
+    only one: a derivative of the product has both, any other a 0.
     """
     dtype = working(step.dtype)
     infinite = torch.isinf(factor)
@@ -257,10 +257,10 @@ def nan_from(order: int, d: Tensor) -> Tensor:
 
 
 def _error_from(order: int, x: Tensor) -> Tensor:
-    """Return 0 whose derivatives by x are 0 below an order; PyTorch raises an error for that one.
+    """Return 0 whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
 
     A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
-    and n is a 64-bit integer, of which PyTorch refuses the negative ones: beyond 2⁶³ − 1 it is negative. The tensor is
+    and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The tensor is
     empty, so that nothing is computed, and its sum is 0.
     """
     if not x.numel():  # vmap has no rule for a batch of nothing

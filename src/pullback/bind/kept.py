@@ -71,7 +71,7 @@ def is_short(x: Tensor) -> bool:
     """Whether a tensor has elements beyond the end of its storage."""
     try:
         size = x.untyped_storage().nbytes()
-    except RuntimeError:  # of a transform: it has none of its own
+    except RuntimeError:  # of a transform: it has none
         return False
     last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     return bool(x.numel()) and (last + 1) * x.element_size() > size

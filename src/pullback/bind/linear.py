@@ -24,19 +24,19 @@ _WORDS = {
     "vjp": ("cotangent", "tangent", "forward mode", "jvp"),
     "jvp": ("tangents", "gradient", "reverse mode", "vjp"),
 }
-"""What a rule is linear in, what follows from it by transposition, for which mode, and the rule that gives it."""
+"""For each kind of rule: its linear argument, the transposed argument, the mode that this gives, the rule for it."""
 
 Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why a rule may not be transposed for one kind of call, and what it read when that was found.
+    """Why a rule may not be transposed for one kind of call, and the reads of the rule at that time.
 
     Attributes:
         objection: empty if it may.
-        may_be_said: whether it may if it is said to be linear.
-        reads: what it read.
+        may_be_said: whether it may with `linear=True`.
+        reads: of the rule.
     """
 
     objection: str
@@ -103,7 +103,7 @@ def _holds(reads: Reads) -> bool:
 def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
     """Raise a `DerivativeError` if the jvp of an op may not be transposed.
 
-    `args` are those of a call, (shape, dtype, device) in place of each tensor.
+    `args` are those of a call, with (shape, dtype, device) in place of each tensor.
     """
     tree, tensors = Tree.of(tuple(torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args))
     record = Record(tree, [(t.shape, t.dtype) for t in tensors])
@@ -115,7 +115,7 @@ def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
 
 
 def _like(t: Tensor) -> Callable[[float], Tensor]:
-    """Return what makes a tensor of the kind of `t`: where it is made, no transform may see it."""
+    """Return a factory of tensors with the shape, dtype and device of `t`; it must run outside every transform."""
     shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
     return lambda number: torch.full(shape, number).to(device, dtype)
 
@@ -167,7 +167,7 @@ _UNSEEN = "has a part that autograd does not see"
 
 
 def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
-    """Return why a map may not be transposed, and whether it may if it is said to be linear."""
+    """Return why a map may not be transposed, and whether it may if the user declares it linear."""
     why = "" if is_said else _not_linear(at)
     if not (is_said or why):
         return "", True
@@ -176,15 +176,15 @@ def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
 
 
 def _not_linear(at: Callable[[float], Ends]) -> str:
-    """Return why a map is not known to be linear, or autograd's transpose of it to be right; empty if both are.
+    """Return why a map is not known to be linear, or its transpose by autograd to be right; empty if both are.
 
-    A map whose derivative does not depend on where it is taken is affine. The derivative's graph shows it: the
-    argument is not read, not even to decide (a clamp compares it). What autograd does not see of a rule (a step, a
-    detach, a random draw) shows in the graph of the map, or in numbers: at arguments small, usual and large sums go to
-    sums, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
+    A map is affine if its derivative is the same at every point. The derivative's graph shows this: it does not read
+    the argument, not even in a comparison (a clamp does). Parts of a rule that autograd does not see (a step, a detach,
+    a random draw) show in the graph of the map, or numerically: at small, usual and large arguments A (g + h) = A g + A
+    h, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
 
     Args:
-        at: gives the map where all inputs are one number, its domain and its codomain.
+        at: returns the map where all inputs are one number, its domain and its codomain.
     """
     image_of, domain, codomain = at(0.5)
     draws = Draws()
@@ -204,7 +204,7 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
         is_transposed = _is_transposed(image_of, domain, codomain)
     except DerivativeError:
         raise
-    except Exception as error:  # whatever a rule raises on tensors without values, or on such numbers
+    except Exception as error:  # any error of a rule on tensors without data, or on such numbers
         tell_mistake(error)
         if isinstance(error, _torch.DATA_DEPENDENT) or type(error).__name__ == _UNKNOWN_SIZE:
             return "decides by values, which no graph shows"
@@ -240,7 +240,7 @@ def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tens
 
 
 _STEPS = frozenset({"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"})
-"""Ops that have no derivative, or one of zeros: what autograd shows of a map is not the map."""
+"""Ops with no derivative, or a derivative of zeros: autograd's view of a map that uses them is not the map."""
 
 
 def _step(graph: fx.Graph) -> str:
@@ -271,7 +271,7 @@ def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[T
     behind = [_product(t, g) for t, g in zip(back, gs, strict=True) if t is not None]
     rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
     off = sum(p.sum().item() for p in ahead) - sum(p.sum().item() for p in behind)
-    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ say nothing
+    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ decide nothing
 
 
 def _product(t: Tensor | None, g: Tensor) -> Tensor:
@@ -282,12 +282,12 @@ def _is_transposed_elsewhere(at: Callable[[float], Ends], number: float) -> bool
     """Whether the same holds where all inputs are some other number; where the rule raises there, nothing is known."""
     try:
         return _is_transposed(*at(number))
-    except Exception:  # of a number that it does not take
+    except Exception:  # a number outside its domain
         return True
 
 
 def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
-    """Whether g + 2h goes to the image of g plus twice that of h, and 3g to thrice that of g, up to rounding."""
+    """Whether g + 2h maps to A g + 2 A h, and 3g to 3 A g, up to rounding."""
     generator = torch.Generator().manual_seed(0)
     g, h = (
         [(scale * torch.randn(t.shape, generator=generator)).to(t.device, t.dtype) for t in domain] for _ in range(2)

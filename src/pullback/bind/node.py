@@ -1,8 +1,8 @@
-"""Calls that run in C++, from the look at the arguments to the autograd node: of one kernel backward, and one forward
-or one op of PyTorch's.
+"""Calls that run in C++, from the argument checks to the autograd node: those with one kernel as the backward, and one
+kernel or one PyTorch op as the forward.
 
-The module is compiled on the user's machine (`pullback.kernels.extension`). Until it is there, where it cannot be, and
-for all other calls, the Function in `pullback.bind.eager` does the same.
+The extension is compiled on the user's machine (`pullback.kernels.extension`). Until it is ready, where it cannot be
+built, and for all other calls, the Function in `pullback.bind.eager` is equivalent.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def is_served(kernels: Kernels | None) -> bool:
 
 
 def ask() -> bool:
-    """Have the module compiled in the background, if it is not there; return whether it is to be used.
+    """Compile the module in the background, if it does not exist; return whether to use it.
 
-    `PULLBACK_NODE` may say that it is not ("off"), or that it is waited for ("wait").
+    The environment variable `PULLBACK_NODE` turns it off ("off"), or makes this call wait for it ("wait").
     """
     wanted = os.environ.get("PULLBACK_NODE", "on")
     if wanted == "wait":
@@ -70,9 +70,9 @@ def wait() -> None:
 def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
     """Return a table of those plans of an op that run in C++.
 
-    Its method `call` takes the arguments of a call, in a tuple. It returns what the op does, or `NotImplemented` where
-    the call has to be carried out in Python: it is of no kind that is there, what the formulas read has changed, or
-    something sees the ops of this thread.
+    Its method `call` takes the arguments of a call, in a tuple. It returns the op's result, or `NotImplemented` if the
+    call must run in Python: its kind is not in the table, a value that the formulas read has changed, or a mode or hook
+    observes the ops of this thread.
     """
     assert EXTENSION.module is not None
     torch.autograd.graph.Node.register(EXTENSION.module.Node)  # PyTorch does so for its own nodes alone
@@ -152,7 +152,7 @@ def _kind(backward: Single, dtype: torch.dtype) -> Kind:
 def _gradients(
     kernels: Kernels, kinds: list[Kind | None]
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
-    """Return what computes the gradients in Python; a function, since Dynamo traces it for compiled autograd."""
+    """Return the gradients in Python, as a function that Dynamo can trace for compiled autograd."""
 
     def gradients(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         return gradients_of(kernels, inputs, kinds, cotangents)
@@ -161,9 +161,9 @@ def _gradients(
 
 
 def _arguments(key: Hashable, backward: Single) -> tuple[tuple[Any, ...], ...] | None:
-    """Return what a key (`key_of`) says of each argument: its dtype and whether it requires grad, or its value.
+    """Return for each argument of a key (`key_of`) its dtype and whether it requires grad, or its value.
 
-    `None` if they are in containers, or some tensor is not like all others.
+    Return `None` for arguments in containers, and if a tensor differs from the others in shape, strides or device.
     """
     found: list[tuple[Any, ...]] = []
     parts = iter(key if isinstance(key, tuple) else ())

@@ -29,13 +29,13 @@ def guarded_against_twice(
     inputs: Sequence[Tensor],
     hides: str = "",
 ) -> list[Tensor | None]:
-    """Call a rule in a backward that is itself being recorded, and guard what it computes outside of PyTorch.
+    """Call a rule in a backward that is itself being recorded, and guard results that it computes outside of PyTorch.
 
-    A rule is linear in the cotangent, so its result depends on it. Cotangents that do not require grad are made
-    to: a result that then does not has been computed where autograd does not see it, as has whatever follows a
-    call of `numpy()` and its like, and everything where `hides` says why all is hidden: the forward kept a tensor
-    that it computed, say. Autograd does not know that it depends on the inputs. Differentiating such a result is an
-    error, not zero.
+    A rule is linear in the cotangent, so its result depends on it. Cotangents without `requires_grad` get it here: a
+    result that still lacks it was computed out of autograd's sight. So was every value after a call of `numpy()` and
+    the like, and every result if `hides` gives a reason, such as a computed tensor that the forward saved. Autograd
+    does not know how such a result depends on the inputs, so differentiating it raises an error instead of returning
+    zero.
     """
     if any(g is not None and _torch.is_grads_batch(g) for g in cotangents):
         return _batched(name, pull, cotangents, hides)
@@ -55,7 +55,7 @@ def _batched(
     cotangents: Sequence[Tensor | None],
     hides: str,
 ) -> list[Tensor | None]:
-    """Refuse at once where `is_grads_batched` hides whether a result requires grad: one more call shows it."""
+    """Refuse at once where `is_grads_batched` conceals whether a result requires grad; one more call reveals it."""
     probes = [None if g is None else torch.zeros(g.shape, dtype=g.dtype, device=g.device) for g in cotangents]
     live = [g.requires_grad_() if g is not None and _can_require_grad(g) else g for g in probes]
     if why := next(filter(None, _pulled(pull, live, hides)[1]), ""):
@@ -77,7 +77,7 @@ def _pulled(
 
 
 def _unseen(g: Tensor) -> bool:
-    """Whether autograd has lost track, or `once_differentiable` says that it has."""
+    """Whether autograd has lost track of a result, or `once_differentiable` marks it so."""
     return g.grad_fn is None or g.grad_fn.name() == _ONCE_DIFFERENTIABLE
 
 
@@ -101,10 +101,10 @@ def hidden_if_it_leaves(
 
 
 def hidden(name: str, results: Sequence[Tensor | None], inputs: Sequence[Tensor | None], why: str) -> list[Any]:
-    """Return tensors as what they are to a derivative: functions of the inputs whose derivative is not known.
+    """Return tensors as functions of the inputs whose derivative is unknown, which they are to a derivative.
 
-    Where the forward of a Function computed them, or a residual of them, autograd does not see it. They would pass
-    for constants.
+    Autograd does not see how they depend on the inputs if the forward of a Function computed them, or a residual of
+    them. Without this they would pass for constants.
     """
     sources = [x for x in inputs if x is not None and has_derivative(x)]
     return [

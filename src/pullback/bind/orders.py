@@ -25,13 +25,13 @@ _MOST_TERMS = 2000
 
 
 class Native:
-    """The native forms of a formula, by the number of orders that they carry (`jet`).
+    """The native forms of a formula, by the number of derivative orders that they carry (`jet`).
 
-    A transform or tracer may differentiate what it sees more often than is known when the op is called, and each order
-    has its price: so there is one for each number.
+    The number of times that a transform or tracer differentiates is unknown when the op is called, and each order has a
+    cost: so there is one form for each number.
 
     Attributes:
-        made: those that were asked for. Dynamo looks here, since it cannot make them.
+        made: the forms made so far. Dynamo reads this table, since it cannot trace their construction.
     """
 
     def __init__(self, make: Callable[[int], Function]) -> None:
@@ -39,7 +39,7 @@ class Native:
         self.made: dict[int, Function] = {2: make(2)}
 
     def of(self, order: int) -> Function:
-        """Return the native form that carries so many orders."""
+        """Return the native form that carries a number of orders."""
         if order not in self.made:
             self.made[order] = self._make(order)
         return self.made[order]
@@ -50,7 +50,7 @@ class Partials:
 
     Args:
         forms: of the value, and of the first and second order.
-        sources: what those of the second order are made of.
+        sources: programs and drafts of the second order.
         meaning: of the formula.
         dtype: of the inputs.
     """
@@ -96,7 +96,7 @@ class Partials:
         if by not in self._sources:
             try:
                 source = self._source(by[:-1]).derivative(self._meaning.variables[by[-1]])
-            except DerivativeError:  # a form may be made of ops that formulas are not
+            except DerivativeError:  # a form may use ops that formulas may not
                 source = Program.of(self._as_written(by))
             terms = source.terms() if isinstance(source, Program) else [(source.term, source.wide)]
             if sum(len(topological([term])) for term, _ in terms) > _MOST_TERMS:

@@ -26,17 +26,17 @@ def replaced(cut: Cut, forms: Mapping[Part, Function], dtype: torch.dtype) -> Ca
         else:
             function = _where_meant(forms[part], part.function, dtype)
             copies[node] = graph.call_function(function, tuple(copies[n] for n in part.inputs))
-    for node in reversed(cut.pointwise):  # what only the replaced parts used
+    for node in reversed(cut.pointwise):  # nodes used by replaced parts only
         if not copies[node].users:
             graph.erase_node(copies[node])
     return function_of(graph)
 
 
 def _where_meant(form: Function, written: Function, dtype: torch.dtype) -> Function:
-    """Return a form for tensors of its dtype, which for anything else is the part as written.
+    """Return a form for tensors of its dtype; for other arguments it runs the part as written.
 
-    In the middle of a formula there may be other things: integers, sizes, what was widened. A form need not read all
-    inputs that its result is broadcast from.
+    Inside a formula there are other arguments: integers, sizes, widened values. A form need not read all inputs that
+    its result is broadcast from.
     """
 
     def part(*xs: Any) -> Tensor:

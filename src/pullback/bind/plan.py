@@ -1,4 +1,4 @@
-"""What is done for one kind of call: a forward and a backward of kernels, or the formula as it stands."""
+"""Plan of one kind of call: a forward and a backward of kernels, or the formula as written."""
 
 from __future__ import annotations
 
@@ -35,27 +35,26 @@ Save = Literal["min", "fast"]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """A call carried out by graphs, ready to run.
+    """Compiled forward and backward of one kind of call.
 
     Attributes:
         joint: the graphs.
         native: the derivative's formula on the tensors of a call, for orders beyond the first.
-        forward: tensors to outputs and what is computed for the backward.
-        backward: what is saved, and cotangents, to gradients.
-        in_ops: the same in PyTorch's ops alone, for what has to see them.
-        n_inputs, n_outputs: how many tensors go in and come out.
-        operands: of the backward, as positions in (inputs, computed values).
-        layouts: position of each cotangent that the backward reads, the stride that PyTorch's kernels were recorded
-            for, and whether our own read it, which take any.
-        dead: positions of the outputs that have no derivative.
-        result: what comes out, its tensors taken out.
+        forward: tensors to outputs and computed residuals.
+        backward: residuals and cotangents to gradients.
+        in_ops: the backward in PyTorch's ops alone, for modes and tracers that have to see them.
+        n_inputs, n_outputs: number of tensors.
+        operands: of the backward, as positions in (inputs, computed residuals).
+        layouts: position of each cotangent that the backward reads, the strides with which PyTorch's kernels were
+            recorded, and whether our own kernels read it, which take any strides.
+        dead: positions of the outputs without a derivative.
+        result: the structure of the result.
         name: of the op.
-        spending: the backward where what was computed for it is needed no more, and may be written over; none where
-            that saves nothing.
-        again: how the gradient is computed where autograd records it too, for the outputs that have a cotangent, as an
-            op of its own; none for PyTorch's kernels, where native ops do.
-        parts: the same for calls of which some outputs have no cotangent.
-        singles: the kernels that forward and backward are, where they are one each; the forward may be one op.
+        spending: a backward that overwrites its residuals, for the last use of these; `None` if that saves nothing.
+        again: computes the gradient where autograd records the backward too, for the outputs with a cotangent, as an op
+            itself; `None` for PyTorch's kernels, where native ops do.
+        parts: the backwards for calls with some cotangents absent.
+        singles: the two kernels if forward and backward are one each; the forward may be one op.
     """
 
     joint: Joint
@@ -78,7 +77,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What computes the value of a call where nothing is differentiated: a graph, ready to run, and what comes out."""
+    """Compiled value of one kind of call without a derivative: a compiled graph, and the structure of its result."""
 
     run: Callable[..., Any]
     result: Tree
@@ -109,15 +108,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """What an op computes for one kind of call.
+    """The functions of an op for one kind of call.
 
     Attributes:
-        value: gives its value.
-        derivative: gives the same, and its first derivative is the op's.
-        native: gives the same, and its derivatives of higher order are the op's.
-        exact: whether the value, and whether the derivative, is to have the bits of PyTorch's kernels.
-        gradients: where they are known, functions of the tensors and a cotangent that give the gradient of each: as
-            values, and with first derivatives that are the op's second.
+        value: returns the value.
+        derivative: returns the same value; its first derivative is the op's.
+        native: returns the same value; its higher derivatives are the op's.
+        exact: whether the value, and whether the derivative, must be bit-identical to PyTorch's kernels.
+        gradients: where known, functions of the tensors and a cotangent that return the gradient of each: as values,
+            and with first derivatives that are the op's second.
         save: see `pullback.function`.
     """
 
@@ -138,12 +137,12 @@ def make_plan(
     backend: Backend,
     trace: Trace = trace_ops,
 ) -> Plan:
-    """Trace a call and decide how calls like it are carried out; `reads` is what the formulas read.
+    """Trace a call and plan calls like it; `reads` are those of the formulas.
 
     Raises:
-        FormulaError: if the formula does what has no derivative, or returns no tensor.
+        FormulaError: if the formula has no derivative, or returns no tensor.
     """
-    # anomaly detection asks for values; what is made in inference mode does not count its versions
+    # anomaly detection asks for values; tensors made in inference mode have no version counter
     with _torch.without_saved_tensors_hooks(), torch.autograd.set_detect_anomaly(False), torch.inference_mode(False):
         return _make_plan(call, name, functions, reads, grad, backend, trace)
 
@@ -203,13 +202,13 @@ _NOT_ASKED = "no gradient is asked for"
 
 
 def _value(joint: Joint, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend) -> Value:
-    """Return what computes the value where nothing is differentiated."""
+    """Lower the value for calls that differentiate nothing."""
     ((_, run),) = lower([joint.forward], exact[:1], backend)
     return Value(run, Tree.of_leaves(outputs, spec))
 
 
 def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:
-    """Return a formula that refuses to stand for an earlier call once what it reads has changed."""
+    """Return a formula that raises, in place of recomputing an earlier call, once one of its reads has changed."""
 
     def native(*tensors: Tensor) -> Any:
         if not reads.unchanged():
@@ -251,7 +250,7 @@ def _kernels(
 
 
 def _spending(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -> Callable[..., Any] | None:
-    """Return a backward that may write over what the forward has computed for it and for nobody else."""
+    """Return a backward that overwrites residuals that the forward computed for it alone."""
     results: Any = forward.graph.output_node().args[0]
     computed = iter(results[joint.n_outputs :])
     places = backward.graph.find_nodes(op="placeholder")
@@ -265,14 +264,14 @@ def _spending(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -
 
 
 def _is_viewed(node: fx.Node) -> bool:
-    """Whether a result may lie in the memory of a value, which no kernel writes over, since it is a result too."""
+    """Whether a result may share memory with another value, which no kernel overwrites because it is a result too."""
     others = [user for user in node.users if user.op != "output" and not is_kernel(user.target)]
     return any(_torch.is_view(user.target) for user in others)
 
 
 def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:
-    """Return a cotangent in the layout for which the backward was made; in its own if any will do."""
-    if g.layout is not torch.strided:  # of a sparse embedding, say
+    """Return a cotangent in the layout for which the backward was compiled, or unchanged if any layout will do."""
+    if g.layout is not torch.strided:  # of a sparse embedding, for example
         g = g.to_dense()
     if not torch.compiler.is_dynamo_compiling():  # it cannot ask
         if g.is_neg() or (g.is_complex() and g.is_conj()):
@@ -281,4 +280,4 @@ def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tenso
             g = torch.zeros(g.shape, dtype=g.dtype, device=g.device)
     if is_any or g.stride() == stride or not g.numel():
         return g
-    return g.new_empty_strided(g.shape, stride).copy_(g)  # of its own kind: a batch, under is_grads_batched
+    return g.new_empty_strided(g.shape, stride).copy_(g)  # a batch stays a batch under is_grads_batched

@@ -1,4 +1,4 @@
-"""The plans of one op: one for each kind of call, made once, dropped when what the formulas read has changed."""
+"""Cache of an op's plans, one per kind of call; dropped when a value that the formulas read has changed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
 
 MAX_PLANS = 512
-"""Plans that are kept: beyond, the oldest goes. If it was in use it is made again, once for so many that are new."""
+"""Size of the cache. Beyond it the oldest plan is evicted; one still in use is then made again, as often as that."""
 
 MAX_TRACES = 128
-"""Plans that are traced before an op is taken for one whose calls are all of different kinds."""
+"""Traced plans after which an op counts as one whose calls are all of different kinds."""
 
 _TOO_MANY = (
     "{} has been called in many ways, each of which had to be traced (other numbers, or sizes that its formula reads): "
@@ -37,20 +37,20 @@ _TOO_MANY = (
 
 
 class Plans:
-    """How the calls of an op are carried out.
+    """Decides how the calls of an op run.
 
     Args:
         name: of the op.
-        functions: what it computes for a call.
-        sources: the functions that the user wrote, whose reads are watched.
-        backend: whose kernels; `None` for those that are set for all ops.
-        again: whether gradients that autograd records are carried out by plans too.
-        chunk: how many rows at a time, of a loss that is carried out so; "auto" for as many as is fitting.
+        functions: returns the functions of a call.
+        sources: the user's functions, whose reads are guarded.
+        backend: of the kernels; `None` for the one set for all ops.
+        again: whether recorded backwards run by plans too.
+        chunk: rows per chunk of a loss that runs by chunks; "auto" chooses by size.
 
     Attributes:
         plans: by the kind of call.
-        table: of those that run in C++ (`node.table_of`), once it is made.
-        example: makes the arguments of a call like the first.
+        table: of the plans that run in C++ (`node.table_of`), once it is made.
+        example: returns the arguments of a call like the first.
     """
 
     def __init__(
@@ -96,19 +96,19 @@ class Plans:
         with self._lock:
             if self._reads is not None and self._waiting:
                 table = node.table_of(self._name, self._reads, self.plans)
-                if self._made_for == made_for(self.backend):  # the table notes what is set while it is made
+                if self._made_for == made_for(self.backend):  # the table depends on the settings at that time
                     self.table, self._waiting = table, 0
 
     def forget(self) -> None:
-        """Drop all plans: what the op computes has changed."""
+        """Drop all plans: the op's functions have changed."""
         with self._lock:
             self._reads = self.table = None
 
     def of(self, call: Call, grad: bool) -> Plan:
-        """Return how a call is carried out; concurrent first calls trace once.
+        """Return the plan of a call; concurrent first calls trace only once.
 
         Raises:
-            FormulaError: if the formula does what has no derivative.
+            FormulaError: if the formula has no derivative.
         """
         with self._lock:
             backend = self.backend
@@ -166,15 +166,15 @@ Where a cumulative product is differentiated three times, the trace alone would 
 
 
 def _has_next_order(joint: Joint) -> bool:
-    """Whether the derivative of a gradient gets a plan of its own, and is not left to autograd."""
+    """Whether the derivative of a gradient gets a plan, rather than being left to autograd."""
     nodes = len(joint.forward.graph.nodes) + len(joint.backward.graph.nodes)
     return nodes <= _MOST_NODES and not all(joint.unused)
 
 
 def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Callable[[Used], Run]:
-    """Return the gradient of an op for calls that autograd records, with plans of its own for the used outputs.
+    """Return the gradient of an op for recorded backwards, with separate plans for each set of used outputs.
 
-    What the formula reads is not watched again: where it has changed, `kernels.native` says so.
+    The formula's reads are not guarded a second time: `kernels.native` raises if they have changed.
     """
     return functools.cache(lambda used: _run_of(name, kernels, functions, backend, used))
 
@@ -186,7 +186,7 @@ def _run_of(name: str, kernels: Kernels, functions: Functions, backend: Backend,
         value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)
     exact = (functions.exact[1], functions.exact[1])
     made = Functions(value, derivative, gradient, exact)
-    # where gradients are given, there are those of two orders, and `native` takes the next
+    # given gradients come in two orders; `native` covers the next
     plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, again=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
@@ -204,5 +204,5 @@ def _run_of(name: str, kernels: Kernels, functions: Functions, backend: Backend,
 
 
 def _kind_of(call: Call) -> Hashable:
-    """Return what tells calls apart whose arguments cannot all be compared: enough to look at each kind once."""
+    """Return a coarse key for calls whose arguments cannot all be compared: each such kind is examined only once."""
     return tuple((type(x), x.dtype, x.dim()) if isinstance(x, Tensor) else type(x) for x in call.leaves)

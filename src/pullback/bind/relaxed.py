@@ -2,7 +2,7 @@
 
 With `s = soft(x)` and `cut` a copy whose gradient is stopped, `hard - where(isnan(d), 0, d)` for
 `d = cut(s) - s` has the value of `hard`, since `d` is +0 (or NaN where `s` is not finite), and the derivative of
-`s`. It is made of native ops only, so every transform carries it by itself.
+`s`. It consists of native ops only, so every transform supports it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def relaxed(hard: Callable[..., Any], soft: Callable[..., Any], name: str) -> Ca
     Where the value of `soft` is not finite, its derivative is taken as 0. Integer and bool outputs of `hard`
     have no derivative.
 
-    If both draw random numbers, `soft` sees the draw of `hard`. The generators are then left as `hard` leaves them, as
-    by a call without a gradient; one from which `hard` does not draw, as `soft` leaves it.
+    If both draw random numbers, `soft` gets the draws of `hard`. The generators end in the state after `hard`, as in a
+    call without a gradient; one that `hard` does not use, in the state after `soft`.
 
     Raises:
         DerivativeError: when called, if both draw and the call is traced: a graph cannot replay a generator.
@@ -115,7 +115,7 @@ def cut(t: Tensor) -> Tensor:
     """Return the same values without their gradient.
 
     A round trip through integers: three of PyTorch's passes drop `detach`, none drops this. Where PyTorch cannot batch
-    that (2.11), an op of ours under transforms: all passes leave it as it is.
+    the round trip (2.11), a custom op replaces it under transforms: all passes keep it.
     """
     if not _torch.BITS_ARE_BATCHED and _is_transformed():
         copy: Tensor = torch.ops.pullback.cut.default(t)

@@ -1,4 +1,4 @@
-"""A derivative given by hand: how a vjp or jvp rule is called, and what it may return."""
+"""A derivative given as a rule: how a vjp or jvp is called, and checks of its result."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Hides = Literal["nothing", "tensors", "all"]
 
 @dataclass(slots=True)
 class Record:
-    """What one call of a ruled op leaves for its rule, beside tensors.
+    """Non-tensor state of one call of a ruled op, for its rule.
 
     Attributes:
         args: the arguments.
         kinds: shape and dtype of the input tensors.
-        recording: whether autograd records where the op is called, and no tracer does.
+        recording: whether autograd, and no tracer, records the call of the op.
         out: the result.
-        residuals: what the formula returned beside it.
+        residuals: residuals that the formula returned.
         differentiable: which of the output tensors have a derivative.
         autocast: whether autocast was on.
-        refusal: why the jvp may not be transposed, empty where it may; `None` where that was not asked.
+        refusal: why the jvp may not be transposed, empty if it may; `None` if not yet checked.
     """
 
     args: Tree
     kinds: list[tuple[torch.Size, torch.dtype]]
-    recording: bool = field(default=False, repr=False)  # `torch.jit.trace` compares what a graph shows of two calls
+    recording: bool = field(default=False, repr=False)  # `torch.jit.trace` compares the graphs of two calls as text
     out: Tree | None = None
     residuals: Tree | None = None
     differentiable: tuple[bool, ...] = ()
@@ -48,21 +48,21 @@ class Record:
 
 @dataclass(slots=True)
 class Rule:
-    """The derivative of an op, as given.
+    """A given derivative of an op.
 
     Attributes:
         name: of the op.
-        formula: computes the value, and with `residuals` also what the rule gets beside it.
+        formula: computes the value, and with `residuals` also the rule's residuals.
         parameters: names of the formula's parameters.
         vjp: `(g, out, [saved,] *inputs, [needs=])` to the gradients of the inputs.
         jvp: `(tangents, out, [saved,] *inputs)` to the tangent of `out`.
         residuals: whether the formula returns `(out, saved)`.
         linear: whether the vjp is linear in the cotangent: yes, no, or to be proven when it matters.
-        jvp_linear: whether the jvp is said to be linear in the tangents: yes, or to be proven when it matters.
-        proven: what has been proven of either, for each kind of call.
+        jvp_linear: whether the user declared the jvp linear in the tangents: yes, or to be proven when it matters.
+        proven: results of these proofs, for each kind of call.
         wants_needs: whether the vjp has a parameter `needs`.
-        idle: positions of the parameters that the vjp never reads, or the jvp where there is no vjp.
-        reads: what the formula reads beside its arguments; `None` where that was not asked.
+        idle: positions of the parameters that the vjp never reads, or the jvp if there is no vjp.
+        reads: of the formula besides its arguments; `None` if not yet determined.
     """
 
     name: str
@@ -103,11 +103,11 @@ class Rule:
         return outputs, kept
 
     def again(self, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], Hides]:
-        """Compute the residuals again, where autograd sees how they depend on the inputs.
+        """Recompute the residuals where autograd sees how they depend on the inputs.
 
-        Returns them, and what cannot be had so: tensors, because the formula draws random numbers, leaves PyTorch or
-        cuts them off, or more, in objects or in the bits of integers. Then they are what was kept, which is a constant
-        to autograd.
+        Also return which of them remain constants to autograd, namely the saved ones: "tensors", if the formula draws
+        random numbers, leaves PyTorch or detaches; "all", if objects or the bits of integers may carry a dependence
+        too.
         """
         assert record.residuals is not None or not kept
         if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
@@ -122,7 +122,7 @@ class Rule:
             lost = is_eager and not (
                 opaque or (_same(residuals, kept) and self._have_graphs(residuals, record, tensors))
             )
-        except Exception as error:  # whatever a formula raises that is run again
+        except Exception as error:  # any error of a formula that runs a second time
             tell_mistake(error, self.name)
             return kept, "all" if strange else "tensors"
         cut = [t for t in residuals if cutting.is_cut(t)]
@@ -290,13 +290,13 @@ class Rule:
 _REAL = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 """The dtypes that most gradients have, with which they need no other look."""
 _PLAIN = frozenset({int, bool, str, type(None)})
-"""Residuals that cannot depend on the value of an input, but by what the formula may not do."""
+"""Residuals that depend on no input's value, unless the formula does what it must not."""
 _ATOMS = _PLAIN | {float, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, slice}
 """Residuals other than tensors; numbers among them are constants to a second derivative."""
 
 
 def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal, NaN to NaN: what the formula reads may have changed between two calls."""
+    """Whether tensors are equal, NaN to NaN: a read of the formula may have changed between two calls."""
     return len(new) == len(old) and all(
         a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
         for a, b in zip(new, old, strict=True)

@@ -1,7 +1,7 @@
 """An op whose derivative is given by a rule: three Functions, for plain eager mode, for transforms, for Dynamo.
 
-Each carries the rule. They differ in what they can afford: plain eager mode needs no `setup_context` (three
-times dearer), Dynamo refuses a Function that defines `jvp`.
+Each carries the rule. Their constraints differ: in plain eager mode `setup_context` would make a call three times
+slower; Dynamo refuses a Function that defines `jvp`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 @_torch.left_alone_by_dynamo
 def run(rule: Rule, args: tuple[Any, ...]) -> Any:
-    """Carry out one call, in whatever world it finds itself (but Dynamo's: see `compiled`)."""
+    """Run one call in any context except Dynamo's (see `compiled`)."""
     tree, tensors = Tree.of(args)
     record = Record(tree, [], recording=torch.is_grad_enabled())
     plain, needs = _torch.is_plain_eager(), False
@@ -157,7 +157,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     pull = pull_by_transposition if rule.vjp is None else Rule.pull
     if not differentiated or _torch.is_recorded():
         gradients = pull(rule, record, live, tensors, outputs, kept, needs)
-        if torch.compiler.is_compiling():  # a graph says itself what its results share
+        if torch.compiler.is_compiling():  # a graph states which results share memory
             return gradients
         there = [t for t in (*tensors, *outputs, *kept) if t is not None]
         return [_owned(g, there) for g in gradients] if there else gradients
@@ -172,7 +172,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
 
 
 def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
-    """Return a gradient, copied if it shares memory with what is kept: PyTorch makes it `.grad`, and adds to that."""
+    """Return a gradient, copied if it aliases a residual: PyTorch may store it in `.grad` and accumulate into it."""
     if g is not None:
         for t in others:
             if _torch.share_memory(g, t):
@@ -181,9 +181,9 @@ def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
 
 
 def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], str]:
-    """Return the residuals as functions of the inputs; where that cannot be had, their derivative is an error.
+    """Return the residuals as functions of the inputs; where that is impossible, their derivative raises an error.
 
-    Where more is hidden than tensors, that of the rule's result has to be one: why that is so is returned too.
+    If more than tensors is hidden, the derivative of the rule's result must raise too: the reason is returned as well.
     """
     residuals, hides = rule.again(record, tensors, kept)
     if hides != "nothing":
@@ -200,7 +200,7 @@ def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
 def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the inputs and the outputs, without those that the rule never reads.
 
-    The transpose of a jvp asks for their shapes, so that something of no size stands for them there.
+    The transpose of a jvp reads their shapes, so an expanded scalar replaces each of them.
     """
     idle = rule.idle
     kept: list[Tensor | None] = list(tensors)

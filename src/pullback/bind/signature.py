@@ -12,7 +12,7 @@ from pullback.bind.rule import Rule
 from pullback.errors import OptionError
 
 _BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
-"""What lets a function read its parameters without naming them."""
+"""Functions by which a function can read its parameters without naming them."""
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
@@ -86,7 +86,7 @@ def require_same_arguments(formula: Callable[..., Any], soft: Callable[..., Any]
 
 
 def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, str]:
-    """Map the names of an op's parameters to those of its relaxation, where they differ."""
+    """Map the names of an op's parameters to those of its relaxation where these differ."""
     pairs = zip(_parameters(formula), _parameters(soft), strict=False)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,) * 2
     return {a.name: b.name for a, b in pairs if (a.kind, b.kind) == kinds and a.name != b.name}
@@ -95,7 +95,7 @@ def renamed(formula: Callable[..., Any], soft: Callable[..., Any]) -> dict[str, 
 def unread(function: Callable[..., Any]) -> set[int]:
     """Return the positions of the parameters that a Python function never reads: these need not be saved.
 
-    None where that cannot be said: a method, whose code counts `self`, or code that can read by name.
+    Return `None` if unknown: for a method, whose code counts `self`, and for code that can read by name.
     """
     if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
         return set()

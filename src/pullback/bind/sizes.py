@@ -1,10 +1,10 @@
-"""One plan for calls that differ in sizes alone: traced once for all sizes, and fitted to those of each call.
+"""One plan for calls that differ in sizes alone: traced once with symbolic sizes, specialised to each call's.
 
-Calls are of one kind if their tensors have the same dtypes and devices, are dense with dimensions in the same order, or
-repeated along some, have sizes of 1, and equal sizes, in the same places, and rows enough for kernels over rows, or
-not; and if all else is equal. Once a kind has been traced for several sizes, it is traced with symbols in place of
-those that differed (`pullback.graph.symbolic`). If that proves its graph to hold for all of them, its kernels serve the
-sizes that come after; if not, each is traced anew. Kernels of Inductor do so as far as it says (`kernels.inductor`).
+Calls are of one kind if everything but sizes is equal and their tensors agree in dtype, device, order of dense
+dimensions, expanded dimensions, positions of size 1, positions of equal sizes, and whether there are enough rows for
+row kernels. Once a kind has been traced for several sizes, it is traced with symbols in place of those that differed
+(`pullback.graph.symbolic`). If that proves the graph for all sizes, its kernels serve later sizes; if not, each size is
+traced separately. Kernels of Inductor do so within its own guards (`kernels.inductor`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
 from pullback.kernels.single import Single
 
 _SEVERAL = 8
-"""Sizes of one kind that are traced each by itself: a trace with symbols takes as long as some of these, and less than
+"""Sizes of one kind that are traced separately: a symbolic trace takes as long as a few of these traces, and less than
 Inductor takes to compile a graph."""
 _MOST_KINDS = 128
 
@@ -51,7 +51,7 @@ class Sizes:
         self._kinds: dict[Hashable, _Kind] = {}
 
     def plan(self, call: Call, grad: bool, make: Make) -> Plan | None:
-        """Return how a call is carried out, if there is or can be made what holds for calls that differ in sizes."""
+        """Return a plan from the kind's symbolic plan, if that exists or can be made."""
         key, sizes = kind_and_sizes(call, grad, by_rows=not self._by_inductor)
         if key is None or (key not in self._kinds and len(self._kinds) >= _MOST_KINDS):
             return None
@@ -64,7 +64,7 @@ class _Kind:
 
     Args:
         first: the sizes of the first of them.
-        several: how many are traced each by itself before a trace with symbols.
+        several: number of separate traces before a symbolic one.
     """
 
     def __init__(self, first: Sequence[int], several: int) -> None:
@@ -75,7 +75,7 @@ class _Kind:
         self._general: _General | None = None
 
     def plan(self, call: Call, sizes: Sequence[int], make: Make) -> Plan | None:
-        """Return the plan for some sizes, where there is or can be made what holds for these and others."""
+        """Return the plan for some sizes, if a symbolic one exists or can be made."""
         plan = None if self._general is None else self._general.at(call.tensors)
         if plan is not None:
             return plan
@@ -93,7 +93,7 @@ class _Kind:
 
 
 class _General:
-    """A plan that holds for many sizes, and what it was traced by."""
+    """A symbolic plan, and the trace that it came from."""
 
     def __init__(self, plan: Plan, symbolic: Symbolic) -> None:
         self._plan, self._symbolic = plan, symbolic
@@ -117,7 +117,7 @@ class _General:
         return replace(here, in_ops=in_ops(numbers), parts=parts)
 
     def _general(self, used: Used | None) -> tuple[Kernels, Callable[[Numbers], Callable[..., Any]]]:
-        """Return kernels for all sizes, and their backward in PyTorch's ops for those of a call."""
+        """Return kernels for all sizes, and a function from a call's numbers to their backward in PyTorch's ops."""
         kernels = self._plan.kernels
         assert kernels is not None
         if used is not None:
@@ -130,9 +130,9 @@ class _General:
 
 
 def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | None, tuple[int, ...]]:
-    """Return what is equal for calls that differ in sizes alone, and the sizes; `None` where that cannot be said.
+    """Return a key that is equal for calls that differ in sizes alone, and the sizes; `None` if there is no such key.
 
-    `by_rows` says whether there are kernels over rows, which few rows have not.
+    `by_rows` says whether the backend has row kernels, which need many rows.
     """
     if call.key is None:
         return None, ()
@@ -172,7 +172,7 @@ def order_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | N
 
 
 def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
-    """Return a plan with each extent as what it is in a call; kernels that are compiled are taken as they are."""
+    """Return a plan with each extent replaced by its value in a call; compiled kernels are shared."""
     made: dict[int, Any] = {}
 
     def remade(value: Any) -> Any:

@@ -33,7 +33,7 @@ class Stable:
         self._known: dict[torch.dtype, Forms | None] = {}
         self._reads: Reads | None = None
         self.given = object()
-        """Another object whenever a certificate is given: what is made of the forms is made again."""
+        """Version token; setting a certificate replaces it, which invalidates everything made from the forms."""
 
         @_torch.constant_while_compiling
         def look_up(dtype: torch.dtype) -> bool:
@@ -42,9 +42,9 @@ class Stable:
 
         @_torch.constant_while_compiling
         def make(dtype: torch.dtype) -> int:
-            """Run while Dynamo traces: make the native form; return how many orders it carries, 0 if there is none."""
+            """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
             forms = self._of(dtype)
-            # what is compiled is differentiated once more at most, what is exported any number of times
+            # a compiled graph is differentiated at most one more time, an exported one any number of times
             order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiations())
             if forms is None or order > MOST:
                 return 0
@@ -74,8 +74,8 @@ class Stable:
     def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Return the native form for transforms and tracers, if it differs from the formula as written.
 
-        It is as written for derivatives of higher order than native forms carry, and where torch.jit's passes would
-        drop what these are made of.
+        The formula as written is used for derivatives beyond the orders that native forms carry, and where torch.jit's
+        passes would drop ops that the forms need.
         """
         if not torch.compiler.is_dynamo_compiling() and _torch.is_jit_tracing():
             return None
@@ -92,7 +92,7 @@ class Stable:
         """Use a certificate from now on, or those of the formula's parts, all for one dtype.
 
         Raises:
-            FormulaError: if one does not compute the formula or a part, or the formula may change unseen.
+            FormulaError: if one does not compute the formula or a part, or a read of the formula cannot be guarded.
         """
         dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
         with _torch.tracing():
@@ -143,7 +143,7 @@ class Stable:
         with _torch.tracing():
             reads = self._renewed()
             if dtype not in self._known:
-                # what cannot be watched may mean something else at the next call
+                # a formula with an obstacle may compute something else at the next call
                 forms = None if reads.obstacle or dtype not in DTYPES else self._look_up(dtype, complaints)
                 self._known = {**self._known, dtype: forms}
             forms = self._known[dtype]
@@ -152,14 +152,14 @@ class Stable:
         return forms
 
     def _renewed(self) -> Reads:
-        """Return what the formula reads; once that has changed, its forms are forgotten."""
+        """Return the reads of the formula; if they have changed, drop its forms first."""
         if self._reads is None or not self._reads.unchanged():
             self._known = {}
             self._reads = reads_of(self._formula)
         return self._reads
 
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
-        """Find the certificate for a dtype; without one, make what rules give."""
+        """Find the certificate for a dtype; without one, make forms by rules."""
         try:
             places = [path for path in (self.beside(), certificate.cache()) if path is not None and _holds(path)]
         except (OSError, RuntimeError):  # a folder that we may not enter, no home
@@ -195,10 +195,10 @@ class Stable:
 
 
 def _order(args: Sequence[Tensor]) -> int:
-    """Return how many orders of derivatives to carry in a call; 0 for as many as the formula as written has.
+    """Return the number of derivative orders to carry in a call; 0 for the formula as written, which has all.
 
-    A graph may be differentiated any number of times. So may what autograd records below transforms, where each order
-    makes every call slower: two are carried.
+    A graph may be differentiated any number of times. So may a call that autograd records below transforms, where each
+    order makes every call slower: two are carried.
     """
     known, is_recorded = _torch.differentiations(), _torch.is_recorded()
     if not is_recorded and not any(_torch.unwrapped(x).requires_grad for x in args):
@@ -212,5 +212,5 @@ def _holds(place: Path) -> bool:
     """Whether there is a file of certificates, or a folder with some."""
     try:
         return any(place.iterdir()) if place.is_dir() else place.exists()
-    except PermissionError:  # what cannot be listed may be read
+    except PermissionError:  # the folder is not listable, but its files may be readable
         return True

@@ -1,4 +1,4 @@
-"""Arguments and results with their tensors taken out, so that others can be put in."""
+"""Pytrees of arguments and results with their tensors taken out, to be filled with others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pullback import _torch
 from pullback.graph.identity import identity, opened
 
 TENSOR = object()
-"""Stands for a tensor in a template."""
+"""Placeholder for a tensor in a template."""
 
 
 _ATOMS = frozenset({int, float, bool, str, type(None)})
@@ -64,7 +64,7 @@ class Tree:
         return cls([TENSOR if isinstance(x, Tensor) else x for x in leaves], spec, flat)
 
     def filled(self, tensors: Sequence[Any]) -> Any:
-        """Put tensors, or what stands for them, back."""
+        """Return the structure filled with tensors or placeholders."""
         if self is _LONE:
             return tensors[0]
         waiting = iter(tensors)
@@ -72,7 +72,7 @@ class Tree:
         return tuple(leaves) if self.flat else _torch.tree_unflatten(leaves, self.spec)
 
     def of_tensors(self, derivatives: Sequence[Any]) -> Any:
-        """Return the structure with what belongs to its tensors; for all else `None`: a number has no derivative."""
+        """Return the structure filled with the tensors' derivatives, and `None` elsewhere: numbers have none."""
         if self is _LONE:
             return derivatives[0]
         waiting = iter(derivatives)
@@ -101,7 +101,7 @@ _FLAT = [_torch.tree_leaves((None,) * n)[1] for n in range(17)]
 
 
 def apart(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return outputs of which each has memory of its own, copied where it has not.
+    """Return outputs with separate memory, copied where they share it.
 
     A write to one must not reach a tensor that has another derivative.
     """
@@ -116,7 +116,7 @@ def apart(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _Word(str):
-    """A string that shows as it is."""
+    """A string whose repr is its content."""
 
     __slots__ = ()
     __repr__ = str.__str__

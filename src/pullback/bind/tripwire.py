@@ -1,7 +1,7 @@
-"""A guard for derivatives that only a Function can give: what bypasses the Function meets an error.
+"""A guard for derivatives that only a Function can give: a transform that bypasses the Function meets an error.
 
-Some of PyTorch's transforms trace through the forward of a Function and differentiate what they see. The
-output of every such forward passes here, through an op whose own derivative is an error.
+Some of PyTorch's transforms trace through the forward of a Function and differentiate the trace. The output of every
+such forward passes through an op here whose own derivative is an error.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _library.define("first_order(Tensor(a) x, str name) -> Tensor(a)", tags=(torch.T
 def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
     """Return a copy of `x` that cannot be differentiated except by the rule of the op `name`.
 
-    `sources` are the arguments of the op. They count where the op computes outside of PyTorch, or detaches: what
-    it returns then does not require grad, and would pass for a constant.
+    `sources` are the arguments of the op. They matter if the op computes outside of PyTorch, or detaches: its result
+    then does not require grad, and would pass for a constant.
     """
     tensors = [s for s in sources if isinstance(s, Tensor)]
     copy: Tensor = torch.ops.pullback.tripwire.default(x, tensors, name)
@@ -34,9 +34,9 @@ def tripwire(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
 
 
 def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
-    """Return `x`, behind the tripwire where somebody may look at the ops that run.
+    """Return `x`, behind the tripwire if a transform or tracer may see the ops that run.
 
-    Where nobody does it would be in the way: a DTensor knows no sharding of it.
+    Otherwise the tripwire would only do harm: a DTensor has no sharding rule for it.
     """
     if not has_derivative(x):
         return x
@@ -48,10 +48,10 @@ def guarded(x: Tensor, sources: Sequence[Any], name: str) -> Tensor:
 def guarded_in_graphs(result: Any, sources: Sequence[Any], name: str) -> Any:
     """Return the result of a Function that Dynamo traces, guarded where its rule would be lost.
 
-    An exported graph keeps the forward of a Function and not its backward, and has it run without a gradient, so that a
-    tripwire within the forward is not met: one is put behind it. Any other graph records the backward without a
-    gradient. If PyTorch runs that as it stands (`backend="eager"`), a second derivative would take the first for a
-    constant; AOTAutograd has an error of its own.
+    An exported graph keeps the forward of a Function but not its backward, and runs it in no-grad mode, so a tripwire
+    within the forward has no effect: this one follows the forward. Any other graph records the backward in no-grad
+    mode. If PyTorch runs it unmodified (`backend="eager"`), a second derivative would take the first for a constant;
+    AOTAutograd raises its own error.
     """
 
     def one(t: Any) -> Any:
@@ -65,16 +65,16 @@ def guarded_in_graphs(result: Any, sources: Sequence[Any], name: str) -> Any:
 
 @_torch.constant_while_compiling
 def _is_exporting() -> bool:
-    """Run while Dynamo traces, which in PyTorch 2.11 says True itself, whatever it traces for."""
+    """Run while Dynamo traces; PyTorch 2.11 returns True itself, for every kind of trace."""
     return torch.compiler.is_exporting()
 
 
 def refuse_transforms(name: str) -> None:
-    """Refuse a rule under a transform of `torch.func` that Dynamo or an export records; to call while they do.
+    """Refuse a rule under a `torch.func` transform that Dynamo or an export records; call this while they record.
 
-    What they make of a Function there runs its forward once for all levels, without a gradient: the level that called
-    it has the rule, and those around it take the result for a constant. No tripwire within the forward sees that. What
-    batches (`vmap`) the tripwire refuses by itself, but for an export without Dynamo, which does not reach it.
+    They run the forward of a Function there once for all levels, in no-grad mode: the level that called it has the
+    rule, and outer levels take the result for a constant. No tripwire within the forward sees that. Batching (`vmap`)
+    is refused by the tripwire itself, except in an export without Dynamo, which does not reach it.
 
     Raises:
         DerivativeError: if such a transform is running.

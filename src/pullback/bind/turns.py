@@ -1,7 +1,7 @@
-"""Derivatives that have forms, one after another, in plain eager mode; those beyond, as autograd takes them.
+"""Derivatives by stable forms, order by order, in plain eager mode; autograd's own derivatives beyond.
 
-A native form (`jet`) carries a fixed number of orders. Where autograd records, the next derivative is asked for when it
-is needed: that of the last form is then the derivative of the formula as written.
+A native form (`jet`) carries a fixed number of orders. Here autograd records, and the next derivative is computed on
+demand: after the last form, it is the derivative of the formula as written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Turns:
     """A function of tensors of one shape, and its derivatives.
 
     Args:
-        form: returns that of the value or of a derivative, if it has one.
+        form: returns the form of the value or of a derivative, or `None`.
         written: the formula, which autograd differentiates further.
     """
 
@@ -31,7 +31,7 @@ class Turns:
         self.form, self._written = form, written
 
     def __call__(self, *given: Tensor) -> Tensor:
-        """Return the value, of which autograd takes derivatives in plain eager mode."""
+        """Return the value; in plain eager mode autograd records a node that differentiates it further."""
         return self.of((), torch.broadcast_tensors(*given))
 
     def of(self, by: By, xs: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Modes that notice what autograd cannot: values that leave PyTorch or are cut off, random numbers that are drawn."""
+"""Modes that notice operations outside autograd: values that leave PyTorch or are detached, and random draws."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _has_tensor(args: Any) -> bool:
 
 
 class Cutting(TorchFunctionMode):
-    """Follows tensors, and what is computed of them where autograd does not see it: of a part of its operands, too."""
+    """Tracks tensors, and values that depend on any of them through an op that autograd does not see."""
 
     def __init__(self, live: Sequence[Tensor]) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def log1mexp(x: Tensor) -> Tensor:
     Reference: Mächler, "Accurately computing log(1 − exp(−|a|))", 2012.
     """
     near = x < math.log(2)
-    # Each branch sees only arguments that it is meant for: a gradient of 0 times an infinite slope would be NaN.
+    # Each branch sees only arguments in its range: a gradient of 0 times an infinite slope would be NaN.
     small = torch.where(near, x, 1.0) + 0.0  # −0 becomes 0: the slope there is +∞
     large = torch.where(near, 1.0, x)
     return torch.where(near, torch.log(-torch.expm1(-small)), torch.log1p(-torch.exp(-large)))

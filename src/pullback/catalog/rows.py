@@ -123,7 +123,7 @@ def apart(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def lost_digits(a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
-    """Return what rounding took from a − b (Knuth's two-sum); 0 where that is not finite."""
+    """Return the rounding error of a − b (Knuth's two-sum: a − b = difference + error); 0 where it is not finite."""
     back = difference - a
     return ((a - (difference - back)) - (b + back)).nan_to_num(0.0, 0.0, 0.0)
 

@@ -90,9 +90,9 @@ def _acos(x: Tensor) -> Tensor:
 
 
 def _scale(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor | float:
-    """Return what to divide by before squaring: the largest magnitude, where it is finite and not 0.
+    """Return the divisor that makes squaring safe: the largest magnitude, where it is finite and not 0; else 1.
 
-    What uses it does not depend on it, rounding aside: it needs no derivative.
+    The caller's result is independent of it, except for rounding, so it needs no derivative.
     """
     if x.numel() == 0:
         return 1.0  # there is no largest

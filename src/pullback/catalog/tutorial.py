@@ -1,4 +1,4 @@
-"""What tutorials on custom autograd functions print, as formulas: the derivative needs no line of its own.
+"""The functions of tutorials on custom autograd functions, as formulas: their derivatives need no code.
 
 Broadcasting, of any shape, in every floating dtype (complex too, `relu`, `gated_rsqrt` and `masked_sum`'s mask
 aside). Smooth but for `relu`; derivatives of every order are those of the formula.

@@ -2,8 +2,8 @@
 
 `pullback.check(target, *inputs)` returns a `pullback.Report`; `help(pullback.check.api.check)` names its options.
 
-A function of that name in `pullback` would hide the package, or be hidden by it, depending on which was
-imported first; a package that can be called is both. What it does is in `pullback.check.api`.
+A function of that name in `pullback` would shadow the package, or be shadowed by it, depending on which was imported
+first; a callable package is both. The implementation is in `pullback.check.api`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _CallablePackage(ModuleType):
-    """A package that audits what it is called with."""
+    """The package as the callable `pullback.check`."""
 
     def __call__(self, target: Any, *inputs: Any, **options: Any) -> Report:
         """Audit custom autograd functions: see `pullback.check.api.check`."""

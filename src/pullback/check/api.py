@@ -38,9 +38,9 @@ def check(
 ) -> Report:
     """Audit custom autograd functions.
 
-    Each is audited in a process of its own, so that a crash or an endless loop is a finding. It is forked from this
-    one, or from a new interpreter where CUDA or autograd has threads in this one: then what is audited is sent there.
-    What cannot be pickled is audited in this process, without that protection, with a warning.
+    Each is audited in a separate process, so that a crash or an endless loop is a finding. It is forked from this one,
+    or from a new interpreter if CUDA or autograd has threads in this one: then the function is sent there. A function
+    that cannot be pickled is audited in this process, without that protection, with a warning.
 
     Args:
         target: an `autograd.Function` class, a `torch.library` custom op, any callable that takes tensors, a

@@ -1,6 +1,6 @@
-"""The audit of one subject: a working example, its variants, what is known about them, and the rules.
+"""The audit of one subject: a working example, its variants, the facts about them, and the rules.
 
-Runs inside a process of its own (`runner.py`). Rules ask this object for facts, which are worked out once.
+It runs inside a separate process (`runner.py`). Rules ask this object for facts, which are computed once.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def audit(
 
 
 def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
-    """Return what the source alone shows. Runs none of the audited code.
+    """Return the findings of the static rules. Runs none of the audited code.
 
     Args:
-        subject: what is audited.
+        subject: the audited function.
         options: which rules.
-        runs: leave out what another rule measures on a function that runs.
+        runs: leave out rules whose property a runtime rule measures on a function that runs.
     """
     if subject.source is None:
         return []
@@ -116,7 +116,7 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
 
 
 def unaudited(subject: Subject, why: str) -> Finding:
-    """Return the warning that a subject could not be run, with why and what to do."""
+    """Return the warning that a subject could not be run, with the reason and the remedy."""
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
@@ -139,7 +139,7 @@ def unaudited(subject: Subject, why: str) -> Finding:
 
 
 def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> AuditEnd:
-    """Tell that a subject could not be run, and what its source shows all the same."""
+    """Report that a subject could not be run, and the findings of its static rules."""
     sink(unaudited(subject, why))
     for finding in static_findings(subject, options):
         sink(finding)
@@ -147,7 +147,7 @@ def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> Aud
 
 
 class _Sink:
-    """Passes findings on, less those that an allow comment silences and those already told."""
+    """Passes findings on, except those that an allow comment silences and duplicates."""
 
     def __init__(self, subject: Subject, events: Events) -> None:
         self.subject = subject
@@ -177,19 +177,19 @@ def _only_in_domain(state: Audit) -> Finding:
 
 
 def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:
-    """Return the rules that say something of a function whose values are random; `teller` says that they are."""
+    """Return the rules that apply to a function whose values are random; `teller` is the one that reports this."""
     kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
     if others and not state.running((teller,)):
-        sink(replace(_undecided(state, others[0], why), severity="warning"))  # or nothing would be said
+        sink(replace(_undecided(state, others[0], why), severity="warning"))  # else there would be no finding
     return kept
 
 
 def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     """Run the rules; return the ids of those that the budget left no time for.
 
-    What takes one or a few runs comes first, what tells most before the rest; then the variants of the example, then
-    what takes long. On the example the contract rules run whatever the budget is.
+    Rules with one or a few runs come first, the most informative before the rest; then the variants of the example,
+    then slow rules. On the example the contract rules run whatever the budget is.
     """
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
@@ -210,7 +210,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 
 
 _TURNS = (("PB1",), ("PB209", "PB401", "PB402", "PB403", "PB404", "PB411", "PB502"), ("PB2", "PB5"))
-"""Families and rules by how much they tell of in how little time; all others come after these."""
+"""Families and rules in order of information per time; all others come after these."""
 
 
 def _turn(rule: Rule) -> int:
@@ -226,7 +226,7 @@ _OF_WEIGHTS_ALONE = ("PB109", "PB206", "PB602", "PB603")
 
 
 def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
-    """Run those of some rules that are for inputs on the subject as a function of its weights."""
+    """Run some rules on the subject as a function of its weights."""
     weighted = state.weighted if state.backward_works and state.running(_OF_WEIGHTS) else None
     if weighted is None:
         return
@@ -283,7 +283,7 @@ def _left_out(weighted: Audit) -> list[str]:
 
 
 _OF_FUNCTIONS = ("PB1", "PB2", "PB4")
-"""Families whose rules for Functions alone are run on the Functions inside of a callable: those of what goes wrong."""
+"""Families whose rules for Functions alone also run on the Functions inside a callable: those about faults."""
 
 
 def _run_inside(state: Audit, sink: _Sink) -> None:
@@ -303,8 +303,8 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
 
 
 def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
-    """Tell of a finding about a Function as one about the callable that calls it."""
-    if finding.verdict != "intended":  # that was told of the callable
+    """Report a finding about a Function as one about the callable that calls it."""
+    if finding.verdict != "intended":  # which was reported for the callable
         sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
 
 
@@ -315,7 +315,7 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
         for finding in _smallest(state, rule, list(rule.runtime(state))):
             sink(finding)
     except Raised as error:
-        if state.backward_works:  # else the rules about failing backwards have said it
+        if state.backward_works:  # else the rules about failing backwards have reported it
             sink(_undecided(state, rule, str(error)))
     except Exception as error:  # a fault of ours must not end the audit, nor pass for a clean one
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -323,12 +323,12 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
         why = f"Pullback failed ({place}): {type(error).__name__}: {error}"
         sink(_undecided(state, rule, why, "a bug of Pullback: please report it with this line and the function"))
     for finding in _incidents(state.subject):
-        # A size computed from numbers of every magnitude may be any: that is no fault on what people pass.
+        # A size computed from numbers of every magnitude is arbitrary: it shows no fault on ordinary inputs.
         sink(replace(finding, severity="warning", verdict="unstable") if rule.family == "PB3" else finding)
 
 
 def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
-    """Return what the rule finds on the smallest example on which it finds as bad a fault."""
+    """Return the rule's findings on the smallest example with an equally severe one."""
     worst = {f.severity for f in found}
     if rule.family == "PB1" and state.is_slow:
         return found

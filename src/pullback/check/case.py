@@ -20,7 +20,7 @@ class Held:
     Attributes:
         tensor: it is given other data to have another value, and is itself the leaf of the graph.
         text: Python source of it, in terms of `fn`.
-        asks: whether it requires grad where nobody says.
+        asks: whether it requires grad by default.
     """
 
     tensor: Tensor
@@ -40,22 +40,22 @@ class Case:
 
     Attributes:
         values: every leaf of `(args, kwargs)`, tensors detached.
-        spec: how to put `values` back together.
+        spec: the pytree spec of `values`.
         wrt: positions in `values` of the tensors that are differentiated.
         names: name of each leaf of `values`, for messages.
-        paths: where each leaf stands in `(args, kwargs)`.
-        label: what is special about it, e.g. "float64, (3, 5), transposed".
+        paths: path of each leaf in `(args, kwargs)`.
+        label: its special property, e.g. "float64, (3, 5), transposed".
         layout_only: differs from an ordinary case only in strides, so that its contiguous copy is a reference.
-        doubtful: the forward may take it without meaning to: one input has a smaller shape that broadcasts, or
+        doubtful: the forward may accept it by accident: one input has a smaller shape that broadcasts, or
             a size changed while a whole-number argument or an object that may depend on it did not.
         extreme: holds values far outside the ordinary range.
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
-        fit: what a guessed example was made to be, as the gradient is right for no other guess.
-        held: by position, the leaves that the subject holds.
-        left_out: names of what else it holds, that could be differentiated and is not.
-        is_varied: some of what it holds has other values than it had.
+        fit: the property that a guessed example was given because the gradient is right for no other guess.
+        held: by position, the leaves that the subject holds, such as its weights.
+        left_out: names of other differentiable tensors that it holds.
+        is_varied: some of the held tensors have new values.
 
-    Two positions that hold the very same tensor object are one input passed twice.
+    Two positions with the same tensor object are one input passed twice.
     """
 
     values: tuple[Any, ...]
@@ -84,7 +84,7 @@ class Case:
         return [self.values[position] for position in self.wrt]
 
     def describe(self) -> str:
-        """Return the shapes and dtypes of the tensors and what is special, in one short line."""
+        """Return the shapes and dtypes of the tensors and the label, in one short line."""
         shapes = ", ".join(
             f"{name}: {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
             for name, value in zip(self.names, self.values, strict=True)
@@ -107,7 +107,7 @@ class Case:
         return self.with_values({p: change(self.values[p]) for p in self.wrt}, label, **changes)
 
     def unshared(self) -> Case:
-        """Return the case with a tensor of its own for each differentiated input, where one was passed twice."""
+        """Return the case with a separate tensor for each differentiated input, where one was passed twice."""
         twins = {p for k, p in enumerate(self.wrt) if any(self.values[p] is self.values[q] for q in self.wrt[:k])}
         return self.with_values({p: copy_tensor(self.values[p]) for p in twins}) if twins else self
 
@@ -151,7 +151,7 @@ class Case:
         return copy_tensor(moved) if moved is self.values[position] else moved
 
     def _fresh(self, position: int) -> Any:
-        """Return the leaf at a position for one call: a copy, or what the subject holds."""
+        """Return the leaf at a position for one call: a copy, or the held tensor itself."""
         value = self.values[position]
         if position in self.held:
             return self.held[position].filled(value)
@@ -182,7 +182,7 @@ def is_differentiable(value: object) -> bool:
 
 
 def copy_tensor(t: Tensor) -> Tensor:
-    """Return a detached copy with the same sizes, strides, storage offset and conjugation, on storage of its own."""
+    """Return a detached copy with the same sizes, strides, storage offset and conjugation, on separate storage."""
     t = t.detach()
     if t.is_conj():
         return copy_tensor(t.conj()).conj()

@@ -1,6 +1,6 @@
 """The time that limits count: processor time, so that a busy machine does not shorten an audit.
 
-What only waits, for a lock or in a sleep, is ended as well: a third of the time on the clock counts in any case.
+A process that only waits, for a lock or in a sleep, is ended as well: at least a third of wall-clock time counts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ PATIENCE = 3.0
 
 
 def spent(elapsed: float, worked: float | None) -> float:
-    """Return the seconds that count of a stretch of time.
+    """Return the part of a duration that counts, in seconds.
 
     Args:
-        elapsed: how long it was.
-        worked: the processor time in it, on all threads; `None` where the system does not say.
+        elapsed: its wall-clock time.
+        worked: its processor time, on all threads; `None` where the system does not report it.
     """
     if worked is None:
         return elapsed
@@ -42,7 +42,7 @@ def _processor_time() -> float:
 
 
 def processor_time_of(pid: int) -> float | None:
-    """Return how long a process, and those that it started and that ended, have worked; `None` where no system says."""
+    """Return the processor time of a process and its ended children; `None` if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

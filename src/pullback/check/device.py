@@ -12,7 +12,7 @@ from pullback._torch import tree_leaves, tree_unflatten
 from pullback.errors import OptionError
 
 NEEDS_CPU = ("PB2", "PB7", "PB413")
-"""Rules that look at the memory of the tensors given, which is not that of their copies, or set the CPU's autocast."""
+"""Rules that inspect the memory of the given tensors, which their copies do not share, or set the CPU's autocast."""
 
 
 class OnDevice:
@@ -22,7 +22,7 @@ class OnDevice:
         """Wrap a call.
 
         Args:
-            call: what takes tensors on the device.
+            call: takes tensors on the device.
             device: the device.
         """
         self._call = call

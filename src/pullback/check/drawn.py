@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _MOST = 300
 """Inputs that are drawn, unless the budget is spent before."""
 _FEW = 6
-"""Elements that have to show what is wrong on a simpler input: comparing all takes most of the time."""
+"""Number of elements compared on a simpler input, once one is wrong: comparing all takes most of the time."""
 
 
 def require_hypothesis() -> None:
-    """Refuse to go on without hypothesis.
+    """Raise without hypothesis.
 
     Raises:
         OptionError: if it is not installed.
@@ -38,9 +38,9 @@ def require_hypothesis() -> None:
 
 
 def smallest_drawn(audit: Audit, settled: Collection[int]) -> FirstOrder | None:
-    """Return the comparison on the smallest input found on which a gradient is wrong; `None` if there is none.
+    """Return the comparison on the smallest drawn input with a wrong gradient; `None` if there is none.
 
-    What is drawn depends on the seed of the audit alone, how much of it on the budget, all of which it may take again.
+    The draws depend on the audit's seed alone, their number on the budget, all of which may be spent a second time.
 
     Args:
         audit: of the subject.
@@ -71,10 +71,10 @@ def smallest_drawn(audit: Audit, settled: Collection[int]) -> FirstOrder | None:
 
 
 class _Tried:
-    """What became of the inputs that were drawn.
+    """Record of the drawn inputs.
 
     Attributes:
-        found: the last one that is wrong: hypothesis goes on to simpler ones only.
+        found: the last comparison that is wrong; hypothesis moves on to simpler inputs only.
     """
 
     def __init__(self, audit: Audit, settled: Collection[int]) -> None:
@@ -105,7 +105,7 @@ class _Tried:
         return True
 
     def _numeric(self, case: Case) -> Case | None:
-        """Return what the forward is sampled on: dense tensors, in the dtypes of the example where it takes these."""
+        """Return the case on which the forward is sampled: dense, in the dtypes of the example where it takes these."""
         if all(t.is_contiguous() for t in case.tensors):
             return None
         dense = contiguous(case)

@@ -1,4 +1,4 @@
-"""What an audit tells while it runs: where it is, what it found. The runner turns these into messages."""
+"""Events of a running audit: its steps and findings. The runner turns these into messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Events(Protocol):
     """Receives the news of one audit. Every call is also a sign of life."""
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
-        """The audit starts something: `rule` on `what`, repeatable by `reproduce`. Kept for a crash."""
+        """A step begins: `rule` on `what`, reproducible by `reproduce`. It is kept in case of a crash."""
         ...
 
     def beat(self) -> None:
@@ -26,7 +26,7 @@ class Events(Protocol):
 
 
 class Progress(Protocol):
-    """Receives many times a second how much is done, of how much, and what is being done."""
+    """Receives the progress many times a second: the number done, the total, and the current step."""
 
     def __call__(self, done: int, total: int, doing: str = "") -> None:
         """Take the news."""
@@ -35,12 +35,12 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditEnd:
-    """How an audit ended.
+    """Result of a finished audit, besides its findings.
 
     Attributes:
-        cases: how many it ran.
-        allowed: how many findings an allow comment silenced.
-        measured: what it measured besides.
+        cases: number of cases that it ran.
+        allowed: number of findings silenced by an allow comment.
+        measured: its measurements.
     """
 
     cases: int

@@ -95,12 +95,12 @@ _DOUBT_SECONDS = 3.0
 
 
 def _in_domain(guessed: Audit) -> Audit:
-    """Return the audit on another guess, if only there the gradient is right.
+    """Return the audit on another guess, if the gradient is right only there.
 
-    A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices says
-    nothing about others, and an accusation on one of those would be of our guess, not of the function. So it is with
-    a function that is passed, whose derivative may be built in, with what is made of pairs or quaternions, with a
-    parameter that is a number or has a smaller shape, and, where the gradient is NaN, with what has to be positive.
+    A guessed square matrix is arbitrary. A function of symmetric, positive definite or triangular matrices is undefined
+    on others, so a fault found there would be a fault of the guess. The same holds for a function as an argument, whose
+    derivative may be built in, for pairs or quaternions, for a parameter that is a number or has a smaller shape, and,
+    if the gradient is NaN, for positive inputs.
     """
     wrong = _by_status(guessed.base_result, "wrong")
     if not wrong or guessed.intent is not None:
@@ -136,9 +136,9 @@ def _by_status(result: FirstOrder | None, status: Status) -> set[int]:
 
 
 def _other_guesses(base: Case, wrong: Collection[int]) -> Iterator[Case]:
-    """Yield what a guessed call may have been meant to be, where the gradients of some inputs are wrong.
+    """Yield other interpretations of a guessed call, if the gradients of some inputs are wrong.
 
-    The first input is the data, most likely: of one row of it a forgotten 1/N would be right.
+    The first input is most likely the data: with one row of it, a gradient without its 1/N would be right.
     """
     data = base.wrt[0]
     yield from structure.structured(base)

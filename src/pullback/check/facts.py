@@ -1,4 +1,4 @@
-"""What is known of one subject on its working example, each fact worked out once, when it is asked for."""
+"""Facts about one subject on its working example, each computed once, on demand."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangen
 from pullback.check.weights import kept, with_weights
 
 _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
-"""How many elements to compare singly, at `SAMPLES` forwards each, where one takes less than so many seconds."""
+"""Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
 _DIRECTIONS = 3
-"""Of the example, for each input; one where only one element is compared."""
+"""Number of directions per input on the example; one if only one element is compared."""
 _FILLED = "new memory filled with NaN"
 _TWICE = "the same call twice"
-"""What is done before any rule, as told to the runner."""
+"""Steps before the rules, as reported to the runner."""
 
 
 class Facts:
-    """What is known of one subject on its working example.
+    """Facts about one subject on its working example.
 
     Attributes:
-        subject: what is audited.
-        options: how.
+        subject: the audited function.
+        options: of the audit.
         base: the working example, in float64 where the forward takes it.
-        given: further examples that were given.
+        given: further examples from the user.
         generator: of every random choice.
-        skip: ids of rules and descriptions of cases that are left out.
-        guessed: the example was guessed, so that a variant may be no valid input.
-        memory: what the subject remembered before its first call, where somebody looked.
+        skip: ids of rules and descriptions of cases to leave out.
+        guessed: whether the example was guessed, so that a variant may be an invalid input.
+        memory: the subject's state before its first call, if it was recorded.
         pace: seconds that the comparison on the working example took, once it is made.
-        compared_before: how many inputs, the first ones, are compared by another audit.
+        compared_before: number of leading inputs that another audit compares.
         goes_on: whether there is time to compare another input of the working example.
     """
 
@@ -196,7 +196,7 @@ class Facts:
 
     @functools.cached_property
     def backward_works(self) -> bool:
-        """Whether forward and backward of the working example run; where not, some rule says why."""
+        """Whether forward and backward of the working example run; if not, a rule reports why."""
         return self.base_result is not None and self.base_result.error is None
 
     @functools.cached_property
@@ -247,7 +247,7 @@ class Facts:
         if shown is not None and self.with_weights is not None:
             shown = self._identity_for_other_weights(*self.with_weights)
         if shown is not None and declared is None and self.backward_works and self.nonlinearity is not None:
-            shown = None  # what scales, reverses or blocks a gradient is linear in it
+            shown = None  # scaling, reversing or blocking a gradient is linear in it
         if shown is None and declared is None and (self.draws or self.backward_draws):
             declared = intent.declared_random(self.subject)
         if shown is None and self.base_result is not None:
@@ -261,7 +261,7 @@ class Facts:
     def stop_gradient(self) -> Intent | None:
         """Return an intent if a callable detaches, or uses under no_grad, each input whose gradient is wrong."""
         if self.subject.kind != "callable" or self.subject.is_made:
-            return None  # what a made op cuts it refuses, or declares
+            return None  # a made op refuses or declares every cut
         if self.base_result is None or not self.base_result.wrong:
             return None
         with watch_cuts() as watch:

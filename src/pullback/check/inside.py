@@ -1,4 +1,4 @@
-"""The Functions that a callable calls, each with the inputs that it gave them: what the callable's graph hides."""
+"""The Functions that a callable calls, each with its inputs there: the callable's graph does not show these."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OURS = ("torch.", "pullback.")
 
 
 def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
-    """Return the first few Functions that a call of a callable applies, each with the smallest call of it.
+    """Return the first few Functions that a call of a callable applies, each with its smallest call.
 
-    Those that differentiate nothing there are left out, those of PyTorch, and those of subclasses of tensors.
+    Functions without a differentiated input there are left out, and those of PyTorch and of tensor subclasses.
     """
     if subject.kind != "callable" or subject.is_made:
         return []
@@ -50,7 +50,7 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
 
 
 def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
-    """Whether its outputs are of no subclass, which may refuse whatever they are looked at with."""
+    """Whether its outputs are of no tensor subclass, which may refuse inspection."""
     with suppress(Raised):
         given = [*case.tensors, *forward(subject, case).outputs]
         return all(type(t) is Tensor and t.layout is torch.strided for t in given)

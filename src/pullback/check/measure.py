@@ -1,4 +1,4 @@
-"""What an audit tells of a function besides its findings: how it fared in each context, and numbers to be drawn."""
+"""Measurements of a function besides its findings: its state in each context, and data for plots."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DRAWING = "the gradient along a line"
-"""What is done after all rules, as told to the runner."""
+"""Step after all rules, as reported to the runner."""
 
 
 def measure(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> Measured:
-    """Return what there is to draw of a subject: numbers only where something was found that they show.
+    """Return the data for plots of a subject: only those that show one of its findings.
 
     Args:
         audit: of the subject.
-        done: ids of the rules that were carried through.
-        told: all findings, those that are allowed included.
+        done: ids of the rules that were completed.
+        told: all findings, including allowed ones.
     """
     return Measured(row(audit, done, told), _slopes(audit, told), _errors(audit, told), audit.guessed)
 

@@ -1,4 +1,4 @@
-"""Turns what a user asks for into `Options`, or says in one line what is wrong with it."""
+"""Turns the user's options into `Options`, or says in one line why one is invalid."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def make_options(
     deep: bool = False,
     jobs: int | None = None,
 ) -> Options:
-    """Return options whose values are known to make sense.
+    """Return validated options.
 
     Args:
         select: rules to run, by prefixes of ids or by names, as strings or one string with commas; empty for all.
         ignore: rules to leave out.
         seed: of every random choice.
         budget: seconds for each subject.
-        deep: also run what takes long.
-        jobs: how many subjects at once.
+        deep: also run slow checks.
+        jobs: number of concurrent subjects.
 
     Raises:
-        OptionError: if a prefix is of no rule, a number is out of range, or `deep` lacks a package that it needs.
+        OptionError: if a prefix matches no rule, a number is out of range, or `deep` lacks a package that it needs.
     """
     if deep:
         require_hypothesis()

@@ -19,7 +19,7 @@ class Page:
     """The page of a rule.
 
     Attributes:
-        id: stable for ever, e.g. "PB101".
+        id: permanent, e.g. "PB101".
         name: reads as "allow NAME".
         summary: its first line.
         text: what it finds, why it hurts, its limits, a bad and a good example.

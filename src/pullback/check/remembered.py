@@ -1,8 +1,8 @@
-"""What a function remembers between calls, in places that its own code names: as it was, and to have it so again.
+"""State that a function keeps between calls, in variables that its code refers to: a snapshot, and its restoration.
 
-Looked at are attributes of classes, globals and closure variables that its methods refer to, and the functions of the
-same module that these call, and the caches of `functools`. Containers count by what they hold, tensors by their
-version, other objects by which they are.
+It comprises the class attributes, globals and closure variables that its methods refer to, and the functions of the
+same module that these call, and the caches of `functools`. Containers are compared by content, tensors by version,
+other objects by identity.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Place:
 
     Attributes:
         read: returns it, or `_MISSING`.
-        write: puts one there, or takes it away.
+        write: sets or deletes the value.
     """
 
     read: Callable[[], Any]
@@ -51,7 +51,7 @@ class Memory:
 
     @contextmanager
     def forgotten(self) -> Iterator[None]:
-        """Run a block in the state of that time, with empty caches; what it leaves behind is undone."""
+        """Run a block in the recorded state, with empty caches; undo its changes afterwards."""
         now = self._read()
         self._put_back(self._state)
         try:
@@ -60,7 +60,7 @@ class Memory:
             self._put_back(now)
 
     def _read(self) -> list[tuple[Any, Any]]:
-        """Return the value at each place, with a copy of what it holds."""
+        """Return the value of each variable, with a copy of its content."""
         values = [place.read() for place in self._places]
         return [(value, _contents(value)) for value in values]
 
@@ -128,7 +128,7 @@ def _of_classes(functions: list[FunctionType], classes: list[type]) -> Iterator[
 
 
 def _of_functions(functions: list[FunctionType]) -> Iterator[_Place]:
-    """Yield each global and closure variable that is named, functions, classes and modules aside."""
+    """Yield each global and closure variable that the code names, except functions, classes and modules."""
     for function in functions:
         for name in _names(function.__code__):
             if not isinstance(function.__globals__.get(name), _CODE):
@@ -163,7 +163,7 @@ def _assign(cell: CellType, value: Any) -> None:
 
 
 def _contents(value: Any) -> Any:
-    """Return a copy of what a container holds, or of a tensor with its version; `None` for anything else."""
+    """Return a copy of a container's content, or a tensor with its version; `None` for anything else."""
     if isinstance(value, Tensor):
         return value.detach().clone(), value._version
     return value.copy() if isinstance(value, dict | list | set) else None
@@ -181,7 +181,7 @@ def _same(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
 
 
 def _refill(value: Any, contents: Any) -> None:
-    """Make a container, or a tensor, hold again what it held."""
+    """Restore the content of a container, or of a tensor."""
     if isinstance(value, Tensor):
         with torch.no_grad():
             value.copy_(contents[0])

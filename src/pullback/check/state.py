@@ -1,4 +1,4 @@
-"""What the rules see of one subject: the facts, the comparison on every variant, and how to tell of them."""
+"""A rule's view of one subject: the facts, the comparison on every variant, and constructors of findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Audit(Facts):
     """The facts of one subject, for the rules: those of its example, and comparisons on variants and other examples.
 
     Attributes:
-        varied: it is the turn of the variants.
+        varied: whether rules run on the variants now.
     """
 
     varied = False
@@ -50,7 +50,7 @@ class Audit(Facts):
         return again
 
     def running(self, rules: Sequence[str]) -> list[str]:
-        """Return those of `rules` that are run on this subject: what they report needs no second finding."""
+        """Return those of `rules` that run on this subject: their findings need no duplicate from another rule."""
         chosen = {rule.id for rule in selected(self.options) if self.subject.kind in rule.kinds}
         return [rule for rule in rules if rule in chosen]
 
@@ -64,7 +64,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def second(self) -> SecondOrder | None:
-        """What double backward does on the working example; `None` where there is no backward, or it fails."""
+        """Result of double backward on the working example; `None` where there is no backward, or it fails."""
         if not self.backward_works or not self.base_run.roots:
             return None
         found = second_order(self)
@@ -135,7 +135,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def inside(self) -> list[Audit]:
-        """Audits of the Functions that a callable calls, each on what it gave them on the working example."""
+        """Audits of the Functions that a callable calls, each on its arguments in the working example."""
         found = functions_inside(self.subject, self.base)
         return [Audit(subject, self.options, case, [], self.events, self.skip) for subject, case in found]
 
@@ -146,10 +146,10 @@ class Audit(Facts):
 
     @functools.cached_property
     def intent(self) -> Intent | None:
-        """Why the backward is not the derivative on purpose, if there is a sign of it in the subject or inside of it.
+        """Why the backward is not the derivative on purpose, if the subject or a Function inside it shows a sign.
 
-        A Function inside of it that means not to be the derivative excuses no slip in another one. One that injects a
-        gradient excuses nothing: that is the derivative of what is around it, or it is wrong.
+        A Function inside it that is no derivative on purpose excuses no mistake in another one. One that injects a
+        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong.
         """
         if self.own_intent is not None:
             return self.own_intent
@@ -168,7 +168,7 @@ class Audit(Facts):
 
     @functools.cached_property
     def injects(self) -> bool:
-        """Whether it gives a gradient to an input that its outputs do not come from, whatever that is."""
+        """Whether it returns a gradient for an input that its outputs do not depend on."""
         result = self.base_result
         for c in [] if result is None else result.wrong:
             p = self.base.wrt[c.order]
@@ -189,7 +189,7 @@ class Audit(Facts):
         return next((reason for reason in found if reason is not None), None)
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
-        """Why a disagreement is meant, if there is a sign of it."""
+        """Why a disagreement is intended, if there is a sign of it."""
         flat = intent.flat_in(comparison) if result is self.base_result else None
         meant = self.intent
         is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"
@@ -248,7 +248,7 @@ class Audit(Facts):
         )
 
     def _location(self, line: int | None, method: str) -> Location:
-        """Return the line that is given, else that of a method, else that of all of it."""
+        """Return the given line, else that of a method, else that of the whole subject."""
         source, location = self.subject.source, self.subject.location
         if line is None and source is not None and method in source.methods:
             line = source.methods[method].lineno

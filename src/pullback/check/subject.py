@@ -1,4 +1,4 @@
-"""What is audited: one custom function, where it stands in the source, and how to call it."""
+"""An audited function: its name, its source location, and how to call it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Inputs = Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to audit.
+    """Options of an audit.
 
     Attributes:
         select: rule id prefixes to run; empty for all.
         ignore: rule id prefixes to leave out.
         seed: of every random choice.
         budget: seconds for each subject; contract rules run whatever it is.
-        deep: also run what takes long: Inductor, and inputs that differ in several things at once.
-        jobs: how many subjects at once; by default one for each usable core.
+        deep: also run slow checks: Inductor, and inputs that differ in several ways at once.
+        jobs: number of concurrent subjects; by default one per usable core.
     """
 
     select: tuple[str, ...] = ()
@@ -47,18 +47,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One thing to audit.
+    """One audited function.
 
     Attributes:
-        name: as the user would write it.
+        name: in the form that the user would write.
         kind: see `Kind`.
-        target: the object; `None` where only its source could be had.
-        location: where it is defined.
-        source: its parsed source; `None` where there is none.
-        load: Python lines that bind `fn` to what is called, for reproductions.
+        target: the object; `None` if only its source is available.
+        location: of its definition.
+        source: its parsed source; `None` if there is none.
+        load: Python lines that bind `fn` to the callable, for reproductions.
         why_unaudited: why there is no target, in one sentence; empty otherwise.
-        absent: what its module imports in vain, so that something stands in for it.
-        device: that its tensors have to be on, if not the CPU: rules give it, and get of it, tensors on the CPU.
+        absent: a missing import of its module, which a stand-in replaces.
+        device: device of its tensors, if not the CPU: rules pass and receive tensors on the CPU.
     """
 
     name: str
@@ -73,18 +73,18 @@ class Subject:
 
     @property
     def is_made(self) -> bool:
-        """Whether it is what `pullback.function` returns."""
+        """Whether it is an op of `pullback.function`."""
         return is_made(self.target)
 
     @property
     def relaxation(self) -> Callable[..., Any] | None:
-        """The function whose derivatives it declares to have in place of its own; `None` where it declares none."""
+        """The function whose derivatives it declares to have; `None` if it declares none."""
         relaxation: Callable[..., Any] | None = self.target.relaxation if self.is_made else None
         return relaxation
 
     @property
     def called(self) -> Callable[..., Any]:
-        """What its users call, for tensors on the CPU."""
+        """The callable that its users call, for tensors on the CPU."""
         call: Callable[..., Any] = self.target.apply if self.kind == "function" else self.target
         return call if self.device is None else OnDevice(call, self.device)
 
@@ -94,14 +94,14 @@ class Subject:
 
 
 def is_made(obj: Any) -> bool:
-    """Whether an object is what `pullback.function` returns."""
+    """Whether an object is an op of `pullback.function`."""
     return bool(inspect.getattr_static(type(obj), "_is_pullback_op", False))
 
 
 def is_carried(obj: Any) -> bool:
     """Whether an object is a class derived from `pullback.AutogradFunction`, with a forward.
 
-    Asked of whatever a module holds, such as classes that raise for any attribute since a package is missing.
+    Safe for any object of a module, such as a class that raises for every attribute since a package is missing.
     """
     is_ours = isinstance(obj, type) and inspect.getattr_static(obj, "_is_pullback_function", False)
     return bool(is_ours) and hasattr(obj, "forward")

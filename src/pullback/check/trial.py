@@ -1,7 +1,7 @@
 """Running a subject once: a forward on fresh copies, then products with its derivative.
 
 Every forward, and every backward, starts from the same random state, so that a function that draws random numbers is a
-function of its inputs. What the audited code raises comes back as `Raised`, whatever its class.
+function of its inputs. Every exception of the audited code is reraised as `Raised`, whatever its class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED = 20_241
 
 
 class Raised(Exception):  # noqa: N818 - it is a report about another error
-    """The audited code raised; `__cause__` is what it raised."""
+    """The audited code raised; `__cause__` is its exception."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         super().__init__(f"{stage} raised {describe_error(error)}")
@@ -42,13 +42,13 @@ def describe_error(error: BaseException) -> str:
 
 @dataclass
 class Run:
-    """A forward that was run: the inputs as passed, and every tensor that came out.
+    """Result of one forward: the inputs as passed, and every output tensor.
 
     Attributes:
         inputs: the differentiated leaves.
         outputs: every tensor output, in order.
-        differentiable: positions in `outputs` of those that are part of the graph.
-        result: what the call returned, whole.
+        differentiable: positions in `outputs` of those in the graph.
+        result: the return value of the call.
         arguments: the positional arguments as passed.
     """
 
@@ -75,20 +75,20 @@ def forward(
     """Call the subject on fresh copies of the case's arguments.
 
     Args:
-        subject: what is called.
+        subject: the function.
         case: the arguments.
         mask: which of the differentiated inputs require grad.
         moved: values for the differentiated inputs; then nothing is differentiated.
         call: called in place of the subject (a transform of it).
-        seed: which random state it starts from.
+        seed: random state at its start.
 
     Raises:
-        Raised: if the subject raises anything, `SystemExit` included.
+        Raised: if the subject raises anything, including `SystemExit`.
     """
     args, kwargs, inputs = case.arguments(mask, moved)
     reseed(seed)
     _heartbeat[0]()
-    # What is built from wrong sizes must raise, and not crash: a variant may be no valid input.
+    # Inputs of wrong sizes must raise, and not crash: a variant may be an invalid input.
     checked = torch.sparse.check_sparse_tensor_invariants() if case.is_variant else nullcontext()
     with guarded("forward"), torch.set_grad_enabled(moved is None), checked:
         result = (call or subject.call)(*args, **kwargs)
@@ -173,7 +173,7 @@ def _by_accumulation(
 
 
 class guarded:  # noqa: N801 - used like a function, as contextlib.suppress is
-    """Turn whatever the audited code raises into `Raised`, a `KeyboardInterrupt` excepted."""
+    """Reraise every exception of the audited code as `Raised`, except `KeyboardInterrupt`."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -236,7 +236,7 @@ def as_real(t: Tensor) -> Tensor:
 def standard_cotangents(roots: Sequence[Tensor], positions: Sequence[int] | None = None) -> list[Tensor]:
     """Return the same non-uniform cotangents for the same shapes, contiguous, exact in every dtype.
 
-    `positions` are those of the roots among all outputs, which decide; by default they are consecutive.
+    `positions` are those of the roots among all outputs, which determine the values; by default they are consecutive.
     """
     made = []
     for position, root in zip(positions or range(len(roots)), roots, strict=True):

@@ -20,7 +20,7 @@ from pullback.check.trial import Raised, forward, is_freed
 def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
     """Yield every variant of the working example, with the case that its numeric derivative is taken on.
 
-    That is `None` where the derivative is to be taken on the variant itself.
+    That is `None` if the derivative is taken on the variant itself.
     """
     base = audit.base
     for given in audit.given:
@@ -60,8 +60,8 @@ def without_optional(audit: Facts) -> Iterator[Case]:
 def constant_inputs(audit: Facts) -> set[int]:
     """Return the positions of inputs to which the backward gives no gradient on the example.
 
-    Where that is a fault, it is told of the example. No tensor is passed as one of these and as another argument: the
-    other's gradient would be right without its part.
+    If that is a fault, it is reported for the example. No variant passes one tensor as such an input and as another
+    argument, since the gradient of the sum would lack a part.
     """
     gradients = audit.base_result.gradients if audit.base_result is not None else []
     return {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
@@ -77,15 +77,15 @@ def of_its_own(audit: Facts) -> Iterator[Case]:
         t, name = audit.base.values[p], audit.base.names[p]
         same = [out for out in outputs if out.shape == t.shape and out.dtype == t.dtype and not torch.equal(out, t)]
         if same:
-            own = (same[0] + same[0].mH) / 2 if is_symmetric(t) else same[0].clone()  # what it is but for rounding
+            own = (same[0] + same[0].mH) / 2 if is_symmetric(t) else same[0].clone()  # equal up to rounding
             yield audit.base.with_values({p: own}, f"the output as {name}")
 
 
 def with_one_between(audit: Facts) -> Iterator[Case]:
-    """Yield the example with a dimension of size 1 in the middle of its one tensor, a matrix.
+    """Yield the example with a dimension of size 1 in the middle of its only tensor, a matrix.
 
-    Only where the forward takes that for what it is, and gives what it gave with the dimension in the same place:
-    a function of rows, of any number of dimensions, whose backward may yet `squeeze()` one too many.
+    The forward must treat it as a batch dimension, with equal values: this finds a function of rows, with any number of
+    dimensions, whose backward calls `squeeze()` without a dimension.
     """
     base = audit.base
     if audit.draws or [v.ndim for v in base.values if isinstance(v, Tensor)] != [2]:

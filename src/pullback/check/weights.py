@@ -28,13 +28,13 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 
 _DIRECT, _OTHER = 64, 8
-"""Weights that are differentiated: of those that a custom Function is given as they are, and of all others."""
+"""Most weights that are differentiated: of those passed unchanged to a custom Function, and of all others."""
 _LONGEST = 1 << 18
-"""Elements of a weight that is."""
+"""Largest number of elements of a differentiated weight."""
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
-"""Of the sequence by which equal elements are told apart, and how far apart at most."""
+"""Increment of the sequence k φ mod 1 that separates equal elements, and their largest distance."""
 _LARGEST = 1 << 20
-"""Elements of all that is held, beyond which what is not differentiated keeps its dtype."""
+"""Number of held elements beyond which tensors without a gradient keep their dtype."""
 
 
 def reached(subject: Subject, case: Case) -> dict[str, Any]:
@@ -112,10 +112,10 @@ def modules_of(subject: Subject, case: Case) -> dict[str, Module]:
 
 
 def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
-    """Return a subject that takes its weights as arguments, too, and the call of it; `None` where it has none.
+    """Return a subject with its weights as further arguments, and its call; `None` if it has none.
 
-    Of many weights those are differentiated that go to a custom Function as they are, and a few others; none that gets
-    no gradient, which is another rule's subject.
+    Of many weights, those passed unchanged to a custom Function are differentiated, and a few others; weights without a
+    gradient are left out, since another rule reports these.
     """
     held = held_tensors(subject, case)
     asking = [name for name, h in held.items() if h.tensor.requires_grad]

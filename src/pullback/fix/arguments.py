@@ -1,8 +1,8 @@
-"""Backwards of functions with numbers among their arguments: where the number stands in the derivative.
+"""Backwards of functions with numbers among their arguments: where a number occurs in the derivative.
 
-A derivative is traced with numbers as constants. It is traced for several values of each; where the texts differ in
+A derivative is traced with numbers as constants. It is traced for several values of each; if the texts differ in
 numbers alone, and each of these is the same simple expression of the argument every time, that expression is written.
-At special values, such as a power of 2, the text may be another; it has to compute the same.
+At special values, such as a power of 2, the text may differ; it has to compute the same.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TOKEN = re.compile(r"\s+|-?\d[\w.]*(?:(?<=e)[+-]\d+)?|[A-Za-z_]\w*|.")
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """An argument that is no tensor.
+    """A non-tensor argument.
 
     Attributes:
         position: among the arguments.
         name: of the parameter.
-        variable: what it is called in the backward.
+        variable: its name in the backward.
     """
 
     position: int
@@ -49,17 +49,17 @@ def with_arguments(
     plain: Sequence[Plain],
     ctx: str,
 ) -> Derived:
-    """Return a backward in which each plain argument stands for itself.
+    """Return a backward that reads each plain argument instead of a constant.
 
     Args:
-        derive: makes the backward for a call, with the plain arguments as constants.
+        derive: derives the backward for a call, with the plain arguments as constants.
         call: the forward.
         args: of the example.
-        plain: its arguments that are no tensors.
-        ctx: what the context is called.
+        plain: its non-tensor arguments.
+        ctx: name of the context.
 
     Raises:
-        CannotFixError: if the derivative takes another form for other values.
+        CannotFixError: if the derivative has another form for other values.
     """
     example, args = list(args), list(args)
     for p in plain:  # each to a value that is nothing special, before any is looked at
@@ -100,13 +100,13 @@ def _texts(p: Plain, derive: Callable[[Sequence[Any]], Derived], args: Sequence[
     for value in _values(args[p.position]):
         try:
             found[value] = derive(_with(args, p, value))
-        except Exception:  # whatever a formula raises for what it does not take
+        except Exception:  # any error of a formula for a value that it does not take
             continue
     return found
 
 
 def _values(value: Any) -> list[Any]:
-    """Return an argument's value and others, real numbers such that stand for nothing else; none of other things."""
+    """Return an argument's value and others, for floats ones that no other constant equals; none if not a number."""
     if isinstance(value, bool):
         return [value, not value]
     if isinstance(value, int):
@@ -117,7 +117,7 @@ def _values(value: Any) -> list[Any]:
 
 
 def _changes(p: Plain, tokens: list[str], found: Mapping[Any, Derived]) -> dict[int, str]:
-    """Return where numbers follow an argument, and what to write there."""
+    """Return the positions of numbers that depend on an argument, and their expressions."""
     texts = {value: text for value, derived in found.items() if _alike(text := _tokens(derived), tokens)}
     return {
         i: _expression(p, {value: float(text[i]) for value, text in texts.items()})
@@ -127,7 +127,7 @@ def _changes(p: Plain, tokens: list[str], found: Mapping[Any, Derived]) -> dict[
 
 
 def _expression(p: Plain, numbers: Mapping[Any, float]) -> str:
-    """Return an expression of an argument that gives these numbers.
+    """Return an expression of an argument that equals these numbers.
 
     Raises:
         CannotFixError: if there is none.
@@ -163,7 +163,7 @@ def _exceptions(
         there = [_with_zero(a) if isinstance(a, Tensor) else a for a in _with(args, p, other)]
         try:
             right = derive(there)
-        except Exception:  # whatever a formula raises for what it does not take
+        except Exception:  # any error of a formula for a value that it does not take
             continue
         if not same(derived, right, call, there):
             wrong.append(repr(other))
@@ -186,7 +186,7 @@ def _tokens(derived: Derived) -> list[str]:
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Whether two texts are the same but for numbers."""
+    """Whether two texts are equal except for numbers."""
     if len(a) != len(b):
         return False
     return all(x == y or (_is_number(x) and _is_number(y)) for x, y in zip(a, b, strict=True))

@@ -26,7 +26,7 @@ _MOST = 60
 """Cases of one function."""
 
 Behaviour = tuple[str, str]
-"""The values in a case, and the gradients with those of their own."""
+"""Values in a case, with gradients and second derivatives."""
 
 
 def differences(
@@ -36,19 +36,19 @@ def differences(
     options: Options,
     load: Callable[[], Given],
 ) -> list[Difference]:
-    """Return in which case, if any, functions would give something else by another source, bit for bit.
+    """Return the case, if any, in which another source of some functions would change a bit of their results.
 
-    Both are run in one process on the same inputs: first the functions, then those that the source defines.
+    Both run in one process on the same inputs: first the old functions, then those that the other source defines.
 
     Args:
-        target: the file as it is.
+        target: the current file.
         positions: of the functions among all of the target.
         content: the other source of the file.
         options: of the audit.
-        load: returns what gives example inputs.
+        load: returns the source of example inputs.
 
     Raises:
-        PullbackError: if the target or the example inputs cannot be had.
+        PullbackError: if the target cannot be loaded, or the example inputs cannot.
     """
     tree = ast.parse(content)
 
@@ -59,7 +59,7 @@ def differences(
         assert subject is not None  # it was chosen by its place
         try:
             return asdict(_difference(audited(subject, given, options, sender), tree))
-        except Exception as error:  # whatever running the author's code anew brings; then nothing is proven
+        except Exception as error:  # any error of running the author's code again: then nothing is proven
             return asdict(Difference(value=f"in the new style it was not run: {describe_failure(error)}"))
 
     task = do_each(target, chosen, do, load)
@@ -72,7 +72,7 @@ def differences(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a function differs from another; both are empty if it does not.
+    """Difference between two functions; both fields are empty if there is none.
 
     Attributes:
         value: in its value.
@@ -98,7 +98,7 @@ def _difference(audit: Audit, tree: ast.Module) -> Difference:
 
 
 def _defined(subject: Subject, tree: ast.Module) -> Any:
-    """Define a class of another source beside its old self, of which it takes the name."""
+    """Define a class of another source beside its old version, under the old name."""
     assert subject.source is not None  # it was edited
     [node] = [one.node for one in definitions(tree) if one.qualname == subject.source.qualname]
     future = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
@@ -120,7 +120,7 @@ def _in_case(audit: Audit, subject: Subject, case: Case) -> Behaviour:
 
 
 def _gradients(subject: Subject, case: Case, mask: Sequence[bool]) -> str:
-    """Tell of the gradients of the inputs of a mask, and of how these depend on the inputs and the cotangents."""
+    """Return the gradients of the masked inputs, and how these depend on the inputs and the cotangents."""
     try:
         run = forward(subject, case, mask)
         asked = [x for x in run.inputs if x.requires_grad]
@@ -142,7 +142,7 @@ def _second(roots: Sequence[Tensor], asked: Sequence[Tensor]) -> str:
         return ""
     try:
         return _told(torch.autograd.grad(roots, asked, standard_cotangents(roots), allow_unused=True))
-    except Exception as error:  # whatever the author's backward raises as it is differentiated
+    except Exception as error:  # any error of differentiating the author's backward
         return type(error).__name__
 
 

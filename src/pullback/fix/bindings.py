@@ -1,4 +1,4 @@
-"""Which names a statement of a forward reads and binds, and where it writes to what others see."""
+"""Names that a statement of a forward reads and binds, and its side effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def reads(node: ast.AST) -> set[str]:
-    """Return the names that a node reads, those aside that it binds for itself alone; `x += 1` reads `x`."""
+    """Return the names that a node reads, except those local to a comprehension or lambda; `x += 1` reads `x`."""
     return set(_reads(node))
 
 
@@ -59,7 +59,7 @@ def _stored(target: ast.AST) -> Iterator[str]:
 
 
 def own_returns(node: ast.AST) -> Iterator[ast.Return]:
-    """Yield the return statements in a node, those of functions inside of it aside."""
+    """Yield the return statements in a node, except those of nested functions."""
     if isinstance(node, ast.Return):
         yield node
     for child in () if isinstance(node, _FUNCTIONS) else ast.iter_child_nodes(node):
@@ -67,7 +67,7 @@ def own_returns(node: ast.AST) -> Iterator[ast.Return]:
 
 
 def writes(node: ast.AST) -> bool:
-    """Whether a node may change a tensor in place, as far as its text tells."""
+    """Whether a node may change a tensor in place, as far as its text shows."""
     for one in ast.walk(node):
         match one:
             case ast.AugAssign() | ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):

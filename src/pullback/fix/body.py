@@ -1,4 +1,4 @@
-"""The lines of a new backward, in the author's names, and what they read of the forward."""
+"""The lines of a new backward, in the author's names, and the residuals that they read."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pullback.write.tidy import duplicate, length, tidied
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What things are called in a backward.
+    """Names for a new backward.
 
     Attributes:
         ctx: the context.
         cotangents: of the outputs.
-        places: of each tensor its position among the arguments of the forward.
+        places: for each tensor its position among the arguments of the forward.
         outputs: of outputs that can be saved; empty if they cannot.
-        parameters: of the forward; what else has a name in the backward has another.
+        parameters: of the forward; other values get other names.
     """
 
     ctx: str
@@ -43,7 +43,7 @@ class Wording:
 
 
 class Backward:
-    """The backward of a definition for some tensors; its names are those of the tensors in the text."""
+    """The backward of a definition for some tensors, which have these names in the text."""
 
     def __init__(self, d: Definition, tensors: Sequence[Tensor], wording: Wording) -> None:
         graph, self.shapes, _ = traced(d, tensors)
@@ -64,7 +64,7 @@ class Backward:
         return self.shapes.elementwise
 
     def derived(self, guarded: bool = False) -> Derived:
-        """Return it as text; `guarded` puts a check of the shapes that it holds for in front."""
+        """Return it as text; with `guarded`, a check of the shapes that it holds for comes first."""
         kept = self._kept(guarded)
         shapes = {name: f"{self._wording.ctx}.{name}_shape" for name in kept.shapes}
         lines = self._opened(kept)
@@ -100,7 +100,7 @@ class Backward:
         return self._wording.places[self._d.names.index(name)]
 
     def _reduced(self, shapes: Mapping[str, str], gradient: Text, name: str) -> str:
-        """Return a gradient summed over what was broadcast."""
+        """Return a gradient summed over the broadcast dimensions."""
         if not self.is_elementwise or len(self._d.names) == 1:
             return gradient.text
         return f"{gradient.at(ATOM)}.sum_to_size({shapes.get(name, f'{name}.shape')})"
@@ -145,7 +145,7 @@ class Backward:
 def _shortest(graph: Graph) -> Graph:
     """Return a graph without its outputs, which cannot be saved, in the shorter of two forms.
 
-    One has what the value is made of as the forward computes it, which may be found in the derivative too.
+    One form shares subexpressions between the recomputed value and the derivative.
     """
     other = duplicate(graph)
     tidied(graph)

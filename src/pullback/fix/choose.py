@@ -1,4 +1,4 @@
-"""Which findings a fix may mend, what makes one unsafe, and whether it did mend them."""
+"""Decisions about findings: whether a fix may mend one, whether the fix is unsafe, whether it succeeded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST, _SECOND = ("PB101",), ("PB401", "PB402", "PB404")
 _PROOF = (*_FIRST, *_SECOND)
 """Rules that compare a gradient, and its derivative, with numeric ones."""
 _STYLE = ("PB801", "PB802", "PB803")
-"""Rules about what was the way to write a Function once."""
+"""Rules about an outdated way to write a Function."""
 _SPENT, _NO_SECOND, _UNAUDITED, _INSTANCE = "PB006", "PB403", "PB001", "PB803"
 
 
@@ -29,17 +29,17 @@ def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
 
 
 def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the rules whose findings say that a function is written in the old style."""
+    """Return the rules behind findings about the old style."""
     return tuple(sorted({f.rule for f in findings if f.rule in _STYLE or f.hint == SPLIT}))
 
 
 def gone(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the rules of which nothing is found any more, not even what is no error."""
+    """Return the rules without any finding left, infos included."""
     return tuple(sorted(set(rules) - {f.rule for f in findings}))
 
 
 def lacks_setup_context(findings: Sequence[Finding]) -> bool:
-    """Whether a forward takes the context, as PyTorch says where it refuses that."""
+    """Whether a forward takes the context, according to PyTorch's refusal."""
     return any(f.hint == SPLIT for f in findings)
 
 
@@ -53,7 +53,7 @@ def _of_backward(finding: Finding) -> bool:
 
 
 def unsafe_before(findings: Sequence[Finding]) -> str:
-    """Return why to replace a backward may change what its author meant; empty if nothing says so."""
+    """Return why replacing a backward may change the author's intent; empty if nothing suggests so."""
     meant = next((f for f in findings if f.verdict == "intended"), None)
     if meant is not None:
         return f"{meant.rule}: {_clause(meant.message)}"
@@ -62,7 +62,7 @@ def unsafe_before(findings: Sequence[Finding]) -> str:
 
 
 def unsafe_after(findings: Sequence[Finding]) -> str:
-    """Return what is not proven of a new backward, first and second order; empty if all is."""
+    """Return the unproven property of a new backward, of first or second order; empty if all is proven."""
     for f in findings:
         if f.verdict == "inconclusive" and f.rule in _PROOF:
             return f"{f.rule} could not be decided of the new backward"
@@ -95,12 +95,12 @@ def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:
 
 
 def wrong_in_style(before: Sequence[Finding], after: Sequence[Finding], asked: Collection[str]) -> str:
-    """Return why a function that computes the same should not have the new style; empty if it may.
+    """Return why an equivalent function should not get the new style; empty if it may.
 
     Args:
-        before: what was found of it.
-        after: what is found of it in the new style, by every rule.
-        asked: ids of the rules by which `before` was found.
+        before: its findings in the old style.
+        after: its findings in the new style, by every rule.
+        asked: ids of the rules behind `before`.
     """
     if why := why_unaudited(after):
         return f"in the new style it could not be audited: {_clause(why)}"

@@ -16,10 +16,10 @@ Change = TypeVar("Change")
 
 
 def parsed(source: bytes) -> cst.Module:
-    """Parse a file, in whatever encoding it declares.
+    """Parse a file, in the encoding that it declares.
 
     Raises:
-        CannotFixError: if that cannot be done.
+        CannotFixError: if it cannot be parsed.
     """
     try:
         return cst.parse_module(source)
@@ -30,15 +30,15 @@ def parsed(source: bytes) -> cst.Module:
 def with_classes(
     module: cst.Module, changes: Mapping[str, Change], changed: Callable[[Change, cst.ClassDef], cst.ClassDef]
 ) -> cst.Module:
-    """Return a module with some of its classes changed.
+    """Return a module with some of its classes replaced.
 
     Args:
-        module: what there is.
-        changes: what is to become of classes, by their qualified names.
-        changed: makes the new class.
+        module: the current one.
+        changes: changes of classes, by their qualified names.
+        changed: returns the new class.
 
     Raises:
-        CannotFixError: if there is none of a name, or more than one.
+        CannotFixError: if no class has a name, or more than one has.
     """
     editor = _Editor({name: partial(changed, change) for name, change in changes.items()})
     module = module.visit(editor)

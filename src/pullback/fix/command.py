@@ -1,4 +1,4 @@
-"""`pullback check --fix` and `--diff`: from the options to what is printed and the exit status."""
+"""`pullback check --fix` and `--diff`: from the options to the printed text and the exit status."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def run(
     unsafe: bool,
     on_progress: Progress,
 ) -> tuple[Report, bool]:
-    """Mend targets; say on standard error what became of each function, and print the diff if nothing is written.
+    """Mend targets; report each function on standard error, and print the diff if nothing is written.
 
     Args:
         targets: as on the command line.
-        inputs: "FILE:function" that gives example calls.
-        options: how to audit.
-        baseline: a file of findings that are no reason to change anything.
-        write: to the files; else the diff is printed.
-        unsafe: also what may change what is meant.
-        on_progress: told how far the audit is.
+        inputs: "FILE:function" that returns example calls.
+        options: of the audit.
+        baseline: a file of known findings, which are not mended.
+        write: whether to write the files; else the diff is printed.
+        unsafe: also apply fixes that may change the intent.
+        on_progress: called with the progress of the audit.
 
     Returns:
-        The report on the code as it is now, and whether something changed, or would.
+        The report on the resulting code, and whether something changed, or would.
 
     Raises:
         PullbackError: if the targets or the options are wrong.

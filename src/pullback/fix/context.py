@@ -1,4 +1,4 @@
-"""What the statements of an old-style forward do with their context."""
+"""Uses of the context by the statements of an old-style forward."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pullback.fix.model import CannotFixError
 
 _CALLS = {"save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"}
 _GIVEN = "needs_input_grad"
-"""What PyTorch puts on a context before the forward runs."""
+"""Attribute that PyTorch sets on a context before the forward runs."""
 
 
 class Context:
-    """The context of a forward: which statements keep things, and what the others read of it.
+    """The context of a forward: the statements that save to it, and the reads of it by the others.
 
     Args:
         name: of the context.
         body: the statements of the forward.
 
     Attributes:
-        keeping: positions of the statements that keep things, and do nothing else.
-        read: of each attribute that other statements read, the name that was assigned to it.
+        keeping: positions of the statements that save, and do nothing else.
+        read: for each attribute that other statements read, the name of its value.
 
     Raises:
         CannotFixError: if the forward uses its context for anything else.

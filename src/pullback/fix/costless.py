@@ -30,7 +30,7 @@ _COMPOUND = (
 
 
 def is_costless(node: ast.AST, is_plain: Callable[[str], bool]) -> bool:
-    """Whether an expression is made of sizes, dtypes and numbers alone.
+    """Whether an expression consists of sizes, dtypes and numbers alone.
 
     Args:
         node: the expression.
@@ -57,11 +57,11 @@ def _is_len_of(func: ast.expr, argument: ast.expr) -> bool:
 
 
 def is_repeatable(node: ast.AST, is_own: Callable[[str], bool]) -> bool:
-    """Whether an expression, as far as its text tells, gives the same whenever it is computed, and changes nothing.
+    """Whether an expression, as far as its text shows, is pure and gives the same value whenever it is evaluated.
 
     Args:
         node: the expression.
-        is_own: whether a name is one of the function's own, and so a tensor or a number and no module.
+        is_own: whether a name is local to the function, hence a tensor or a number and no module.
     """
     match node:
         case ast.Constant() | ast.Name():

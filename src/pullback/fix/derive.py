@@ -43,7 +43,7 @@ def derive(subject: Subject, args: Sequence[Any]) -> Derived:
         raise CannotFixError(_reason(subject, str(error))) from error
     except CannotFixError:
         raise
-    except Exception as error:  # whatever the author's forward raises when it is traced
+    except Exception as error:  # any error of tracing the author's forward
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CannotFixError(f"its forward cannot be traced: {reason}") from error
 
@@ -94,7 +94,7 @@ def _free(name: str, style: Style) -> str:
 
 
 def _outputs(subject: Subject, style: Style, count: int, tensors: Sequence[str]) -> tuple[str, ...]:
-    """Return what outputs are called that can be saved: in the old style by name, just before they are returned."""
+    """Return the names of outputs that can be saved: in the old style variables, saved just before the return."""
     taken = {style.ctx, *(style.cotangents or _letters(count)), *style.parameters, *_TAKEN}
     if not style.is_old:
         names = ("out",) if count == 1 else tuple(f"out_{i}" for i in range(count))

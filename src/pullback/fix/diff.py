@@ -1,4 +1,4 @@
-"""What would change, as a unified diff."""
+"""Unified diff of a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something done with each of some functions of a target, in a process of its own, which imports the author's code."""
+"""Applies a task to some functions of a target, in a separate process, which imports the author's code."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SILENCE = 120.0
 Choose = Callable[[Sequence[Subject]], Sequence[Subject | None]]
 """Picks functions out of all of a target; `None` for one that is not there."""
 Do = Callable[[Subject | None, Given, Sender], dict[str, Any]]
-"""Returns what came of a function, as data that JSON can hold."""
+"""Returns the result for a function, as JSON data."""
 
 
 class EachTask:
-    """A task for each of some functions of one target. One that ends the process is left out of the next one.
+    """A task for some functions of one target. A function that ends the process is left out of the next one.
 
     Attributes:
-        found: what came of each, by its position among those chosen.
-        lost: why there is nothing of a function, by its position; by `None` for all that there is nothing of.
+        found: result of each, by its position among the chosen ones.
+        lost: why a function has no result, by its position; by `None`, why all missing ones have none.
     """
 
     has_processes = False
@@ -62,10 +62,10 @@ class EachTask:
             channel.send("end")
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that it cannot be done as asked.
+            PullbackError: if the process reports that the request is impossible.
         """
         match message["event"]:
             case "begin":
@@ -77,7 +77,7 @@ class EachTask:
         return bool(message["event"] == "end")
 
     def over(self, death: Death) -> bool:
-        """Remember why it ended; what comes after the function that ended it is done in another process."""
+        """Record why the process ended; functions after the one that ended it run in another process."""
         what = signal_name(death.status) if death.cause == "signal" else f"exit status {death.status}"
         silent = f"for {_SILENCE:g} s it did not get on"
         self.lost[self._at] = silent if death.cause == "silent" else f"the process ended with {what}"

@@ -21,11 +21,11 @@ def edited(source: bytes, changes: Mapping[str, Derived]) -> bytes:
     """Return the source of a file with new backwards.
 
     Args:
-        source: of the file, in whatever encoding it declares.
+        source: of the file, in the encoding that it declares.
         changes: the new backwards, by the qualified names of their classes.
 
     Raises:
-        CannotFixError: if a class is not written so that this can be done.
+        CannotFixError: if the way a class is written does not allow it.
     """
     module = parsed(source)
     if not _has_functional(module):
@@ -54,7 +54,7 @@ def _has_torch(module: cst.Module) -> bool:
 
 
 def _imported(module: cst.Module) -> Iterator[tuple[str, cst.ImportAlias]]:
-    """Yield what a module imports at its top level, with the module that it comes from and a dot, if it names one."""
+    """Yield the top-level imports of a module, with the source module and a dot for `from` imports."""
     for statement in module.body:
         for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
             if isinstance(one, cst.Import):

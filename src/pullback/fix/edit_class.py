@@ -1,4 +1,4 @@
-"""One class with its backward replaced, and what it keeps for it."""
+"""One class with its backward replaced, and its residuals with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_backward(derived: Derived, node: cst.ClassDef) -> cst.ClassDef:
     """Return a class with a new backward.
 
     Raises:
-        CannotFixError: if it is not written so that this can be said.
+        CannotFixError: if the way it is written does not allow it.
     """
     methods = {one.name.value: one for one in node.body.body if isinstance(one, cst.FunctionDef)}
     read = _read_attributes(methods)
@@ -50,7 +50,7 @@ def _new_backward(node: cst.FunctionDef, derived: Derived) -> cst.FunctionDef:
 
 
 def _keeper(node: cst.FunctionDef, derived: Derived, read: set[str], is_forward: bool, count: int) -> cst.FunctionDef:
-    """Return the method that keeps what the backward reads."""
+    """Return the method that saves the residuals of the new backward."""
     names = _parameters(node)
     body = block_of(node)
     at: At = "there"
@@ -74,7 +74,7 @@ def _keeper(node: cst.FunctionDef, derived: Derived, read: set[str], is_forward:
 
 
 def _where(forward: cst.FunctionDef, derived: Derived) -> At:
-    """Return where a forward is to save: inputs before they are given other values, outputs once they are there."""
+    """Return where a forward has to save: inputs before they are rebound, outputs once they exist."""
     if any(one.of == "output" for one in derived.kept):
         return "return"
     changed = rebound_in(definition_of(forward)) & {one.name for one in derived.kept}
@@ -83,7 +83,7 @@ def _where(forward: cst.FunctionDef, derived: Derived) -> At:
 
 
 def _unpacked(body: cst.IndentedBlock, name: str, of: str) -> Iterator[tuple[tuple[str, int], str]]:
-    """Yield what a setup_context calls the parts of a tuple that it takes apart before it saves."""
+    """Yield the names that a setup_context gives to the parts of a tuple that it unpacks before it saves."""
     unpacking = m.Assign([m.AssignTarget(m.Tuple())], m.Name(name))
     for statement in body.body:
         for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
@@ -98,7 +98,7 @@ def _unpacked(body: cst.IndentedBlock, name: str, of: str) -> Iterator[tuple[tup
 
 
 def _read_attributes(methods: Mapping[str, cst.FunctionDef]) -> set[str]:
-    """Return the attributes that methods other than the backward read, of whatever object."""
+    """Return the attributes that methods other than the backward read, of any object."""
     found = set()
     for name, node in methods.items():
         if name == "backward":

@@ -13,11 +13,11 @@ from pullback.errors import TargetError
 
 
 def objection(path: Path, qualname: str) -> str:
-    """Return why the parameters of a forward may not change, as its file and its package tell; empty if they may.
+    """Return why the parameters of a forward may not change, judging by its file and package; empty if they may.
 
     Args:
-        path: of the file that defines the Function.
-        qualname: of it.
+        path: of the defining file.
+        qualname: of the Function.
     """
     name = qualname.rpartition(".")[2]
     for file in _files(path):

@@ -1,4 +1,4 @@
-"""Source files, read once and replaced as a whole, if they are still what was read."""
+"""Source files, read once and replaced as a whole, unless they have changed since."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class SourceFile:
-    """A file as it was when it was read; its path is the real one, whatever links lead there.
+    """A file with the content that was read; its path has symbolic links resolved.
 
     Raises:
         CannotFixError: if it cannot be read or may not be written.
@@ -28,16 +28,16 @@ class SourceFile:
             mode = self.path.stat().st_mode
         except OSError as error:
             raise CannotFixError(f"{path} cannot be read: {error.strerror}") from None
-        # The superuser may write whatever the mode says; who made a file read-only did not ask for changes.
+        # The superuser may write to any file; whoever made a file read-only did not ask for changes.
         if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(self.path, os.W_OK):
             raise CannotFixError(f"{path} is read-only")
         self._mode = stat.S_IMODE(mode)
 
     def write(self, content: bytes) -> None:
-        """Replace the file in one step; its mode stays.
+        """Replace the file atomically; its mode stays.
 
         Raises:
-            CannotFixError: if it is no longer what was read, or cannot be written.
+            CannotFixError: if it has changed since it was read, or cannot be written.
         """
         beside = ""
         try:

@@ -1,4 +1,4 @@
-"""What passes between the parts: what is to change, as data, and what was decided for each function."""
+"""Data passed between the steps of a fix: the changes, and the decision on each function."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 
 class CannotFixError(Exception):
-    """A function stays as it is; the message says why, in one clause."""
+    """A function that stays unchanged; the message gives the reason, in one clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Something that a forward keeps for its backward.
+    """One residual of a forward.
 
     Attributes:
-        what: a tensor that is saved, or the shape or the value of an argument, which becomes an attribute of `ctx`.
-        of: whether of an argument of the forward or of an output.
+        what: a saved tensor, or the shape or the value of an argument, which becomes an attribute of `ctx`.
+        of: whether it is an argument of the forward or an output.
         position: among those.
         name: of it, in a forward that saves.
-        attribute: what the attribute is called; empty for a tensor that is saved.
+        attribute: name of the attribute; empty for a saved tensor.
     """
 
     what: Literal["tensor", "shape", "value"]
@@ -31,13 +31,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A backward that follows from a forward.
+    """A backward derived from a forward.
 
     Attributes:
         parameters: of the backward.
         body: its lines.
-        kept: what it reads of the forward.
-        only: what it holds for, where the forward takes more; empty otherwise.
+        kept: its residuals.
+        only: the inputs for which it holds, if the forward takes more; empty otherwise.
     """
 
     parameters: tuple[str, ...]
@@ -51,18 +51,18 @@ class Derived:
 
 
 def derived_from_dict(data: dict[str, Any]) -> Derived:
-    """Rebuild what `to_dict` gave."""
+    """Rebuild it from the result of `to_dict`."""
     kept = tuple(Kept(**one) for one in data["kept"])
     return Derived(tuple(data["parameters"]), tuple(data["body"]), kept, data["only"])
 
 
 @dataclass(frozen=True, slots=True)
 class Restyle:
-    """How a Function is to be put into the new style.
+    """The change of a Function to the new style.
 
     Attributes:
         plain: names of arguments of the forward that are no tensors.
-        is_split: whether its forward is to be without its context, which `setup_context` gets.
+        is_split: whether its forward loses its context, which `setup_context` gets.
     """
 
     plain: tuple[str, ...] = ()
@@ -80,15 +80,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A function with something to mend, and what may do so.
+    """A function with something to mend, and its possible fixes.
 
     Attributes:
-        key: which.
+        key: of the function.
         qualname: of it in its file.
         derived: the new backward; `None` if the old one stays.
-        restyle: how it gets the new style; `None` if its style stays.
-        rules: ids of what a new backward is to mend.
-        unsafe: why it may change what the author meant; empty if nothing says so.
+        restyle: the change to the new style; `None` if its style stays.
+        rules: ids of the findings that a new backward is to mend.
+        unsafe: why it may change the author's intent; empty if nothing suggests so.
         remains: why something of the old style stays; empty if nothing does, or was to go.
     """
 
@@ -115,14 +115,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What became of one function.
+    """Result of a fix for one function.
 
     Attributes:
-        key: which.
-        rules: ids of what was mended; empty if it stays as it is.
+        key: of the function.
+        rules: ids of the mended findings; empty if it stays unchanged.
         note: why it stays, or why its fix is unsafe; empty otherwise.
-        remains: why something of the old style stays in what was mended; empty otherwise.
-        needs_flag: whether it stays for want of `--unsafe-fixes`.
+        remains: why something of the old style stays in the mended function; empty otherwise.
+        needs_flag: whether it stays only because `--unsafe-fixes` was not given.
     """
 
     key: Key

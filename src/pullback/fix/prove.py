@@ -1,4 +1,4 @@
-"""New source is audited as it would be, beside the files around it, before it is written."""
+"""Audit of new source, in its place among the files around it, before it is written."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pullback.fix.shadow import shadow
 
 
 class Proof:
-    """The new source of one file, with those of its candidates that hold.
+    """The new source of one file, with the candidates that pass.
 
     Args:
-        file: as it is.
-        before: what the audit said of its functions, by line.
+        file: the current one.
+        before: outcomes of the audit of its functions, by line.
         options: of that audit; the new source is audited by every rule.
-        load: returns what gives example inputs.
-        unsafe: whether to keep what may change what is meant.
+        load: returns the source of example inputs.
+        unsafe: whether to keep fixes that may change the intent.
 
     Attributes:
-        told: what becomes of each candidate.
+        told: the result for each candidate.
         content: the new source.
-        after: what the audit says of it, by the lines before.
+        after: outcomes of its audit, by the lines before.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Proof:
             left = [better for one in left if (better := self._lesser(one, judged[one.key])) is not None]
 
     def _lesser(self, one: Candidate, told: Told) -> Candidate | None:
-        """Return a candidate that holds, or with less of what does not; `None`, which is told, if nothing is left."""
+        """Return a candidate that passes, without any part that fails; record and return `None` if none is left."""
         if told.rules:
             return one
         lesser = None if told.needs_flag else one.less(told.note)
@@ -81,7 +81,7 @@ class Proof:
         return None
 
     def _editable(self, one: Candidate) -> Candidate | None:
-        """Return a candidate that can be put into the source; `None`, which is told, if there is none."""
+        """Return a candidate that can be inserted into the source; record and return `None` if there is none."""
         tried: Candidate | None = one
         while tried is not None:
             one = tried
@@ -138,7 +138,7 @@ class Proof:
         return {line: _moved(one, self._before[line], new, old) for line, one in zip(lines, found, strict=True)}
 
     def _judged(self, one: Candidate, after: Outcome | None, differs: str) -> Told:
-        """Return what is mended of a candidate; no rules if it does not hold."""
+        """Return the result for a candidate; without rules if it fails."""
         if after is None:
             return Told(one.key, (), "it is not found again in the new source")
         before = self._before[one.key.line].findings

@@ -26,7 +26,7 @@ def has_other_forms(derive: Callable[[Sequence[Any]], Derived], call: Callable[.
 def _same(derive: Callable[[Sequence[Any]], Derived], args: Sequence[Any], text: tuple[str, ...]) -> bool:
     try:
         return derive(args).body == text
-    except Exception:  # whatever a formula raises when it is traced: nothing is known of its derivative there
+    except Exception:  # any error of tracing: nothing is known of the derivative there
         return False
 
 
@@ -43,6 +43,6 @@ def _runs(call: Callable[..., Any], args: Sequence[Any]) -> bool:
     try:
         with torch.no_grad():
             call(*args)
-    except Exception:  # whatever a forward raises on what it does not take
+    except Exception:  # any error of a forward on inputs that it does not take
         return False
     return True

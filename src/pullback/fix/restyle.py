@@ -15,14 +15,14 @@ from pullback.fix.restyle_class import restyled_class
 
 
 def restyled(source: bytes, changes: Mapping[str, Restyle]) -> bytes:
-    """Return the source of a file with classes in the new style, and applied where it called instances of them.
+    """Return the source of a file with classes in the new style, and `apply` in place of calls of their instances.
 
     Args:
-        source: of the file, in whatever encoding it declares.
-        changes: how, by the qualified names of the classes.
+        source: of the file, in the encoding that it declares.
+        changes: of the classes, by qualified name.
 
     Raises:
-        CannotFixError: if a class is not written so that this can be done.
+        CannotFixError: if the way a class is written does not allow it.
     """
     if not changes:
         return source
@@ -38,7 +38,7 @@ class _Applied(cst.CSTTransformer):
         self._names = names
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802 - libcst's name
-        """Call `apply` where an instance is made of nothing, and called with nothing by keyword."""
+        """Call `apply` in place of an instance made without arguments and called without keywords."""
         positional = m.ZeroOrMore(m.Arg(keyword=None))
         if not m.matches(updated_node, m.Call(m.Call(m.Name(), args=[]), args=[positional])):
             return updated_node

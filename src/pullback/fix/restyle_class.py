@@ -16,7 +16,7 @@ from pullback.fix.split import split
 
 _STATIC = ("forward", "backward", "setup_context", "jvp", "vmap", "vjp")
 _HARMLESS = {"staticmethod", "no_grad"}
-"""Decorators of a forward that do not mind what its first argument is."""
+"""Decorators of a forward that do not depend on its first argument."""
 _FRAMES = {"super", "__class__", "locals", "vars", "eval", "exec"}
 
 
@@ -40,7 +40,7 @@ def restyled_class(how: Restyle, node: cst.ClassDef) -> cst.ClassDef:
 
 
 class _Renamed(cst.CSTTransformer):
-    """Gives what PyTorch has renamed its new name."""
+    """Replaces names that PyTorch has renamed."""
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:  # noqa: N802 - libcst's name
         """Have `saved_variables` read as `saved_tensors`."""
@@ -106,7 +106,7 @@ def _check(forward: ast.FunctionDef, backward: ast.FunctionDef) -> None:
 
 
 def _gradients(backward: ast.FunctionDef) -> Iterator[int]:
-    """Yield how many gradients each return of a backward gives; -1 if that does not show."""
+    """Yield the number of gradients of each return of a backward; -1 if unknown."""
     for one in (found for statement in backward.body for found in own_returns(statement)):
         parts = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
         named = len(parts) == 1 and isinstance(parts[0], ast.Name | ast.Starred)

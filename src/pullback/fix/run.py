@@ -1,4 +1,4 @@
-"""From targets to files that are mended: audit, derive, put in, audit again, write."""
+"""From targets to mended files: audit, derive, insert, audit again, write."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pullback.report.model import Finding, Report, status_of
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to mend.
+    """Options of a fix.
 
     Attributes:
-        unsafe: also what may change what is meant.
-        write: to the files; else nothing is written.
-        known: what a baseline has, which is no reason to change anything.
+        unsafe: also apply fixes that may change the intent.
+        write: whether to write the files.
+        known: the findings of a baseline, which are not mended.
     """
 
     unsafe: bool
@@ -41,12 +41,12 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What came of all targets.
+    """Result for all targets.
 
     Attributes:
-        report: on the code as it is now.
-        told: what became of each function that something was found of, in the order of the report.
-        diff: what changed, or would.
+        report: on the resulting code.
+        told: the result for each function with a finding, in the order of the report.
+        diff: the changes made, or proposed.
     """
 
     report: Report
@@ -56,11 +56,11 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be mended of a function.
+    """Parts of a function to mend.
 
     Attributes:
-        rules: ids of those that a new backward is to mend; empty if the old one stays.
-        unsafe: why a new backward may change what was meant.
+        rules: ids of the findings that a new backward is to mend; empty if the old one stays.
+        unsafe: why a new backward may change the intent.
         is_old: whether something of the old style was found.
         is_split: whether that is a forward that takes the context.
     """
@@ -78,14 +78,14 @@ def mend(
     how: How,
     on_progress: Progress | None = None,
 ) -> Mended:
-    """Audit targets, and give what can be mended a backward that is derived from its forward, and the new style.
+    """Audit targets, and give functions with findings a backward derived from their forward, and the new style.
 
     Raises:
         PullbackError: as `audit_targets`.
     """
     unique = list(dict.fromkeys(targets))
     for target in unique:
-        parse_target(target)  # a slip in the last one is to be told before the first is audited
+        parse_target(target)  # report a typo in the last target before the first is audited
     mending = _Mending(options, load, how)
     for target in unique:
         mending.look(target, audit_targets([target], options, load, on_progress=on_progress))
@@ -96,11 +96,11 @@ def mend(
 
 
 class _Mending:
-    """What is known so far.
+    """State of a fix over several targets.
 
     Attributes:
-        outcomes: of the audit of what there was.
-        told: what becomes of functions.
+        outcomes: of the audit of the original code.
+        told: results of functions.
         diffs: of files.
     """
 
@@ -113,7 +113,7 @@ class _Mending:
         self._after: dict[Key, Outcome] = {}
 
     def look(self, target: str, outcomes: Sequence[Outcome]) -> None:
-        """Take the audit of a target, and find what may mend its functions."""
+        """Take the audit of a target, and look for fixes of its functions."""
         self.outcomes += outcomes
         new = set(without(report_of(outcomes), self._how.known).findings)
         wanted: dict[Key, _Wanted] = {}
@@ -129,7 +129,7 @@ class _Mending:
             self._take(key, found, wanted[key], by_module=installed)
 
     def _judge(self, key: Key, findings: Sequence[Finding]) -> _Wanted | None:
-        """Return what is to be mended of a function; `None` if it is left alone."""
+        """Return the parts of a function to mend; `None` if it is left unchanged."""
         if why := why_unaudited(findings):
             self.told.append(Told(key, (), why))
             return None
@@ -178,7 +178,7 @@ class _Mending:
         self.diffs.append(unified(inside[0].result.location.file or path.name, file.content, proof.content))
 
     def now(self) -> list[Outcome]:
-        """Return what the audit says of the code as it is now, by the rules that were asked for."""
+        """Return the outcomes of the audit for the resulting code, by the selected rules."""
         asked = {rule.id for rule in selected(self._options)}
         return [self._now(outcome, asked) for outcome in self.outcomes]
 

@@ -1,4 +1,4 @@
-"""Whether two backwards compute the same at one call, run as they are written."""
+"""Whether two backwards agree at one call, run in the form in which they are written."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CLOSE = 1e-4
 
 
 def same(a: Derived, b: Derived, call: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether two backwards of a function give the same gradients at a call, which are finite or not alike."""
+    """Whether two backwards of a function return the same gradients at a call; non-finite elements must agree, too."""
     with torch.no_grad():
         result = call(*args)
     outs = result if isinstance(result, tuple) else (result,)
     try:
         pairs = list(zip(_run(a, args, outs), _run(b, args, outs), strict=True))
-    except Exception:  # whatever a text raises that is for other values
+    except Exception:  # any error of a text that holds for other values
         return False
     return all(torch.allclose(x, y, rtol=_CLOSE, atol=_CLOSE, equal_nan=True) for x, y in pairs)
 

@@ -1,4 +1,4 @@
-"""What a forward or a setup_context keeps for the backward: the old taken out, the new put in, the rest left alone."""
+"""Residuals in a forward or setup_context: the old ones removed, the new ones added, everything else unchanged."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ At = Literal["there", "start", "return"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that keeps things.
+    """A method that saves residuals.
 
     Attributes:
-        ctx: what it calls the context.
-        names: expressions for what can be kept, by (input or output, position).
-        read: attributes of the context that something else than the backward reads.
-        everything: what stands for all inputs in the arguments of a call, and how many they are.
+        ctx: its name for the context.
+        names: expressions for the values that can be saved, by (input or output, position).
+        read: attributes of the context that are read outside the backward.
+        everything: the parameter that holds all inputs, and their number.
         unpacked: attributes of the context that the method sets as it unpacks its inputs.
     """
 
@@ -39,10 +39,10 @@ class Method:
 
 
 def keeping(body: cst.IndentedBlock, method: Method, kept: Sequence[Kept], at: At) -> cst.IndentedBlock:
-    """Return the body of a method that keeps what a new backward reads, and not what the old one did.
+    """Return the body of a method that saves the residuals of a new backward in place of the old ones.
 
     Raises:
-        CannotFixError: if the context has an attribute of that name already, which is read elsewhere.
+        CannotFixError: if the context already has an attribute of that name, which is read elsewhere.
     """
     old = _Old(method)
     place = _place(body, old, at)
@@ -102,7 +102,7 @@ def _listed(method: Method, tensors: Sequence[Kept], line: cst.BaseStatement | N
 
 
 class _Old(cst.CSTTransformer):
-    """Takes out what was kept for the old backward."""
+    """Removes the residuals of the old backward."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Old(cst.CSTTransformer):
         return m.matches(statement, m.SimpleStatementLine([self._saving]))
 
     def cleaned(self, statement: cst.BaseStatement) -> cst.BaseStatement | None:
-        """Return a statement without what it kept; `None` if nothing is left."""
+        """Return a statement without its residuals; `None` if nothing is left."""
         if isinstance(statement, cst.SimpleStatementLine):
             left = [one for one in statement.body if not self._is_stale(one)]
             return statement if len(left) == len(statement.body) else _shortened(statement, left)

@@ -13,11 +13,11 @@ from pullback.fix.split import Split
 
 
 def opening(forward: ast.FunctionDef, plan: Split) -> str:
-    """Return a `setup_context` that takes apart what it is given, and does nothing with it.
+    """Return a `setup_context` that unpacks its arguments and does nothing else.
 
     Args:
         forward: the old one, with its context.
-        plan: what is to be read.
+        plan: the arguments and results to read.
     """
     taken = {node.id for node in ast.walk(forward) if isinstance(node, ast.Name)} | {plan.ctx}
     taken |= {one.arg for one in ast.walk(forward.args) if isinstance(one, ast.arg)}
@@ -58,7 +58,7 @@ def _taken_apart(names: Sequence[str], whole: str) -> str:
 
 
 class Shared:
-    """The statements of a forward, shared; comments go with what they stand by.
+    """The statements of a forward, divided; comments stay with their statements.
 
     Attributes:
         block: of the forward.
@@ -77,7 +77,7 @@ class Shared:
             stay = _part(line, [i in plan.here for i in places])
             gone = _part(line, [i in plan.there for i in places])
             if stay is not None and gone is not None:
-                gone = _uncommented(gone)  # what stands by a line is about what stays
+                gone = _uncommented(gone)  # a comment beside a line is about the statements that stay
             self.here += [] if stay is None else [stay.visit(_Reads(plan))]  # type: ignore[list-item]
             self.there += [] if gone is None else [gone]
             position += count
@@ -110,7 +110,7 @@ def _closed_up(lines: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
 
 
 class _Reads(cst.CSTTransformer):
-    """Has a forward read what was assigned to an attribute of its context, not the attribute."""
+    """Makes a forward read the value that was assigned to an attribute of its context, not the attribute."""
 
     def __init__(self, plan: Split) -> None:
         super().__init__()

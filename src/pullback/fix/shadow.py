@@ -1,6 +1,6 @@
-"""A copy of where files lie in which some are changed: what is new is audited before it is anywhere else.
+"""A copy of a source tree with some files changed: new source is audited there before it is written elsewhere.
 
-All that is not changed is a link, so relative imports, neighbours and data files are found.
+All unchanged files are links, so relative imports, neighbours and data files are found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pullback.check.find.target import package_of
 def shadow(changes: Mapping[Path, bytes]) -> Iterator[dict[Path, Path]]:
     """Make the copy, for as long as it lasts; yield where each changed file is in it."""
     with tempfile.TemporaryDirectory(prefix="pullback-") as name:
-        # Folders whose files are imported from different places get copies of their own.
+        # Folders whose files are imported from different places get separate copies.
         roots = {root: Path(name) / str(i) for i, root in enumerate(dict.fromkeys(package_of(p)[0] for p in changes))}
         for root, copy in roots.items():
             _mirror(root, copy, [path for path in changes if path.is_relative_to(root)])

@@ -1,8 +1,8 @@
-"""How the statements of an old-style forward are to be shared between it and a `setup_context`.
+"""Division of an old-style forward's statements between `forward` and `setup_context`.
 
-What keeps things for the backward goes to `setup_context`, which has the inputs and the outputs. What it reads besides
-goes with it where the forward has no other use for it, and is in both where it is made of sizes and numbers alone.
-Anything else would have to be computed twice, or returned: then the forward stays as it is.
+Statements that save residuals move to `setup_context`, which has the inputs and the outputs. A value that they read
+moves with them if the forward does not use it otherwise, and is computed in both if it consists of sizes and numbers
+alone. Any other value would have to be computed twice, or returned: then the forward stays as it is.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from pullback.fix.model import CannotFixError
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which statement of a forward goes where.
+    """Division of the statements of a forward.
 
     Attributes:
-        ctx: what the context is called.
+        ctx: name of the context.
         there: positions of the statements of `setup_context`.
         here: positions of those that stay in the forward.
         inputs: the arguments that `setup_context` reads.
-        outputs: the names that the forward returns, "_" for what `setup_context` does not read; empty if it reads none.
+        outputs: the names that the forward returns, "_" for those that `setup_context` does not read; empty if it reads
+            none.
         is_tuple: whether the forward returns a tuple.
-        read: of each attribute of the context that the forward reads, the name of what was assigned to it.
+        read: for each attribute of the context that the forward reads, the name of its value.
     """
 
     ctx: str
@@ -54,7 +55,7 @@ def split(forward: ast.FunctionDef, plain: Collection[str]) -> Split:
 
 
 class _Splitter:
-    """What is known of the statements of one forward."""
+    """Analysis of one forward's statements."""
 
     def __init__(self, forward: ast.FunctionDef, plain: Collection[str]) -> None:
         a = forward.args
@@ -100,7 +101,7 @@ class _Splitter:
         )
 
     def _names_returned(self) -> tuple[list[str], bool]:
-        """Return the names of what is returned, "_" for what has none, where there is one return, at the end."""
+        """Return the names of the returned values, "_" for an unnamed one, if there is one return, at the end."""
         returns = [one for statement in self._body for one in own_returns(statement)]
         if len(returns) != 1 or returns[0] is not self._body[-1] or returns[0].value is None:
             return [], False
@@ -192,7 +193,7 @@ class _Splitter:
         return isinstance(statement, ast.Assign) and is_costless(statement.value, self._is_plain)
 
     def _is_plain(self, name: str) -> bool:
-        """Whether a name stands for no tensor."""
+        """Whether a name is known to hold no tensor."""
         at = self._bound_before(name, len(self._body))
         if name in self._inputs or not at:
             return not at and (name not in self._inputs or name in self._plain)
@@ -215,7 +216,7 @@ class _Splitter:
         return name in self._inputs or bool(self._bound_before(name, len(self._body)))
 
     def _is_as_given(self, value: ast.expr) -> bool:
-        """Whether an expression only names things, or is made of sizes and numbers."""
+        """Whether an expression only refers to names, or consists of sizes and numbers."""
         if isinstance(value, ast.Tuple | ast.List):
             return all(self._is_as_given(one) for one in value.elts)
         if isinstance(value, ast.Starred):
@@ -223,10 +224,10 @@ class _Splitter:
         return isinstance(value, ast.Name) or is_costless(value, self._is_plain)
 
     def _check_aliases(self) -> None:
-        """See that a name that stands in for an attribute means the same wherever the forward reads it.
+        """Check that a name which replaces an attribute is bound to the same value wherever the forward reads it.
 
         Raises:
-            CannotFixError: if it is given another value.
+            CannotFixError: if it is rebound.
         """
         for attribute, name in self._context.read.items():
             if len(self._bound_before(name, len(self._body))) > (name not in self._inputs):
@@ -234,7 +235,7 @@ class _Splitter:
 
 
 def _values(statement: ast.stmt) -> list[ast.expr]:
-    """Return the expressions that a statement evaluates to keep or to bind what they give, and what decides on it."""
+    """Return the expressions that a statement saves or binds, and those of its conditions."""
     match statement:
         case ast.If(test=test, body=body, orelse=orelse):
             return [test, *(value for inner in (*body, *orelse) for value in _values(inner))]

@@ -1,4 +1,4 @@
-"""How an author wrote a Function: old style or new, and what everything is called."""
+"""The style of a Function's source: old or new, and its names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pullback.fix.model import CannotFixError
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a Function's author calls things.
+    """Names that a Function's author uses.
 
     Attributes:
         is_old: whether the forward takes the context, and saves.
         ctx: the context, in the backward.
         parameters: of the forward, without the context.
         cotangents: further parameters of the backward; empty if they are not plain names.
-        outputs: names of what the forward returns at its end; empty where it returns anything else.
+        outputs: names that the forward returns at its end; empty if it returns other expressions.
     """
 
     is_old: bool
@@ -30,10 +30,10 @@ class Style:
 
 
 def style_of(subject: Subject) -> Style:
-    """Return how a Function is written.
+    """Return the style of a Function.
 
     Raises:
-        CannotFixError: if its source is not there, or is not that of one class with a forward and a backward.
+        CannotFixError: if its source is not available, or is not that of one class with a forward and a backward.
     """
     source = own_source(subject)
     if "jvp" in source.methods and _reads_saved(source.methods["jvp"]):
@@ -58,7 +58,7 @@ def own_source(subject: Subject) -> FunctionSource:
     """Return the source of a Function.
 
     Raises:
-        CannotFixError: if it is not there, or is not that of one class with a forward and a backward.
+        CannotFixError: if it is not available, or is not that of one class with a forward and a backward.
     """
     source = subject.source
     if source is None or not isinstance(source.node, ast.ClassDef):

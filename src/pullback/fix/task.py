@@ -1,4 +1,4 @@
-"""What may mend functions, found in a process of its own, which imports the author's code."""
+"""Search for fixes of functions, in a separate process, which imports the author's code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pullback.fix.style import own_source
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of one function.
+    """Search result for one function.
 
     Attributes:
-        why: nothing was found that may mend it; empty if something was.
-        derived: the new backward; `None` if none was asked for.
-        plain: names of arguments that are no tensors.
+        why: why there is no fix; empty if there is one.
+        derived: the new backward; `None` if none was requested.
+        plain: names of the non-tensor arguments.
         is_old: whether the forward takes the context.
-        file: that defines it; empty where that is not known.
-        qualname: of it in that file.
+        file: of the definition; empty if unknown.
+        qualname: of the function in that file.
     """
 
     why: str = ""
@@ -44,17 +44,17 @@ class Found:
 def find_all(
     target: str, keys: Sequence[Key], backward: Collection[Key], options: Options, load: Callable[[], Given]
 ) -> dict[Key, Found]:
-    """Return what may mend some functions of a target.
+    """Return the possible fixes for some functions of a target.
 
     Args:
-        target: what was audited.
+        target: the audited one.
         keys: of the functions.
-        backward: of those that need a new backward.
+        backward: keys of those that need a new backward.
         options: of the audit.
-        load: returns what gives example inputs.
+        load: returns the source of example inputs.
 
     Raises:
-        PullbackError: if the target or the example inputs cannot be had.
+        PullbackError: if the target cannot be loaded, or the example inputs cannot.
     """
 
     def chosen(subjects: Sequence[Subject]) -> list[Subject | None]:
@@ -96,7 +96,7 @@ def _found(subject: Subject | None, example: Callable[[Subject], tuple[Any, ...]
         return Found(str(error))
     except PullbackError:
         raise
-    except Exception as error:  # a fault of ours is told of this function, and the others still get theirs
+    except Exception as error:  # a bug of ours is reported for this function, and the others still get their fixes
         return Found(f"Pullback failed, which is a bug of it: {describe_failure(error)}")
 
 

@@ -1,4 +1,4 @@
-"""What became of each function, in lines for people."""
+"""Results of a fix, as lines of text for each function."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pullback.fix.model import Told
 
 
 def lines(told: Sequence[Told], written: bool) -> Iterator[str]:
-    """Yield a line for each function that something was found of, and one that counts them.
+    """Yield a line for each function with a finding, and one with the counts.
 
     Args:
-        told: what became of them.
-        written: whether files were written, or only would be.
+        told: the results.
+        written: whether files were written, or would be.
     """
     for one in told:
         where = f"{one.key.name} ({one.key.file}:{one.key.line})"

@@ -1,1 +1,1 @@
-"""From a formula to graphs of ATen ops: what it reads, its trace, its derivative, what is saved."""
+"""From a formula to graphs of ATen ops: guards on what it reads, trace, derivative, partition into residuals."""

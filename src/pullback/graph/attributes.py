@@ -1,4 +1,4 @@
-"""Attributes of values: which of them say the same of every tensor of one kind."""
+"""Attributes of tensors, divided into those equal for all tensors of one kind and those of a single tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ONE_TENSOR = """
     retain_grad retains_grad share_memory_ storage storage_offset storage_type untyped_storage volatile
 """
 _FACTS = frozenset(_ONE_TENSOR.split())
-"""What PyTorch says of one tensor and not of its kind, or does to it."""
+"""Attributes that describe, and methods that change, a single tensor rather than its kind (shape, strides, dtype)."""
 
 
 def _public(*types: type) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""Truth values that are kept from the forward to the backward, as one bit each.
+"""Boolean residuals, packed to one bit each.
 
-They cross in bytes of eight, in the order of their memory: `pack` and `unpack` stand at the border of the two graphs.
-They are PyTorch's ops here, for what has to see these; `pullback.kernels` computes the same in its own way.
+Eight elements share a byte, in memory order. `pack` ends the forward graph and `unpack` begins the backward graph. Here
+both are PyTorch ops, for tracers and transforms; `pullback.kernels` fuses the same into its own kernels.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pullback import _torch
 from pullback.graph.extents import kind_of
 
 FEWEST = 2**12
-"""Of fewer truth values the bytes are few, and to pack them in a call of its own takes longer than to write them."""
+"""Below this number of elements, a separate packing call takes longer than writing the bytes that it saves."""
 
 
 def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
-    """Return truth values as bits: those of `mask` as they would lie in memory with these strides, without gaps."""
+    """Pack a mask into bits, in the memory order of these strides, without gaps."""
     flat = torch.empty_strided(mask.shape, stride, dtype=torch.uint8, device=mask.device).copy_(mask)
     flat = torch.nn.functional.pad(flat.as_strided((flat.numel(),), (1,)), (0, -flat.numel() % 8))
     return (flat.view(-1, 8) << _places(mask)).sum(1, dtype=torch.uint8)
 
 
 def unpack(bits: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """Return truth values of a shape and strides, of which `bits` were made."""
+    """Return a mask of a shape and strides, from its bits."""
     flat = ((bits.unsqueeze(1) >> _places(bits)) & 1).to(torch.bool)
     return flat.view(-1).as_strided(tuple(shape), tuple(stride))
 
@@ -42,7 +42,7 @@ def is_of_bits(node: fx.Node) -> bool:
 
 
 def holds_bits(placeholder: fx.Node) -> bool:
-    """Whether what a graph takes are the bits of truth values."""
+    """Whether a graph's input is a packed mask."""
     return any(user.target is unpack for user in placeholder.users)
 
 
@@ -59,7 +59,7 @@ def is_packed(value: Any) -> bool:
 
 
 def is_without_gaps(value: Tensor) -> bool:
-    """Whether a tensor is one on the CPU whose numbers fill a part of its memory, each with a place of its own."""
+    """Whether a CPU tensor's elements fill a contiguous range of memory, each at its own address."""
     if value.device.type != "cpu" or value.layout is not torch.strided:
         return False
     step = 1
@@ -73,13 +73,13 @@ def is_without_gaps(value: Tensor) -> bool:
 def cross_as_bits(
     forward: fx.GraphModule, backward: fx.GraphModule, n_outputs: int, is_computed: Sequence[bool]
 ) -> None:
-    """Have truth values that a forward computes for its backward alone go from one to the other as bits.
+    """Pack the boolean residuals that a forward computes for its backward alone.
 
     Args:
-        forward: gives outputs, and then what is computed.
-        backward: takes what is saved, and then cotangents.
-        n_outputs: how many outputs there are.
-        is_computed: for each saved value whether it is computed, and no input.
+        forward: returns outputs, then residuals.
+        backward: takes residuals, then cotangents.
+        n_outputs: number of outputs.
+        is_computed: for each residual whether it is computed, rather than an input.
     """
     results: Any = forward.graph.output_node().args[0]
     given = backward.graph.find_nodes(op="placeholder")[: len(is_computed)]
@@ -101,7 +101,7 @@ def _packed(made: fx.Node) -> fx.Node:
 
 
 def _unpack(given: fx.Node) -> None:
-    """Have a placeholder take bits; what reads it reads the truth values that are unpacked from them."""
+    """Make a placeholder take packed bits; its users read the unpacked mask instead."""
     shape, stride, _ = kind_of(_torch.traced_value(given))
     with given.graph.inserting_before(next(n for n in given.graph.nodes if n.op != "placeholder")):
         made = given.graph.call_function(unpack, (given, shape, stride))

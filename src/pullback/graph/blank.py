@@ -1,8 +1,8 @@
-"""Tensors on the CPU without values, for what formulas are usually made of: PyTorch's fake tensors, without Dynamo.
+"""CPU tensors without data for common ops: PyTorch's fake tensors, without importing Dynamo.
 
-A fake tensor of PyTorch imports Dynamo and sympy, which takes more than a second, and takes 0.1 ms for each op. These
-know the ops of `shapes` and views. Anything else, another device or another kind of tensor ends the run: PyTorch's
-fake tensors take over, and what they say stands.
+A fake tensor of PyTorch imports Dynamo and sympy, which takes more than a second once, and costs 0.1 ms per op. Blank
+tensors support the ops of `shapes` and views. Any other op, device or kind of tensor ends the run; the caller then runs
+the formula on PyTorch's fake tensors and uses their result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VIEWS = """
     alias detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze
     view
 """
-"""Ops whose kernel for all devices is PyTorch's own, in C++: what they return shares memory."""
+"""View ops whose kernel for all devices is PyTorch's own, in C++: their results alias the argument."""
 _NEVER = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _PLAIN = (type(None), int, float, bool, str, torch.dtype, torch.memory_format)
 
@@ -33,12 +33,12 @@ class Left(BaseException):
 
 
 class Blank(Tensor):
-    """A tensor on the CPU that has no values.
+    """A CPU tensor without data.
 
     Attributes:
-        elem: what is on the meta device for it.
-        home: the run that it belongs to, if it takes part in one.
-        node: what stands for it in the graph that is being recorded, if one is.
+        elem: its counterpart on the meta device.
+        home: the mode that it belongs to, if any.
+        node: its node in the graph being recorded, if any.
         extents: its size and strides, in a graph for all sizes (`pullback.graph.symbolic`).
     """
 
@@ -54,7 +54,7 @@ class Blank(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """That of the tensor for which it stands."""
+        """The one of the tensor that it replaces."""
         return _torch.CPU
 
     @classmethod
@@ -69,7 +69,7 @@ class Blank(Tensor):
 
 
 def blank_of(elem: Tensor, home: Blanks | None = None) -> Blank:
-    """Return a blank tensor like one on the meta device, with its memory."""
+    """Return a blank tensor with the metadata and the storage of a meta tensor."""
     made: Any = _torch.on_cpu(Blank, elem)
     made.elem, made.home = elem, home
     return made  # type: ignore[no-any-return]
@@ -81,16 +81,16 @@ def has_no_values(x: Any) -> bool:
 
 
 def is_plain_kind(x: Tensor) -> bool:
-    """Whether a tensor is one of PyTorch's own strided ones, or stands for one without values."""
+    """Whether a tensor is a plain strided tensor of PyTorch, or a tensor without data that replaces one."""
     return type(x) is Blank or _torch.is_plain_kind(x)
 
 
 class Blanks(_torch.DispatchMode):
-    """A mode in which ops of blank tensors run.
+    """Mode that dispatches the ops of blank tensors.
 
     Attributes:
-        left: whether something was met that they are not for, whatever the formula made of that.
-        error: what an op raised, where that ended the run: PyTorch's fake tensors raise it too, if it is not our fault.
+        left: whether the run met something unsupported, even if the formula caught the exception.
+        error: the exception of an op that ended the run: PyTorch's fake tensors raise it too, unless we are at fault.
     """
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class Blanks(_torch.DispatchMode):
         self._given: dict[int, Tensor] = {}  # by their memory, which they keep from being used again
 
     def from_tensor(self, t: Tensor) -> Blank:
-        """Return a blank tensor that stands for a real one; not within the mode.
+        """Return a blank tensor in place of a real one; call it outside the mode.
 
         Raises:
-            Left: if none can, or it shares memory with one before.
+            Left: if there is none for this kind of tensor, or it shares memory with an earlier one.
         """
         storage = _torch.storage_of(t) if _is_plain(t) else None
         if storage is None or storage in self._given:
@@ -114,12 +114,12 @@ class Blanks(_torch.DispatchMode):
         return blank_of(elem.set_(memory, t.storage_offset(), t.shape, t.stride()), self)
 
     def __exit__(self, *raised: Any) -> None:
-        """Let go of what was given: results may be kept, and lead here."""
+        """Release the given tensors: results may outlive the mode, and refer to it."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._given.clear()
 
     def fault(self) -> Exception | None:
-        """Return what a line of ours raised, and let go of it: its frames lead here."""
+        """Return the stored exception if our own code raised it, and clear it: its traceback refers to this mode."""
         error, self.error = self.error, None
         return error if error is not None and is_from_ours(error) else None
 
@@ -129,7 +129,7 @@ class Blanks(_torch.DispatchMode):
         raise Left(why)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Say what an op returns."""
+        """Compute the metadata of an op's results."""
         if _torch.asks_device(func):
             return _torch.CPU
         run = _how(func)
@@ -141,7 +141,7 @@ class Blanks(_torch.DispatchMode):
             out = run(_elems(args), {name: _elems(a) for name, a in (kwargs or {}).items()})
         except UnknownError:
             self.leave(f"{func} is not known for such arguments")
-        except Exception as error:  # which may be due to a tensor without values: nobody is to catch it
+        except Exception as error:  # the cause may be a tensor without data: the formula must not catch it
             self.error = error
             self.leave(f"{func}: {error}")
         if out is None:
@@ -151,9 +151,9 @@ class Blanks(_torch.DispatchMode):
 
 @functools.cache
 def _how(func: Any) -> Callable[..., Any] | None:
-    """Return what gives the results of an op on the meta device, or nothing if they are its first argument.
+    """Return a function from an op's arguments to its results on the meta device, or to `None` for its first argument.
 
-    None where nothing is known of it.
+    Return `None` for an op without a rule.
     """
     if func is torch.ops.aten.lift_fresh.default:
         return _viewed(func)
@@ -161,7 +161,7 @@ def _how(func: Any) -> Callable[..., Any] | None:
         return None
     if _torch.is_mutable(func):
         return _written(func) if is_loop_in_place(func) else None
-    if func is torch.ops.aten._unsafe_view.default:  # which only says that nobody else refers to its argument
+    if func is torch.ops.aten._unsafe_view.default:  # a view whose argument has no other reference
         return _viewed(torch.ops.aten.view.default)
     if func.overloadpacket.__name__ in _VIEWS.split():
         return _viewed(func)
@@ -202,7 +202,7 @@ _STRIDED = (None, torch.strided)
 
 
 def _is_plain(t: Any) -> bool:
-    """Whether a real tensor is one that a blank one can stand for."""
+    """Whether a blank tensor can replace a real tensor."""
     return (
         type(t) in (Tensor, torch.nn.Parameter)
         and t.layout is torch.strided
@@ -212,7 +212,7 @@ def _is_plain(t: Any) -> bool:
 
 
 def _elems(value: Any) -> Any:
-    """Return arguments with what is on the meta device for each blank tensor."""
+    """Return arguments with each blank tensor replaced by its meta tensor."""
     if type(value) is Blank:
         if value.elem.shape != value.shape or value.elem.stride() != value.stride():  # `x.data = y`
             raise UnknownError

@@ -1,4 +1,4 @@
-"""Derivatives that choose by a comparison, with it on its own: it can be kept in place of what is compared."""
+"""Derivatives that branch on a comparison, with the comparison as a node: its mask can be saved, not its operands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_comparisons(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
 
 
 def _is_exact(number: Any, dtype: torch.dtype) -> bool:
-    """Whether a comparison with a number cannot depend on what it is rounded to."""
+    """Whether a comparison with a number is unaffected by rounding that number."""
     return dtype.itemsize > 2 or torch.tensor(number, dtype=dtype).item() == number
 
 

@@ -1,9 +1,9 @@
-"""Discontinuous ops, and which values they may be given.
+"""Discontinuous ops, and the values that may reach them.
 
-A comparison decides by the last bit of its operands: the derivative of `amax` compares each element with the largest,
-and where none is equal it divides 0 by 0. So a backward decides by the bits that the forward had. What it decides by is
-kept, or the decision is, or its operands are computed again by ops that have one right result. In 16 bits a kernel may
-leave results unrounded between ops; those that lead to a decision it rounds, as PyTorch's kernels do.
+A comparison depends on the last bit of its operands: the derivative of `amax` compares each element with the maximum,
+and divides 0 by 0 if none is equal. So a backward must see bit-identical operands to those of the forward. They are
+saved, or the mask is, or they are recomputed by ops with one correct result. In 16 bits, a kernel may leave results
+unrounded between ops; those that feed a decision are rounded, as PyTorch's kernels do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JUMPING = _names(
     remainder round sgn sign threshold threshold_backward trunc
     """
 )
-"""Discontinuous ops that PyTorch tags as pointwise, but for those from numbers to truth values or integers."""
+"""Discontinuous ops that PyTorch tags as pointwise, except those from numbers to booleans or integers."""
 
 _KINKED = _names(
     """
@@ -74,7 +74,7 @@ _MAKING = _names("full full_like ones_like scalar_tensor zeros_like")
 
 
 def is_cheap(node: fx.Node) -> bool:
-    """Whether to compute a node again costs about what it costs to read what it computes."""
+    """Whether recomputing a node costs about as much as reading its result."""
     if node.target is operator.getitem:
         return is_cheap(node.all_input_nodes[0])
     tags = getattr(node.target, "tags", ())
@@ -84,7 +84,7 @@ def is_cheap(node: fx.Node) -> bool:
 _UNTAGGED = frozenset(
     getattr(torch.ops.aten, name).default for name in ("_to_copy", "clone", "log_sigmoid_forward", *_MAKING)
 )
-"""Cheap ops that PyTorch does not tag."""
+"""Cheap ops without a tag in PyTorch."""
 
 
 def decides(node: fx.Node, by: fx.Node) -> bool:
@@ -123,9 +123,10 @@ def is_rounded(node: fx.Node) -> bool:
 
 
 def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
-    """Have all of 16 bits rounded that leads to a decision, to a kink, whose derivative decides, or to a wider dtype.
+    """Round 16-bit values that feed a decision, a kink (whose derivative is a decision), or a wider dtype.
 
-    What leads to `results` is rounded for what leads to them alone: their values are those without a derivative.
+    Ancestors of `results` are rounded only for decisions among these ancestors: outputs then have the same bits with
+    and without a derivative.
     """
     ahead = ancestors(results)
     for part in (ahead, set(graph.nodes) - ahead):
@@ -136,7 +137,7 @@ def round_before_choices(graph: fx.Graph, results: Iterable[Any]) -> None:
 
 
 def ancestors(nodes: Iterable[Any]) -> set[fx.Node]:
-    """Return some nodes and all that they are computed of, but for what a graph takes."""
+    """Return some nodes and their ancestors, placeholders excluded."""
     found: set[fx.Node] = set()
     stack = [node for node in nodes if isinstance(node, fx.Node)]
     while stack:

@@ -1,4 +1,4 @@
-"""Numbers in a graph that the sizes of its inputs determine: what they were in the call that was traced, and why."""
+"""Numbers in a graph that its input sizes determine: their value in the traced call, and their formula."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Size, strides and dtype of a tensor."""
 
 Numbers = Mapping[Any, Any]
-"""What each formula of some extents comes to in one call, or what stands for that."""
+"""Value of each extent's formula in one call, or the node that computes it."""
 
 
 class Extent(int):
@@ -31,7 +31,7 @@ class Extent(int):
         return made
 
     def __repr__(self) -> str:
-        """Return Python that no other number is written as: `simplify` tells arguments apart by it."""
+        """Return Python code that differs from every other number's: `simplify` compares arguments by their code."""
         return f"({int(self)}, {str(self.formula)!r})[0]"
 
     def __getnewargs__(self) -> tuple[int, Any]:  # type: ignore[override]
@@ -39,7 +39,7 @@ class Extent(int):
 
 
 def at(value: Any, numbers: Numbers) -> Any:
-    """Return tuples, lists, dicts and what is in them with each extent as what it is in a call."""
+    """Return a structure of tuples, lists and dicts with each extent replaced by its value in a call."""
     if type(value) is Extent:
         return numbers[value.formula]
     if isinstance(value, tuple):
@@ -52,15 +52,15 @@ def at(value: Any, numbers: Numbers) -> Any:
 
 
 def kind_of(tensor: Tensor) -> Kind:
-    """Return what a tensor is like; with extents, if it is one without values that has them."""
+    """Return shape, strides and dtype of a tensor, with extents if it is a tensor without data that carries them."""
     shape, stride = getattr(tensor, "extents", None) or (tuple(tensor.shape), tuple(tensor.stride()))
     return shape, stride, tensor.dtype
 
 
 def as_inputs(module: fx.GraphModule, first: Iterable[Any] = ()) -> tuple[fx.GraphModule, list[Any]]:
-    """Return a graph that takes the extents among its arguments as inputs before the others, and their formulas.
+    """Return a graph that takes its extents as inputs, before the others, and their formulas.
 
-    Before all of them it takes what the formulas `first` come to.
+    The values of the formulas `first` come before all of them.
     """
     graph = fx.Graph()
     found = dict.fromkeys((*first, *formulas_in([(node.args, node.kwargs) for node in module.graph.nodes])))

@@ -1,4 +1,4 @@
-"""What one call of a formula does, found by running it on tensors that have no values."""
+"""Facts about one call of a formula, found by running it on tensors without data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pullback.errors import FormulaError, is_from_ours, tell, tell_mistake
 from pullback.graph.blank import Blanks, Left, has_no_values
 
 Flat = Callable[..., list[Any]]
-"""A formula on the tensors of its call alone, which returns the leaves of what comes out."""
+"""A formula as a function of its tensors alone, which returns the flattened outputs."""
 
 _TORCH = Path(str(torch.__file__)).parent
 _PYTORCH = str(_TORCH) + os.sep
@@ -45,19 +45,19 @@ _VALUE_READERS = {
 }
 _SHOWING = frozenset({"__repr__", "__format__"})
 _ASKING = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
-"""Properties in which calls of one kind, and the tensors without values that stand for theirs, differ."""
+"""Properties in which calls of one kind, and the tensors without data that replace theirs, differ."""
 _NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys() | {"register_hook", "requires_grad"}
 
 
 @dataclass(slots=True)
 class Facts:
-    """What a call does.
+    """Facts about one call.
 
     Attributes:
-        outputs: the leaves of what comes out; its tensors have no values.
-        obstacle: why a graph cannot stand for the formula, in words; empty where one can.
-        asks_grad: whether it asks for `requires_grad` of a tensor.
-        sets_grad: whether it turns autograd on or off.
+        outputs: the flattened outputs; their tensors have no data.
+        obstacle: why a graph cannot replace the formula, in words; empty if it can.
+        asks_grad: whether the formula reads `requires_grad` of a tensor.
+        sets_grad: whether it switches grad mode.
     """
 
     outputs: list[Any] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Facts:
 
 
 def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
-    """Run a formula on fake tensors like `tensors`; `in_place` says that it may write to what it made itself.
+    """Run a formula on fake tensors like `tensors`; with `in_place` it may write to tensors that it made itself.
 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
@@ -100,7 +100,7 @@ def _draws_kept() -> Iterator[None]:
 def _by_blanks(
     flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
 ) -> Facts | Exception | None:
-    """Return what is seen on blank tensors; where these do not do, nothing, or what a line of ours raised."""
+    """Return the facts found on blank tensors; `None` where these do not suffice, or the exception of our own code."""
     blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
     try:
         given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
@@ -157,7 +157,7 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], na
 
 
 def _plain(t: Tensor) -> Tensor:
-    """Return what `from_tensor` takes: it reads `.grad`, of which a tensor with a history warns, and versions."""
+    """Return a detached tensor: `from_tensor` reads `.grad`, which warns for a non-leaf, and `_version`."""
     if t.is_inference() and t.layout is torch.strided:
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
     return t.detach()
@@ -195,7 +195,7 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
 
 
 _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
-"""Ops that update their arguments 3 and 4 if argument 5 is true, and do not say so."""
+"""Ops that update their arguments 3 and 4 if argument 5 is true, which their schema does not show."""
 
 
 _WITHOUT_WORKSPACE = frozenset({"aten::mkldnn_rnn_layer"})
@@ -236,7 +236,7 @@ class _Seen(_torch.DispatchMode):
 
 
 class _Readers(TorchFunctionMode):
-    """Refuses what takes a value out of a tensor, and names the line; where PyTorch itself does, notes it."""
+    """Mode that refuses reads of a tensor's value and names the line; those by PyTorch's own code are recorded."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ def _users_line() -> str:
 
 
 def _refuse_mixed_devices(tensors: Sequence[Tensor], name: str, error: Exception) -> None:
-    """Raise where tensors on several devices are what went wrong; a tensor of no dimension may be anywhere."""
+    """Raise if an op mixes tensors of several devices; zero-dimensional CPU tensors may be mixed with any."""
     places = {t.device: i for i, t in reversed(list(enumerate(tensors))) if t.dim()}
     if len(places) > 1 and "device" in str(error):
         where = ", ".join(f"input {i} on {device}" for device, i in sorted(places.items(), key=lambda item: item[1]))

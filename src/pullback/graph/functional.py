@@ -1,4 +1,4 @@
-"""Graphs without writes: PyTorch's own derivatives write in place here and there, to what they have just made."""
+"""Functionalisation: some of PyTorch's derivatives write in place to tensors that they have just made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pullback import _torch
 
 
 def functionalise(graph: fx.Graph) -> fx.Node | None:
-    """Replace ops that write to what a graph has made itself; return the first that has to stay."""
+    """Replace in-place ops on tensors that the graph itself made; return the first that has to stay."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.op != "call_function" or not _torch.is_mutable(node.target):
@@ -42,9 +42,9 @@ _TRUTHS = frozenset(
 
 
 def _keeps_dtype(node: fx.Node) -> bool:
-    """Whether the op that does not write has a result of the dtype that is written to.
+    """Whether the functional variant of an in-place op has the dtype of the tensor that is written to.
 
-    Indices and masks beside a tensor of floating-point numbers do not change what is computed of it.
+    Index and mask arguments do not take part in type promotion with floating-point tensors.
     """
     target: Any = node.args[0]
     own = target.meta["val"].dtype

@@ -1,7 +1,7 @@
-"""What tells values apart: their types and bits.
+"""Identity of Python values: type and bits.
 
-`==` does not: 1 == 1.0 == True, 0.0 == -0.0, and NaN is not equal to itself. A graph has to be told apart by all of
-them, since each gives another dtype or other numbers.
+`==` is too coarse and NaN breaks it: 1 == 1.0 == True, 0.0 == -0.0, NaN != NaN. A cache key has to tell them apart,
+since a graph specialised on each has another dtype or other values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLOAT = struct.Struct("=d")
 
 
 def identity(value: Any) -> tuple[Any, ...] | None:
-    """Return what is equal for values of one type with the same bits alone; `None` for a value that may change."""
+    """Return a key, equal only for values of the same type and bits; `None` for a mutable value."""
     kind = type(value)
     if kind is float:
         return kind, _FLOAT.pack(value)
@@ -53,13 +53,13 @@ def opened(tree: Any) -> tuple[list[Any], Any, Hashable | None]:
 
 
 def _of_container(kind: Any, context: Any, n_children: int) -> tuple[Any, ...] | None:
-    """Return the identity of a container but for what is in it; `context` is what PyTorch keeps beside that."""
+    """Return the identity of a container without its items; `context` is the pytree context."""
     known = _of_context(context) if trusted(kind.__module__) else None
     return None if known is None else (kind, n_children, *known)
 
 
 def _of_context(context: Any) -> tuple[Any, ...] | None:
-    """Return the identity of a dictionary's keys, of what makes its missing items, or of a named tuple's class."""
+    """Return the identity of a dictionary's keys, of a defaultdict's factory, or of a named tuple's class."""
     if isinstance(context, type):
         return type, context
     return _all(list, map(_of_context, context)) if type(context) is list else identity(context)

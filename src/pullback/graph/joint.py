@@ -1,7 +1,7 @@
-"""The trace of a formula with its first derivative, and its division into a forward and a backward.
+"""Joint graph of a formula and its vjp, partitioned into a forward and a backward.
 
-The joint graph is cut as autograd cuts it: what the outputs need is computed forward, everything else
-backward; what crosses the cut is saved, or what it can cheaply be computed from.
+The partition is autograd's: the forward computes what the outputs need, the backward everything else. Residuals are the
+values that cross the cut, or cheaper ones from which the backward recomputes them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Joint:
     """A formula and its vjp, for one kind of input.
 
     Attributes:
-        forward: tensors to (outputs and what is saved), all in one list.
-        backward: what is saved and cotangents to the gradients of the wanted inputs.
+        forward: tensors to (outputs, residuals), in one list.
+        backward: residuals and cotangents to the gradients of the wanted inputs.
         n_outputs: how many of the forward's results are outputs.
-        saved: for each saved value the index of the input that it is, or `None` where it was computed.
+        saved: for each residual the index of the input that it is, or `None` if it is computed.
         wanted: positions of the inputs that get a gradient.
         unused: for each of these, whether no output depends on it.
         connected: positions of the outputs that depend on them.
-        untracked: whether outputs are views, of what nothing else keeps: autograd need not know, and the caller
-            may then write to them.
+        untracked: whether outputs are views of memory that nothing else refers to: autograd need not track the view,
+            and the caller may write to them.
     """
 
     forward: fx.GraphModule
@@ -73,14 +73,14 @@ def joint_of(
     """Trace a formula and its vjp.
 
     Args:
-        value: gives the outputs.
-        derivative: gives the same outputs, and is what is differentiated.
+        value: returns the outputs.
+        derivative: returns the same outputs; this function is differentiated.
         tensors: the inputs.
-        outputs: fake results of `derivative`, which say what the cotangents are like.
+        outputs: fake results of `derivative`: shape, strides and dtype of the cotangents.
         wanted: positions of the inputs to differentiate.
-        recompute: whether the backward computes cheap values again, where that saves memory.
+        recompute: whether the backward recomputes cheap values where that saves memory.
         trace: records the ops of a call.
-        bits: whether truth values that are saved take one bit each, where cheap values are computed again.
+        bits: whether boolean residuals are packed to one bit each, where cheap values are recomputed.
 
     Raises:
         UntracedError: if the formula or its derivative cannot be traced.
@@ -102,7 +102,7 @@ def joint_of(
         primals = [x.detach().requires_grad_() if i in wanted else x.detach() for i, x in enumerate(given[:n])]
         with torch.enable_grad():
             outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
-        ahead.clear()  # a trace may begin anew
+        ahead.clear()  # a trace may start over
         ahead.update(names_traced())
         roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
         if value is derivative:
@@ -112,7 +112,7 @@ def joint_of(
     given = [*(x.detach() for x in tensors), *cotangents]
     try:
         graph = trace(both, *given)
-    except Exception as error:  # whatever the formula raises on tensors without values, or autograd refuses
+    except Exception as error:  # any error of the formula on tensors without data, or a refusal by autograd
         if is_fault(error):
             raise
         raise UntracedError(f"{type(error).__name__}: {error}") from error
@@ -123,8 +123,8 @@ def joint_of(
 def _fill_zeros(traced: fx.GraphModule, devices: set[torch.device]) -> None:
     """Have zeros computed where a trace holds zeros without memory, which autograd makes where it knows a derivative.
 
-    What PyTorch makes of such zeros, a product or a sum, is in a trace as zeros on no device. A kernel takes
-    addresses, of which zeros without memory have none.
+    A trace holds PyTorch's products and sums of such zeros as zeros on no device. A kernel takes addresses, which zeros
+    without memory do not have.
     """
     zeros = torch.ops.aten.zeros.default
     for node in traced.graph.nodes:
@@ -151,7 +151,7 @@ _UNALLOCATED = torch.ops.aten._efficientzerotensor.default
 
 
 def _is_lost(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a node stands for zeros whose device the trace has lost."""
+    """Whether a node is a tensor of zeros whose device the trace has lost."""
     if node.op == "get_attr":
         held = getattr(traced, str(node.target))
         return isinstance(held, Tensor) and _torch.is_zero_tensor(held)
@@ -203,7 +203,7 @@ def _cut(
     round_before_choices(graph, outputs)
     checks = [node for node in graph.nodes if node.op == "call_function" and node.name in before and node.is_impure()]
     ahead = ancestors([*outputs, *checks])
-    for node in graph.nodes:  # what is saved is a tensor: an op with several results is taken apart where it runs
+    for node in graph.nodes:  # a residual is a tensor: an op with several results is taken apart where it runs
         if node.target is operator.getitem and node.args[0] in ahead:
             ahead.add(node)
     later = [node for node in graph.nodes if node not in ahead and node.op not in {"placeholder", "output"}]
@@ -234,7 +234,7 @@ def _cut(
 def _reached(
     read: Sequence[fx.Node], kept: set[fx.Node], inputs: Sequence[fx.Node]
 ) -> tuple[list[fx.Node], set[fx.Node]]:
-    """Return what of `kept` and of the inputs has to be there to compute what is read, and what is computed of it."""
+    """Return the frontier, nodes of `kept` and inputs, from which `read` is computable, and the nodes to recompute."""
     borders: dict[fx.Node, None] = {}
     again: set[fx.Node] = set()
     stack = list(reversed(read))
@@ -255,17 +255,17 @@ def _is_view(node: Any) -> bool:
 
 
 def _share_memory(outputs: Sequence[Any], computed: Sequence[fx.Node]) -> bool:
-    """Whether a saved value that is not an output itself lies in the memory of one."""
+    """Whether a residual that is not an output itself aliases one."""
     nodes = [node for node in outputs if isinstance(node, fx.Node)]
     memory = {_torch.storage_of(_torch.traced_value(node)) for node in nodes}
     return any(_torch.storage_of(_torch.traced_value(node)) in memory for node in computed if node not in nodes)
 
 
 def simplify(graph: fx.Graph) -> None:
-    """Drop what only matters to autograd (kernels run below it), what is computed twice, and what nobody uses.
+    """Remove ops that only affect autograd (kernels run below it), common subexpressions, and dead code.
 
-    Two equal nodes have equal results, for nothing here is random (`facts_of`), unless they touch memory that
-    is written to, as some of PyTorch's derivatives do.
+    Two equal nodes have equal results, since nothing here is random (`facts_of`), unless they read memory that is
+    written to, as some of PyTorch's derivatives do.
     """
     written = _written(graph)
     results = set(graph.output_node().all_input_nodes)
@@ -274,7 +274,7 @@ def simplify(graph: fx.Graph) -> None:
         if node.target == _NEW_FULL and not node.args[1]:
             node.target, node.args = torch.ops.aten.full.default, node.args[1:]
             node.kwargs = _factory_options(node.meta["val"])
-        if node.op != "call_function" or node in results:  # two results are two tensors, whatever their values
+        if node.op != "call_function" or node in results:  # two results stay two tensors, even with equal values
             continue
         same = node.args[0] if node.target in _NO_OPS or _torch.is_tripwire(node.target) else None
         if same is None and not written.intersection((node, *node.all_input_nodes)):
@@ -300,8 +300,9 @@ def mutates(graph: fx.Graph) -> bool:
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:
-    """Return the nodes that may share memory with what an in-place op writes to: generously, whatever it was
-    made from and whatever is made of that by ops that return views.
+    """Return the nodes that may alias an operand of an in-place op.
+
+    These are, conservatively, the operands, the operands of the views among them, and all views of these.
     """
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -317,7 +318,7 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
 def _part(
     joint: fx.GraphModule, placeholders: Sequence[fx.Node], body: Sequence[fx.Node], results: Sequence[Any]
 ) -> fx.GraphModule:
-    """Return the nodes of `body` as a graph of its own."""
+    """Return the nodes of `body` as a separate graph."""
     part = fx.Graph()
     made: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in placeholders}
     for node, copy in made.items():

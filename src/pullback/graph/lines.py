@@ -11,7 +11,7 @@ from pullback import _torch
 
 
 def lines_of(graph: fx.Graph, inputs: Sequence[str], around: Mapping[str, Any]) -> list[str]:
-    """Return one line for each op, "name = op(arguments)", and a last one for what is returned.
+    """Return one line per op, "name = op(arguments)", and a last one for the result.
 
     `inputs` are the names of the first placeholders; the others are cotangents: g, or g0, g1, …. `around` are the
     tensors that the formula closes over, by name.

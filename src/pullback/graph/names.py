@@ -1,4 +1,4 @@
-"""The names in a function's code: what it loads from around it, imports and assigns, asks of values."""
+"""Names in a function's code: globals that it loads, imports, assignments, and attributes of values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME",
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 _ASKS = "needs_input_grad"
-"""The one attribute of a context that depends on the call: a graph is not told who requires grad."""
+"""The one attribute of a context that depends on the call: a graph does not record which inputs require grad."""
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _BINARY = {
     "+": "add",
@@ -72,7 +72,7 @@ def _loads(instruction: dis.Instruction, own: set[str]) -> bool:
 
 
 def attributes_in(code: types.CodeType, around: frozenset[str] = frozenset(), context: str = "") -> Iterator[str]:
-    """Yield each attribute that code reads from a value that it was given or made, the variable `context` aside."""
+    """Yield each attribute that code reads from an argument or a result, except from the variable `context`."""
     own = {*around, *code.co_varnames, *code.co_cellvars}
     chained, loaded = False, None
     for instruction in dis.get_instructions(code):
@@ -95,7 +95,7 @@ def operators_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _loaded(instruction: dis.Instruction) -> str | None:
-    """Return the name of the variable of its own that an instruction loads."""
+    """Return the name of the local variable that an instruction loads."""
     return instruction.argval if instruction.opname == "LOAD_FAST" else None
 
 
@@ -116,7 +116,7 @@ def matches(code: types.CodeType) -> bool:
 
 
 def catches(code: types.CodeType) -> bool:
-    """Whether code handles exceptions; a `with` statement does by itself, and does not count."""
+    """Whether code handles exceptions; the implicit handler of a `with` statement does not count."""
     names = [instruction.opname for instruction in dis.get_instructions(code)]
     return names.count("PUSH_EXC_INFO") > names.count("WITH_EXCEPT_START") or any(map(catches, _inner(code)))
 

@@ -1,4 +1,4 @@
-"""Where ATen ops have kinks and where they are defined: what is said of them, and of which ops nothing is known."""
+"""Kinks and domains of ATen ops, and the ops of which neither is known."""
 
 from __future__ import annotations
 
@@ -220,12 +220,12 @@ DOMAINS = {
 
 
 def kinks_of(graph: fx.Graph) -> list[str]:
-    """Return where the ops of a graph have kinks, each once, and last those of which that is not known."""
+    """Return the kinks of a graph's ops, without repeats; ops whose kinks are unknown come last."""
     return _notes(graph, KINKS)
 
 
 def domain_of(graph: fx.Graph) -> list[str]:
-    """Return where the ops of a graph are defined, each once, and last those of which that is not known."""
+    """Return the domains of a graph's ops, without repeats; ops whose domain is unknown come last."""
     return _notes(graph, DOMAINS)
 
 

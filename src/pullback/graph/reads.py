@@ -1,7 +1,7 @@
-"""What a formula reads besides its arguments, so that a graph made of it is never stale.
+"""Reads of a formula besides its arguments, the guards of a cached graph.
 
-A graph fixes every Python value that the formula used. It may be run again only while all of them are what
-they were. Constants, functions and modules can be watched; an object with attributes cannot, nor a list.
+A graph specialises on every Python value that the formula used, and stays valid only while they are unchanged.
+Constants, functions and modules can be watched; mutable objects and lists cannot.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DRAWING = frozenset({"numpy.random"})
 _READING = "globals locals vars dir getattr hasattr type id hash"
 _DOING = "eval exec open input print __import__ setattr delattr"
 _DYNAMIC = frozenset(f"{_READING} {_DOING}".split())
-"""Built-in functions that read anything, or do what a graph does not."""
+"""Built-in functions that read arbitrary state, or have side effects that no graph reproduces."""
 _BY_NAME = (operator.attrgetter, operator.methodcaller)
-"""What reads an attribute by its name."""
+"""Callables that read an attribute by its name."""
 _OF_SAVED = "torch.autograd.graph"
 """Where hooks for saved tensors live: PyTorch's own backward calls them, and no graph does."""
 _OF_FILES = frozenset(
@@ -36,13 +36,13 @@ _OF_FILES = frozenset(
 )
 """Functions and classes of NumPy and PyTorch that read files, which may hold something else at each call."""
 _OF_GRAPHS = "torch._higher_order_ops"
-"""Where `torch.cond` and the like live: they compile their branches, which a mode around them forbids."""
+"""Where `torch.cond` and the like live: they compile their branches, which an enclosing mode forbids."""
 _METHODS = vars(torch.Tensor)
-"""A view of what is defined by the class of tensors itself, and not by its base in C++."""
+"""Attributes that `torch.Tensor` defines itself, rather than its base class in C++."""
 _OF_TENSORS = frozenset(
     {"is_tensor", "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_conj", "get_default_dtype"}
 )
-"""PyTorch's functions that sound like settings and are not, or are watched."""
+"""PyTorch's functions that are named like settings but are none, or are watched."""
 _SETTINGS = frozenset({"backends", "initial_seed", "seed", "default_generator", "device_count"})
 """Its settings and states that do not sound so."""
 _OF_NUMPY = frozenset({"errstate", "printoptions", "datetime64"})
@@ -54,15 +54,15 @@ WITH_CONTEXT = "_pullback_forward"
 
 @dataclass(slots=True)
 class Reads:
-    """What a formula reads.
+    """Reads of a formula besides its arguments.
 
     Attributes:
         watched: (dictionary, name, value) of each value that can be compared again; in place of a dictionary a
             closure's cell, with "" as the name.
         codes: functions with their code, defaults and keyword defaults: a notebook's autoreload replaces them in place.
         dtype: the default dtype: ops on integers depend on it.
-        n_methods: how many names the class of tensors defines: one that is added may replace one in C++.
-        obstacle: the first thing that cannot be watched, in words; empty where there is none.
+        n_methods: number of names that `torch.Tensor` defines: a new one may override one in C++.
+        obstacle: the first read that cannot be watched, in words; empty if there is none.
     """
 
     watched: list[tuple[Any, str, Any]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Reads:
     obstacle: str = ""
 
     def unchanged(self) -> bool:
-        """Whether everything that is watched is what it was."""
+        """Whether every watched value is unchanged."""
         for holder, name, value in self.watched:  # plain loops: this runs at every call
             now = holder.get(name, _MISSING) if name else _now(holder, "")
             if now is not value and not _is_same(now, value):
@@ -88,17 +88,17 @@ class Reads:
 
     @staticmethod
     def methods() -> Any:
-        """Return what is counted for `n_methods`."""
+        """Return the namespace whose size is `n_methods`."""
         return _METHODS
 
 
 def missing() -> object:
-    """Return what stands in `Reads.watched` for the value of a name that is not there."""
+    """Return the sentinel in `Reads.watched` for a name without a value."""
     return _MISSING
 
 
 def reads_of(*functions: Callable[..., Any] | None) -> Reads:
-    """Return what these functions, and the Python functions that they name, read from around them."""
+    """Return the reads of some functions and of the Python functions that they refer to."""
     reads = Reads()
     for function in functions:
         if function is not None:
@@ -108,7 +108,7 @@ def reads_of(*functions: Callable[..., Any] | None) -> Reads:
 
 
 def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
-    """Note what a function of the user reads."""
+    """Record the reads of a user's function."""
     if _is_op(function):
         _follow_op(function, reads, seen)
         return
@@ -158,8 +158,8 @@ def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
 
 
 def _look_inside(function: types.FunctionType, reads: Reads, context: str) -> None:
-    """Object to what a function does by itself: imports, assignments around it, defaults that may change."""
-    for module in imports_in(function.__code__):  # what is replaced in it later would not be seen
+    """Record obstacles in a function itself: imports, assignments to outer names, mutable defaults."""
+    for module in imports_in(function.__code__):  # a later rebinding inside it would go unnoticed
         reads.obstacle = reads.obstacle or f"it imports `{module}` when called"
     for name in writes_in(function.__code__):
         reads.obstacle = reads.obstacle or f"it assigns to `{name}`, which lives outside of it"
@@ -189,13 +189,13 @@ def _see(holder: Any, key: str, shown: str, attributes: list[str], reads: Reads,
 
 
 def _see_value(value: Any, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
-    """Object to a value, or to what is read of it."""
+    """Record a value, or a read of it, as an obstacle."""
     _require_fixed(value, f"`{shown}`", reads)
     _see_attributes(attributes, reads, seen)
 
 
 def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
-    """Object to a value that may change what it is or does, or whose use says more of a tensor than its kind."""
+    """Object to a mutable value, and to one that reads more of a tensor than its kind."""
     name = getattr(value, "__name__", "")
     if not is_fixed(value):
         _object(value, shown, reads)
@@ -207,7 +207,7 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
         reads.obstacle = reads.obstacle or f"it sets hooks for saved tensors, with {shown}"
     elif value in _BY_NAME:
         reads.obstacle = reads.obstacle or f"it reads an attribute by its name, with {shown}"
-    elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # by whatever name the formula knows it
+    elif _is_setting(getattr(value, "__module__", None) or "", [name]):  # also under an alias in the formula
         reads.obstacle = reads.obstacle or f"it reads a setting, {shown}"
     elif _is_private(value):
         reads.obstacle = reads.obstacle or f"it uses {shown}, which is private"
@@ -225,7 +225,7 @@ def _require_fixed(value: Any, shown: str, reads: Reads) -> None:
 
 
 def _is_private(value: Any) -> bool:
-    """Whether a function has a name that says it is nobody's business; an ATen op may have one too."""
+    """Whether a function is private by its name; an ATen op may have such a name too."""
     name = getattr(value, "__name__", "")
     return name.startswith("_") and not name.startswith("__") and not _torch.is_dispatched_op(value)
 
@@ -238,7 +238,7 @@ def _see_attributes(names: Iterable[str], reads: Reads, seen: set[int]) -> None:
 
 
 def _see_method(name: str, reads: Reads, seen: set[int]) -> bool:
-    """Watch what the class of tensors defines by a name; follow it, and return true, if it is the user's."""
+    """Watch an attribute of `torch.Tensor`; follow it, and return true, if it is the user's."""
     if name not in _METHODS:
         return False
     method = _METHODS[name]
@@ -256,7 +256,7 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
         reads.obstacle = reads.obstacle or f"it draws random numbers from `{shown}`"
     elif _is_setting(module.__name__, attributes):
         reads.obstacle = reads.obstacle or f"it reads a setting, `{'.'.join([shown, *attributes])}`"
-    elif not attributes:  # what is read of it then, and replaced later, would not be seen
+    elif not attributes:  # a later rebinding of one of its attributes would go unnoticed
         reads.obstacle = reads.obstacle or f"it uses the module `{shown}` as a value"
     elif not trusted(module.__name__):
         _see(vars(module), attributes[0], f"{shown}.{attributes[0]}", attributes[1:], reads, seen)
@@ -265,7 +265,7 @@ def _see_module(module: types.ModuleType, shown: str, attributes: list[str], rea
 
 
 def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], reads: Reads, seen: set[int]) -> None:
-    """Watch a function of a package that we trust: it does what it does until it is replaced."""
+    """Watch a function of a trusted package: its behaviour is fixed unless the name is rebound."""
     first, *rest = attributes
     value, shown = getattr(module, first, None), f"{shown}.{first}"
     if isinstance(value, types.ModuleType):
@@ -275,7 +275,7 @@ def _see_trusted(module: types.ModuleType, shown: str, attributes: list[str], re
 
 
 def _is_setting(module: str, attributes: list[str]) -> bool:
-    """Whether a name in a module stands for a setting or a state of PyTorch or NumPy, by its form."""
+    """Whether a name in a module refers to a setting or state of PyTorch or NumPy, by its form."""
     package, first = module.partition(".")[0], attributes[0] if attributes else ""
     if package == "numpy":
         return first.startswith(("get", "set")) or first in _OF_NUMPY
@@ -307,13 +307,13 @@ def _now(holder: Any, name: str) -> Any:
 
 
 def _is_same(now: Any, then: Any) -> bool:
-    """Whether a value is another object with the same type and bits, as a number that was computed anew is."""
+    """Whether a value is another object with the same type and bits, such as a recomputed number."""
     known = identity(then)
     return known is not None and known == identity(now)
 
 
 def _holds_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """Whether keyword defaults are the same; equality does not say so, since 0.0 == -0.0 and 1 == True."""
+    """Whether keyword defaults are identical; equality is too coarse, since 0.0 == -0.0 and 1 == True."""
     return now.keys() == then.keys() and all(now[k] is v or _is_same(now[k], v) for k, v in then.items())
 
 

@@ -1,7 +1,7 @@
-"""A call as a graph of ATen ops, node by node what `make_fx` gives: recorded here where blank tensors will do.
+"""A call as a graph of ATen ops, node by node as `make_fx` records it; recorded here if blank tensors suffice.
 
-What does not go by blank tensors, or raises, is traced anew by PyTorch's own tracer, which imports Dynamo and sympy:
-its graph or error stands.
+Otherwise, and if the call raises, PyTorch's own tracer traces it, which imports Dynamo and sympy; its graph or error is
+the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pullback.graph.blank import Blank, Blanks, Left, blank_of
 
 _ATOMS = (type(None), int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _LIFT = torch.ops.aten.lift_fresh.default
-"""What `torch.tensor` calls with what it made."""
+"""The op that `torch.tensor` calls on its result."""
 _thread = threading.local()
 
 
@@ -34,7 +34,7 @@ def trace_ops(function: Callable[..., Any], *tensors: Tensor) -> fx.GraphModule:
         if isinstance(recorded, fx.GraphModule):
             return recorded
         traced = _torch.trace_ops(function, *tensors)
-        if recorded is not None:  # PyTorch's tracer raises whatever is not our fault
+        if recorded is not None:  # PyTorch's tracer raises every error that is not ours
             tell(recorded)
         return traced
 
@@ -46,7 +46,7 @@ def names_traced() -> list[str]:
 
 
 def _recorded(function: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule | Exception | None:
-    """Return the graph of a call; where blank tensors will not do, nothing, or what a line of ours raised."""
+    """Return the graph of a call; `None` where blank tensors do not suffice, or the exception of our own code."""
     names = _parameters(function, len(tensors))
     if names is None or _torch.may_be_traced():
         return None
@@ -82,7 +82,7 @@ def _parameters(function: Callable[..., Any], count: int) -> list[str] | None:
 
 @contextmanager
 def _without_autocast_cache() -> Iterator[None]:
-    """Have autocast cast every time: what it remembers was made in no trace."""
+    """Disable autocast's cache: its casts were made outside the trace."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -92,12 +92,12 @@ def _without_autocast_cache() -> Iterator[None]:
 
 
 class _Recorder(_torch.DispatchMode):
-    """Writes down the ops that run, and has them run by what is below.
+    """Mode that records the ops that run, and dispatches them to the mode below.
 
     Attributes:
         graph: of the ops so far.
         root: holds the constants.
-        left: whether something was met that cannot be written down.
+        left: whether the call used something that cannot be recorded.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class _Recorder(_torch.DispatchMode):
             return out
         given = self.argument(tuple(args)) if func is not _LIFT else (self._constant(args[0]),)
         target = func if func is not _LIFT else torch.ops.aten.lift_fresh_copy.default
-        # the name that `make_fx` gives, for graphs are told apart by their code
+        # the name that `make_fx` gives: graphs are compared by their code
         node = self.graph.create_node(
             "call_function", target, given, self.argument(kwargs or {}), target.overloadpacket.__name__
         )
@@ -147,7 +147,7 @@ class _Recorder(_torch.DispatchMode):
         return out
 
     def _constant(self, tensor: Tensor) -> fx.Node:
-        """Return a node for what `torch.tensor` made; the op that takes it copies it, lest it is written to."""
+        """Return the node of a constant made by `torch.tensor`; the op that reads it copies it, in case of a write."""
         name = f"_tensor_constant{len(list(self.root.buffers()))}"
         self.root.register_buffer(name, tensor)
         node = self.graph.get_attr(name)

@@ -1,4 +1,4 @@
-"""A formula as a graph that stands for it, derivative included: none of what a graph of values does not show."""
+"""A graph in place of a formula, derivative included: refused if the formula does what a graph of values omits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.o
 
 
 def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx.GraphModule | str:
-    """Return the graph of a formula's value, in which nothing is written to, or why none stands for the formula.
+    """Return the graph of a formula's value, free of writes, or why no graph can replace the formula.
 
-    It does if the derivative of its ops is that of the formula: a `no_grad` is not seen in it, nor a derivative that
-    is given beside (a Function's, a rule's).
+    The derivative of its ops must be the formula's: the graph shows neither a `no_grad` nor a separately given
+    derivative (a Function's, a rule's).
     """
 
     def value(*given: Tensor) -> list[Any]:
@@ -42,7 +42,7 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
 
 
 def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> bool:
-    """Whether two functions of one result compute the same of the same, and so do their gradients."""
+    """Whether two functions of one result are the same computation, and so are their gradients."""
     numbers: dict[Any, int] = {}
     found = []
     for flat in (one, other):

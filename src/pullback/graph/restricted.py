@@ -1,7 +1,7 @@
-"""The backward of some of the outputs: what autograd computes where the others have no cotangent.
+"""The backward for some of the outputs: what autograd computes if the others have no cotangent.
 
-Autograd never runs the backward of an output that the loss does not use. Zeros in place of its cotangent are not the
-same: where a slope is infinite, zero times it is NaN.
+Autograd never runs the backward of an output that the loss does not use. A zero cotangent is not equivalent: with an
+infinite slope, 0 · ∞ is NaN.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _aten = torch.ops.aten
 
 
 def restricted(joint: Joint, used: Collection[int]) -> Joint | None:
-    """Return a joint whose backward takes the cotangents of some of the connected outputs, and saves the same.
+    """Return a joint whose backward takes cotangents of some of the connected outputs only, with the same residuals.
 
-    A backward is linear in the cotangents. What it computes of absent ones alone is left out, and a gradient that is
-    one of these is None. `None` for a graph where that cannot be seen.
+    A backward is linear in the cotangents, so terms in absent ones alone are dropped; a gradient with no other term is
+    `None`. Return `None` if the graph does not show which terms those are.
     """
     if mutates(joint.backward.graph):
         return None
@@ -44,7 +44,7 @@ class _UnclearError(Exception):
 
 
 class _Restriction:
-    """The copy of a backward without what is computed of absent cotangents alone.
+    """Copy of a backward without the terms in absent cotangents alone.
 
     Attributes:
         graph: the copy.
@@ -55,7 +55,7 @@ class _Restriction:
         self._made: dict[fx.Node, fx.Node] = {}
         self._absent: set[fx.Node] = set()
         self._present: set[fx.Node] = set()
-        """What is computed of the cotangents that are there."""
+        """Nodes that depend on present cotangents."""
         nodes = list(joint.backward.graph.nodes)
         placeholders = joint.backward.graph.find_nodes(op="placeholder")
         for node, i in zip(placeholders[len(joint.saved) :], joint.connected, strict=True):
@@ -87,7 +87,7 @@ class _Restriction:
                 self._present.add(node)
 
     def _other_term(self, node: fx.Node, absent: Collection[fx.Node]) -> fx.Node | None:
-        """Return what a sum is where one of its two terms is absent, if that is the other term as it stands."""
+        """Return the present term of a sum with one absent term, if it has the sum's shape, strides and dtype."""
         if node.target is not _aten.add.Tensor or node.kwargs:
             return None
         (term,) = [a for a in node.args if a not in absent] or [None]
@@ -121,7 +121,7 @@ _FILLED = frozenset(
     for name in ("ones_like", "full_like", "empty_like", "new_ones", "new_full", "new_empty", "new_empty_strided")
     for overload in [getattr(_aten, name).default]
 )
-"""Ops that read what a tensor is like, and not its values, and whose results are not zeros."""
+"""Ops that read a tensor's metadata rather than its values, and whose results are not zeros."""
 
 _SUMS = frozenset(
     [

@@ -1,4 +1,4 @@
-"""A node of a graph that takes rows, with its arguments by name: what the rules for ops are given."""
+"""A node that takes rows, with its arguments by name: the argument of the rules for ops."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class At:
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """Return the shape of what a node stands for."""
+    """Return the shape of a node's traced value."""
     return tuple(_torch.traced_value(x).shape)
 
 

@@ -34,7 +34,7 @@ def _reduction(at: At) -> Mark:
 
 
 def reduced(at: At, rows: Rows, dims: Sequence[int]) -> Mark:
-    """Return what a reduction over other dimensions than that of rows is."""
+    """Return the mark of a reduction over dimensions other than that of the rows."""
     gone = 0 if at.get("keepdim") else sum(d < rows.dim for d in dims)
     return at.keep(rows.dim - gone, rows.block)
 
@@ -49,7 +49,7 @@ def _along(at: At) -> Mark:
 
 
 def _gather(at: At) -> Mark:
-    """`gather` and `scatter`: what they take and write is in the same place of every other dimension."""
+    """`gather` and `scatter`: index and source agree in every other dimension."""
     parts = [a for a in at.node.all_input_nodes if shape_of(a)]
     dim = dims_of(at.get("dim"), len(shape_of(at.get("index"))))[0]
     index = at.rows(at.get("index"))

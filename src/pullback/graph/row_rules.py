@@ -1,7 +1,7 @@
-"""Which ATen ops keep rows apart, and which sum over them: a table of rules for `pullback.graph.rows`.
+"""Rules for `pullback.graph.rows`: the ATen ops that keep rows independent, and those that sum over them.
 
-A rule takes a node of which some inputs have rows, says what the node is, and adds it to the graph of a chunk. Sizes in
-its arguments that come of the number of rows become the chunk's.
+A rule takes a node with some inputs that have rows, returns the node's mark, and adds the node to the graph of a chunk.
+Sizes in its arguments that derive from the number of rows become the chunk's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _aten = torch.ops.aten
 
 
 def mark_of(proof: Proof, node: fx.Node) -> Mark:
-    """Return what a node is, of which some inputs have rows.
+    """Return the mark of a node with some inputs that have rows.
 
     Raises:
-        MixingError: if it mixes rows, or is not known not to.
+        MixingError: if the node mixes rows, or has no rule.
     """
     at = At(proof, node)
     if node.target is operator.getitem:
@@ -59,7 +59,7 @@ def _aligned(at: At, shape: Sequence[int]) -> Rows:
 
 
 def _narrow(at: At, a: fx.Node, dim: int, block: int) -> None:
-    """Give a chunk its part of a value that the formula expanded to all rows: the first ones, which are like all."""
+    """Slice for a chunk a value that the formula expanded to all rows: they are equal, so the first ones do."""
     if _torch.traced_value(a).stride(dim) != 0 or _is_given_expanded(a, shape_of(a)[dim]):
         raise at.mixed(f"pairs rows with the places of `{op_name(a)}`, which has none")
     size = at.proof.call(operator.mul, at.proof.count, block)
@@ -195,4 +195,4 @@ RULES = {
     **rules(_nll, "nll_loss_forward nll_loss2d_forward"),
     **rules(_product, "mm bmm mv dot addmm"),
 }
-"""By the name of the op; besides, whatever ATen itself calls pointwise."""
+"""Rules by op name; ops that ATen tags as pointwise need none."""

@@ -13,10 +13,10 @@ from pullback.graph.rows import MixingError, Proof, Split
 
 
 def split_by_rows(module: fx.GraphModule) -> Split | str:
-    """Return a graph of one result, divided, or why it is not known to be a function of sums over rows.
+    """Return a graph with one result, split, or the reason why it is not known to be a function of sums over rows.
 
-    The rows are those of the first input that has a dimension. Of what else is as long, as much as can be has them too:
-    a weight with as many rows is tried as one, and found not to have them.
+    The rows are the first dimension of the first input that has one. As many other inputs of that length as possible
+    have rows too: a weight with as many rows is tried as data first, and the proof rejects that.
     """
     furthest, why = -1, "its first tensor has less than two rows"
     order = {node: i for i, node in enumerate(module.graph.nodes)}
@@ -33,7 +33,7 @@ _MOST_SOURCES = 10
 
 
 def _hypotheses(graph: fx.Graph) -> Iterator[tuple[fx.Node, ...]]:
-    """Return what may have rows: the first input, with every choice of what is as long, the largest first."""
+    """Yield candidate sets of inputs with rows: the first, with subsets of the others of its length, largest first."""
     first, *others = [node for node in graph.nodes if _may_have_rows(node)]
     rows = _torch.traced_value(first).size(0)
     alike = [node for node in others if _torch.traced_value(node).size(0) == rows][:_MOST_SOURCES]

@@ -1,11 +1,11 @@
-"""The proof that a formula is a function of sums over rows, and its division at these sums.
+"""The proof that a formula is a function of sums over rows, and its split at these sums.
 
 Rows are the first dimension of some of the inputs. Each value of a graph is the same for all rows, or has them along
-one of its dimensions (`Rows`), or is made of sums over all of them. What the rules do not know to keep rows apart is
-refused, so that a chunk of the rows can be computed as all of them are:
+one of its dimensions (`Rows`), or is computed from sums over all of them. An op without a rule is refused, so a chunk
+of rows gives the same result as these rows do within the whole:
 
-    inputs ─before→ what is the same for all rows ─each→ sums over the rows of a chunk
-    sums over all rows, what is the same ─after→ the result
+    inputs ─before→ shared values ─each→ sums over the rows of a chunk
+    sums over all rows, shared values ─after→ the result
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rows:
 
 
 class Without(Enum):
-    """A value that does not have rows."""
+    """A value without rows."""
 
     SAME = "the same for all rows"
     SUMMED = "made of sums over all rows"
@@ -51,15 +51,15 @@ class MixingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A formula, divided at its sums over rows.
+    """A formula, split at its sums over rows.
 
     Attributes:
-        rows: how many there are.
+        rows: their number.
         inputs: positions of the inputs that have rows.
         n_shared: how many values are the same for all rows.
-        before: inputs to these values, and to what else has rows beside inputs, in one list.
-        each: a number of rows, the values, what has that number of rows, to the sums over these rows.
-        after: sums over all rows, and the values, to the result, as a list of one.
+        before: inputs to these shared values, then to computed values that have rows, in one list.
+        each: number of rows, shared values and values with rows of a chunk, to the sums over the chunk.
+        after: sums over all rows, and the shared values, to the result, as a list of one.
     """
 
     rows: int
@@ -71,17 +71,17 @@ class Split:
 
 
 Rule = Callable[["Proof", fx.Node], Mark]
-"""Says what a node is, of which some inputs have rows, or raises; and adds it to the graph of a chunk."""
+"""Returns the mark of a node with some inputs that have rows, and adds it to the graph of a chunk; or raises."""
 
 Finish = Callable[[fx.Graph, Sequence[fx.Node]], Any]
-"""Adds to a graph, which has sums over all rows, what is computed of them."""
+"""Adds to a graph, which has sums over all rows, a function of them."""
 
 
 class Proof:
-    """One pass over a graph, under a hypothesis of what has rows; it builds the graph of one chunk on the way.
+    """One pass over a graph, under a hypothesis of the inputs with rows; it builds the graph of one chunk on the way.
 
     Attributes:
-        rows: how many there are.
+        rows: their number.
         marks: of the nodes so far.
         each: the graph of a chunk.
         count: the node of that graph that is the chunk's number of rows.
@@ -133,10 +133,10 @@ class Proof:
             raise MixingError(node, f"takes `{op_name(summed[0])}`, which is over all rows, back to single rows")
         return None
 
-    # What the rules use to build the graph of a chunk.
+    # The interface for rules, which build the graph of a chunk.
 
     def chunked(self, node: fx.Node) -> fx.Node:
-        """Return what stands for a node in the graph of a chunk."""
+        """Return the node in the graph of a chunk for a node, a placeholder if it has none yet."""
         if node not in self._made:
             self._made[node] = self._placeholder(node)
             self._shared[node] = None
@@ -170,7 +170,7 @@ class Proof:
             self._last = self.each.placeholder(node.name)
         return self._last
 
-    # What is not computed by chunks.
+    # The part that is not computed by chunks.
 
     def _after(self, result: fx.Node) -> fx.GraphModule:
         graph = fx.Graph()

@@ -1,4 +1,4 @@
-"""What ops return that are not one loop over their arguments: for each a rule, tried on PyTorch's own kernels."""
+"""Metadata of the results of ops that are not a loop over their arguments: a rule each, checked against PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rule = Callable[..., Answer | list[Answer]]
 
 
 class UnknownError(Exception):
-    """What an op returns is not known here."""
+    """No rule gives the result of an op."""
 
 
 def ones_of(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -40,7 +40,7 @@ def broadcast(*shapes: Shape) -> tuple[int, ...]:
 
 
 def _like(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    """Answer for what is laid out as its argument is."""
+    """Answer for an op whose result has the layout of its argument."""
     x, memory_format = args[0], kwargs.get("memory_format")
     dtype = kwargs.get("dtype") or x.dtype
     if memory_format is torch.contiguous_format:
@@ -51,7 +51,7 @@ def _like(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
 
 
 def _filled(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    """Answer for what is made of a size, and perhaps a tensor or a number, of which it has the dtype."""
+    """Answer for a factory: the size, and the dtype of a tensor or a number if one is given."""
     like, size, *number = args if isinstance(args[0], Tensor) else (None, *args)
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise UnknownError
@@ -70,9 +70,9 @@ def _number(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
 
 
 def _by_shape(shape_of: Callable[..., Shape], contiguous: bool = False, several: bool = False) -> Rule:
-    """Return a rule for what comes out contiguous, of tensors that are if so said, and never of empty ones.
+    """Return a rule for contiguous, non-empty results; with `contiguous`, only of contiguous operands.
 
-    `several` says that there is more than one, all of this shape.
+    `several` means that there are several results, all of this shape.
     """
 
     def rule(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer | list[Answer]:
@@ -185,7 +185,7 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Shape:
 
 
 def _padded(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer:
-    """Answer for the gradient of what takes a part of a tensor: zeros around."""
+    """Answer for the gradient of an op that takes part of a tensor: zeros elsewhere."""
     return args[1], row_major(args[1]), args[0].dtype
 
 

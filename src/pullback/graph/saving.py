@@ -1,13 +1,13 @@
-"""What a forward saves for its backward, chosen by bytes; what is not saved is computed again.
+"""Partition of a joint graph: the residuals of a forward, chosen by bytes; the backward recomputes the rest.
 
-A minimum cut between what is there and what the backward reads, as in Chen et al., "Training deep nets with sublinear
-memory cost", 2016, and in PyTorch's own partitioner: each value can be cut at the price of its bytes, and values of
-pointwise ops and views can be computed again from what is before the cut. Truth values may be kept, as bits where these
-are packed; then what the backward alone compares is compared in the forward, if that is the cheapest cut.
+A minimum cut between the forward's values and those that the backward reads, as in Chen et al., "Training deep nets
+with sublinear memory cost", 2016, and in PyTorch's own partitioner: cutting a value costs its bytes, and pointwise ops
+and views may be recomputed from values before the cut. Masks may be saved, packed to bits where supported; a comparison
+that only the backward needs then moves to the forward, if that is the cheapest cut.
 
-What a decision reads (`pullback.graph.decisions`) has to have the bits that it had in the forward: it is computed again
-only by ops that all kernels compute alike, from values that have theirs. So a value that is computed again by other ops
-stands twice in the graph that is cut: as it is, and as whatever is close to it.
+The operands of a decision (`pullback.graph.decisions`) must be bit-identical to the forward's: they are recomputed only
+by ops that all kernels compute alike, from values that are exact themselves. So the flow network has two nodes for a
+value that other ops recompute: its exact value, and any value close to it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pullback.graph.bits import bytes_of, is_packed
 from pullback.graph.decisions import decides, is_cheap, is_reproducible
 
 _RESULT = 0.9
-"""Part of its bytes that an output costs: the caller may let go of it."""
+"""Fraction of its bytes that an output costs: the caller may release it."""
 
 Read = tuple[fx.Node, bool]
-"""A value that is read, and whether its bits have to be those of the forward."""
+"""A value that is read, and whether it must be bit-identical to the forward's."""
 
 
 def chosen(
@@ -68,9 +68,9 @@ def chosen(
 
 
 class _Certain:
-    """Tells which values have the bits of the forward in any case: they are kept, or computed from such by exact ops.
+    """Decides which values are bit-identical to the forward's: saved, or computed by exact ops from such values.
 
-    Truth values and integers have, since all that decides reads what has them.
+    Booleans and integers are, since every decision reads exact values.
     """
 
     def __init__(self, inputs: Collection[fx.Node]) -> None:
@@ -96,7 +96,7 @@ class _Certain:
 
 
 def _cut(prices: dict[Read, float], reads: dict[Read, list[Read]], sources: set[Read], wanted: set[Read]) -> set[Read]:
-    """Return the cheapest nodes that stand on every way from the sources to what is wanted."""
+    """Return the cheapest set of nodes that cuts every path from the sources to the wanted values."""
     import networkx as nx  # type: ignore[import-untyped]  # here, since it takes a tenth of a second
 
     graph = nx.DiGraph()
@@ -116,7 +116,7 @@ _START, _END = "start", "end"
 
 
 def early_of(later: Iterable[fx.Node], cotangents: Iterable[fx.Node]) -> set[fx.Node]:
-    """Return the nodes of a backward that cheap ops compute of what is in the forward, without any cotangent."""
+    """Return the nodes of a backward that cheap ops compute from forward values, independent of cotangents."""
     early: set[fx.Node] = set()
     late = set(cotangents)
     for node in later:
@@ -140,5 +140,5 @@ def _price(
     if bits and node not in outputs and is_packed(value):
         return bytes_of(value.numel()) + 1
     if node in early and value.dtype != torch.bool:
-        return float("inf")  # of the bytes of what it is computed from
+        return float("inf")  # no smaller than its operands
     return (value.numel() * value.element_size() + 1) * (_RESULT if node in outputs else 1.0)

@@ -1,9 +1,9 @@
-"""What ops that formulas are usually made of return: shape, strides and dtype, without values.
+"""Shape, strides and dtype of the results of common ops, without computing values.
 
-PyTorch's own kernels for the meta device are written in Python for nearly all of them, import Dynamo and sympy, which
-takes more than a second, and then take 0.1 ms each. Here the dtype is that of what the op returns for the smallest
-tensors, the layout of an elementwise op is TensorIterator's rule, and the few others return contiguous tensors. What
-is not listed, or does not look as usual, gets no answer: PyTorch's own machinery has to say.
+PyTorch's meta kernels are Python for nearly all of these ops, import Dynamo and sympy, which takes more than a second,
+and then take 0.1 ms each. Here the dtype comes from running the op on tensors of one element, the layout of an
+elementwise op follows TensorIterator, and the few others return contiguous tensors. An op that is not listed, or has
+unusual arguments, gets no answer: PyTorch's own machinery decides.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pullback.graph.strides import elementwise_strides, row_major
 
 
 def results_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer | list[Answer]:
-    """Return what the result of an op is like, or each of several.
+    """Return shape, strides and dtype of an op's result, or of each of several.
 
     Raises:
-        UnknownError: if that is not known.
-        Exception: what the op itself raises, or another.
+        UnknownError: if no rule gives them.
+        Exception: the op's own error, or another.
     """
     name = op.overloadpacket.__name__
     if op in RULES:
@@ -33,7 +33,7 @@ def results_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Answer |
 
 
 def is_written_by(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an op that works in place, one loop over its first argument, leaves that as it is but for its values."""
+    """Whether an in-place op is one loop over its first argument that changes its values alone."""
     repeats = any(s == 0 and n > 1 for s, n in zip(args[0].stride(), args[0].shape, strict=True))
     if repeats or not all(a.numel() for a in args if isinstance(a, Tensor)):
         return False

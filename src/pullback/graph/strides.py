@@ -1,4 +1,4 @@
-"""How PyTorch's elementwise kernels lay out their results: the rule of TensorIterator, which nobody can call."""
+"""Layout of the results of PyTorch's elementwise kernels: TensorIterator's rule, which has no public interface."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Strides = tuple[int, ...]
 
 
 def elementwise_strides(operands: Sequence[Tensor], shape: tuple[int, ...], any_order: bool = False) -> Strides | None:
-    """Return the strides of an elementwise result; none if they depend on what is not known here.
+    """Return the strides of an elementwise result; `None` if they depend on facts unknown here.
 
-    That is whether a number counts as an operand and, if `any_order` says so, which of them comes first.
+    These are whether a number counts as an operand and, with `any_order`, which of them comes first.
     """
     plain = row_major(shape)
     if all(x.shape == shape and x.stride() == plain for x in operands if x.dim()):
@@ -27,7 +27,7 @@ def elementwise_strides(operands: Sequence[Tensor], shape: tuple[int, ...], any_
 
 
 def _kept(operands: Sequence[Tensor]) -> set[Strides]:
-    """Return the strides that operands of one shape, all laid out alike, give to a result without a look at order."""
+    """Return the strides that operands of one shape and layout give to a result, regardless of their order."""
     first = operands[0]
     if all(x.is_contiguous() for x in operands):
         return {row_major(first.shape)}
@@ -48,7 +48,7 @@ def row_major(shape: Sequence[int]) -> Strides:
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether the elements of a tensor fill its memory, each in a place of its own."""
+    """Whether a tensor is non-overlapping and dense."""
     step = 1
     for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
         if stride != step:
@@ -66,7 +66,7 @@ def _expanded(x: Tensor, shape: tuple[int, ...]) -> Strides:
 
 
 def _ordered(operands: Sequence[Strides], shape: tuple[int, ...]) -> Strides:
-    """Return the strides of a result whose dimensions are ordered as those of the operands, the first that decides."""
+    """Return the strides of a result whose dimensions are permuted like the first operand that decides an order."""
     order = list(range(len(shape) - 1, -1, -1))  # from the innermost
     for i in range(1, len(order)):
         at = i
@@ -86,7 +86,7 @@ def _ordered(operands: Sequence[Strides], shape: tuple[int, ...]) -> Strides:
 
 
 def _compared(one: int, other: int, operands: Sequence[Strides], shape: tuple[int, ...]) -> int:
-    """Return whether a dimension is to lie outside of another, 1, inside, −1, or either, 0."""
+    """Compare two dimensions: 1 if the first is the outer one, −1 if the inner one, 0 if either order will do."""
     for strides in operands:
         a, b = strides[one], strides[other]
         if a == 0 or b == 0:

@@ -1,11 +1,11 @@
-"""Graphs that hold for all sizes of their inputs, with the proof that they do.
+"""Graphs with a proof that they hold for all sizes of their inputs.
 
-A formula is traced on tensors whose sizes are symbols. Two things together prove that its graph holds for all of them:
-PyTorch, whose code decided nothing by a symbol, or it would have noted a guard; and the formula's own code, which was
-told no size at all. (Guards alone would not do: `isinstance(n, int)` and `str(n)` see a symbol without one.)
+A formula is traced on tensors with symbolic sizes. Two facts together prove that its graph holds for all sizes:
+PyTorch's code branched on no symbol, or there would be a guard; and the formula's own code never saw a size. (Guards
+alone do not suffice: `isinstance(n, int)` and `str(n)` read a symbol without one.)
 
-The graph has the sizes of the call that was traced, as `Extent`s, so that all that is made of graphs can be made of it.
-What that decides by comparing sizes holds for other calls too, since no two different sizes in the graph are equal.
+The graph has the sizes of the traced call, as `Extent`s, so every pass over graphs works on it. A pass that compares
+sizes decides the same for other calls, since no two different sizes in the graph are equal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ASKED = """
     ndim ndimension requires_grad
 """
 _OF_KIND = frozenset(_ASKED.split())
-"""What a formula may ask of a tensor: it is the same for all sizes."""
+"""Queries of a tensor whose answer does not depend on its size."""
 _ANSWERS = (Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
-"""What is no size."""
+"""Types of answers that are not sizes."""
 
 
 class NotGeneralError(Exception):
-    """Why a graph does not hold, or is not known to hold, for other sizes."""
+    """Why a graph does not hold for other sizes, or is not known to."""
 
 
 class Symbolic:
@@ -59,7 +59,7 @@ class Symbolic:
 
         Raises:
             NotGeneralError: if the graph might not hold for other sizes.
-            Exception: whatever the function raises on symbols.
+            Exception: any that the function raises on symbols.
         """
         asked = _Asked()
 
@@ -84,11 +84,11 @@ class Symbolic:
         return module
 
     def numbers(self, tensors: Sequence[Tensor]) -> Numbers | None:
-        """Return what symbols and extents are for other inputs; `None` if the graph does not hold for these."""
+        """Return the values of symbols and extents for other inputs; `None` if the graph does not hold for these."""
         known = {symbol: tensors[i].size(d) for symbol, (i, d) in self._symbols.items()}
         numbers = {formula: known.get(formula) or _torch.evaluated(formula, known) for formula in self._formulas}
         if any(numbers[size] < 2 for size in self._sizes.values() if size is not None):
-            return None  # what is one or none is another graph
+            return None  # sizes 0 and 1 are specialised
         if any(at(kind, numbers) != (x.shape, x.stride()) for kind, x in zip(self._inputs, tensors, strict=True)):
             return None
         return known | numbers
@@ -132,7 +132,7 @@ class Symbolic:
 
 
 class _Numbered:
-    """A graph with symbols, made anew with extents in their place, on blank tensors."""
+    """A symbolic graph, recorded again on blank tensors with extents in place of symbols."""
 
     def __init__(self, traced: fx.GraphModule, extent: Callable[[Any], int]) -> None:
         self._traced, self._extent = traced, extent
@@ -193,10 +193,10 @@ class _Numbered:
 
 
 class _Asked(TorchFunctionMode):
-    """Notes what a formula is told of its tensors that may differ from size to size.
+    """Records size-dependent facts that a formula reads of its tensors.
 
     Attributes:
-        what: the first such thing; empty if there is none.
+        what: the first of them; empty if there is none.
     """
 
     def __init__(self) -> None:

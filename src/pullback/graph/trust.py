@@ -1,4 +1,4 @@
-"""Which values cannot change what they are or do: constants, and what PyTorch, NumPy and Python define."""
+"""Values whose content and behaviour are fixed: constants, and definitions of PyTorch, NumPy and Python."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TRUSTED = frozenset(
     {"torch", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing", "collections"}
     | {"pullback"}
 )
-"""Packages whose functions do what they do, and not what a program makes of them."""
+"""Packages whose functions behave the same in every program."""
 _DECORATING = frozenset({"contextlib", "typing_extensions", "warnings"})
-"""Modules in which a decorated function of such a package lives."""
+"""Modules that decorated functions of such a package belong to."""
 _BUILT_IN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -27,7 +27,7 @@ _BUILT_IN = (
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether a value cannot change what it is or does: a constant, or a function or class of a package we trust."""
+    """Whether a value is immutable in content and behaviour: a constant, or a definition of a trusted package."""
     if isinstance(value, _BUILT_IN):
         return trusted(_home_of(value))
     if _torch.is_dispatched_op(value):
@@ -53,7 +53,7 @@ def is_trusted_function(function: types.FunctionType) -> bool:
     """Whether a function is one that a package we trust defines: neither a user's that calls itself so
     (`functools.wraps`), nor one made by a package around a user's (`torch.vmap`).
     """
-    home = function.__globals__.get("__name__") or ""  # which `functools.wraps` leaves as it is
+    home = function.__globals__.get("__name__") or ""  # `functools.wraps` does not change it
     if not (trusted(home) or home in _DECORATING):
         return False
     found: Any = sys.modules.get(function.__module__ or "")
@@ -73,7 +73,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is a number, a string, or another that does not change, or a tuple of such."""
+    """Whether a value is a number, a string or another immutable one, or a tuple of such."""
     return type(value) in _CONSTANTS or (type(value) is tuple and all(map(is_constant, value)))
 
 

@@ -62,10 +62,10 @@ def _chosen(name: Backend) -> Iterator[None]:
 
 
 def checked(name: Backend) -> Backend:
-    """Return the name of a backend.
+    """Return the name of a backend, validated.
 
     Raises:
-        OptionError: if there is none of that name.
+        OptionError: for any other name.
     """
     if name not in get_args(Backend):
         raise OptionError(f"a backend is one of {', '.join(get_args(Backend))}, not {name!r}.")
@@ -83,7 +83,7 @@ def packs_bits(name: Backend) -> bool:
 
 
 def made_for(name: Backend) -> Hashable:
-    """Return what kernels of a backend are made for, other than their graph: they are made anew where it changes."""
+    """Return the settings, besides the graph, that a backend's kernels depend on: a change invalidates them."""
     return (name, *inductor.settings()) if name == "inductor" else name
 
 
@@ -98,12 +98,12 @@ def _is_there() -> bool:
 
 
 def lower(modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backend) -> list[tuple[fx.GraphModule, Any]]:
-    """Return for each graph what is run for it, as a graph and as a function, or as an `inductor.ForSizes`.
+    """Lower each graph: return a pair of graph and function, or of graph and `inductor.ForSizes`.
 
     Args:
         modules: the graphs.
-        exact: for each, whether it has to compute the bits that PyTorch's kernels compute.
-        name: of the backend; "native" goes before `exact`.
+        exact: for each graph, whether its results must be bit-identical to PyTorch's kernels.
+        name: of the backend; "native" takes precedence over `exact`.
 
     Raises:
         RunnerError: if the backend is "native" and cannot compile.
@@ -124,7 +124,7 @@ def lower(modules: Sequence[fx.GraphModule], exact: Sequence[bool], name: Backen
 
 
 def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Tensor]:
-    """Return a function of tensors in the kernels that run it, traced anew at each call."""
+    """Return a function of tensors that traces itself at each call and runs the lowered graph."""
 
     def run(*tensors: Tensor) -> Tensor:
         graph = trace_ops(lambda *xs: [function(*xs)], *tensors)

@@ -1,4 +1,4 @@
-"""Truth values to bits and back in passes of their own, where no kernel of a region writes or reads the bits itself."""
+"""Packing and unpacking of masks in separate passes, where no region's kernel writes or reads the bits itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """C++ source to a function: compiled once, kept on disk, shared by processes.
 
-A compiled kernel lies in the user's cache under the hash of all that it depends on. It is loaded only from a folder
-that nobody else may write to. A damaged one is made again.
+A compiled kernel is stored in the user's cache under the hash of everything that it depends on. It is loaded only from
+a folder that nobody else can write to. A damaged one is rebuilt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pullback.errors import RunnerError
 from pullback.kernels import headers
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-lax-vector-conversions", "-w")
-"""No contraction and no fast-math: code runs as it is written. clang++ would convert vectors of one size silently."""
+"""No contraction and no fast-math: code runs as written. clang++ would convert vectors of one size silently."""
 _WHERE_KNOWN = ("-fno-tree-loop-if-convert",)
 """For compilers that know them. g++ (seen in 12, with AVX-512) converts `if (c) v = a / b;` on vectors in a loop to a
 masked division whose mask is the number c: one lane of 16 is computed. tests/kernels/test_build.py has it reduced."""
@@ -46,10 +46,10 @@ _lock = threading.Lock()
 
 @functools.cache
 def header() -> str:
-    """Return the header of the vectors that this machine has.
+    """Return the vector header for this machine.
 
     Raises:
-        RunnerError: if there is none for it.
+        RunnerError: if no header supports it.
     """
     return _machine()[0]
 
@@ -100,7 +100,7 @@ def compiler() -> str:
 
 @functools.cache
 def flags(name: str) -> tuple[str, ...]:
-    """Return the flags that a compiler builds kernels with, other than those of the processor."""
+    """Return the flags that a compiler builds kernels with, except those of the processor."""
     return (*_FLAGS, *(flag for flag in _WHERE_KNOWN if _knows(name, flag)))
 
 
@@ -114,7 +114,7 @@ def _knows(name: str, flag: str) -> bool:
 
 @functools.cache
 def _surroundings() -> str:
-    """Return what a compiled kernel depends on besides its source and its compiler."""
+    """Return the cache key's part besides a kernel's source and compiler: PyTorch, flags, processor and headers."""
     parts = [torch.__version__, *_FLAGS, *_WHERE_KNOWN, *_machine()[1]]
     parts += [path.read_text() for path in sorted(_INCLUDE.glob("*.h"))]
     return "\0".join(parts)
@@ -125,7 +125,7 @@ def _key(source: str) -> str:
 
 
 def _of_compiler() -> list[str]:
-    """Return what tells a compiler from another, or from another version of it, whose faults may differ."""
+    """Return a fingerprint of a compiler: another version may miscompile other code."""
     at = Path(compiler()).stat()
     return [compiler(), str(at.st_size), str(at.st_mtime_ns)]
 
@@ -139,7 +139,7 @@ def _library(key: str, source: str) -> ctypes.CDLL:
             raise RunnerError(f"{folder} can be written to by others: kernels in it are not run. `chmod 700` it.")
         if (library := _opened(path)) is not None:
             return library
-        from filelock import FileLock  # here, since it takes a while and a kernel that is there needs none
+        from filelock import FileLock  # a slow import, not needed for a kernel that exists
 
         with FileLock(str(folder / f"{key}.lock")):
             if (library := _opened(path)) is not None:  # another process held the lock to compile it

@@ -1,7 +1,7 @@
-"""Sums and means over rows, one for each column: taken in the loop that computes or reads what they sum.
+"""Sums and means over rows, one per column, fused into the loop that computes or reads their operand.
 
-Such a sum is the gradient of a weight that all rows share. Shares of the rows have sums of their own, always the same
-ones, which are added up at the end, so that the result does not depend on the number of threads.
+Such a sum is the gradient of a weight that all rows share. The rows are divided into fixed shares with separate partial
+sums, which are added up at the end, so that the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pullback.kernels import ops
 aten = torch.ops.aten
 
 _FEWEST_ROWS = 64
-"""Of fewer, sums that shares have for themselves would be as large as what they sum, or threads would share nothing."""
+"""Minimum number of rows: below it partial sums would be as large as their operand, or there would be one share."""
 _MEANS = (aten.mean.dim,)
 COLUMN_SUMS = (aten.sum.dim_IntList, *_MEANS)
 """Ops that may be sums over rows."""
@@ -27,9 +27,9 @@ _NUMBER = {"F": "float", "D": "double"}
 
 
 def columns_of(node: fx.Node) -> int:
-    """Return how many columns a node keeps that sums over rows, or is their mean, as kernels do; 0 if it is no such.
+    """Return how many columns a node keeps, if it is a sum or mean over rows that kernels compute; 0 otherwise.
 
-    Rows are the outermost dimensions in memory. What it sums is dense, and of a size that is known.
+    Rows are the outermost dimensions in memory. Its operand is dense and has a known size.
     """
     args: Any = node.args
     if node.target not in COLUMN_SUMS or node.kwargs or not 2 <= len(args) <= 3 or not args[1]:
@@ -56,7 +56,7 @@ def columns_of(node: fx.Node) -> int:
 
 
 def parameters_of(sums: Sequence[fx.Node]) -> dict[str, str]:
-    """Return the names under which a share adds to its sums, and the types of what they point to."""
+    """Return the names of a share's sums in its lines, and the types that they point to."""
     return {f"c{i}": _NUMBER[_vector_of(node)] for i, node in enumerate(sums)}
 
 
@@ -73,13 +73,13 @@ def declared(sums: Sequence[fx.Node], period: str, width: str) -> list[str]:
 
 
 def shared_out(sums: Sequence[fx.Node], items: str, elements: str, few: str, work: Sequence[str]) -> list[str]:
-    """Return the lines that do the work of all items, each share of it with sums of its own.
+    """Return the lines that do the work of all items, each share of them with separate sums.
 
     Args:
         sums: over rows.
-        items: how many there are.
-        elements: how many these have in all.
-        few: after how many the last ones are added up.
+        items: their number.
+        elements: their number of elements in all.
+        few: after how many of them the last partial sums are added up.
         work: the lines for one `item`, of a `share`.
     """
     names = parameters_of(sums)

@@ -1,4 +1,4 @@
-"""What compiled regions on the CPU have in common: other sizes, and memory that is there."""
+"""Base of compiled regions on the CPU: kernels for other sizes, and outputs written over inputs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Compiled(ABC):
 
     @abstractmethod
     def _prepare(self, kinds: tuple[list[Kind], ...]) -> None:
-        """Make what depends on sizes."""
+        """Prepare everything that depends on sizes."""
 
     @abstractmethod
     def _any(self, *inputs: Tensor, taken: Mapping[int, int] = NOTHING_TAKEN) -> Any:
-        """Run it on inputs of any strides; `taken` tells which outputs go to the memory of which inputs."""
+        """Run it on inputs of any strides; `taken` maps outputs to the inputs whose memory they overwrite."""

@@ -1,4 +1,4 @@
-"""The call of a kernel as a Python function written for it: most of what a small call costs is Python."""
+"""The call of a kernel as a Python function generated for it: most of a small call's cost is Python."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def direct_call(
     last: Sequence[Any],
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return what allocates the outputs of a kernel, runs it and returns them: one tensor, or a list of several.
+    """Generate a function that allocates a kernel's outputs, runs it and returns one tensor, or a list of several.
 
     Args:
-        run: the kernel: takes pointers to inputs and outputs, and what is `last`.
-        inputs: what they are like, in strides that `last` is for.
-        outputs: what they are like.
-        last: other arguments of the kernel.
-        otherwise: does the same for inputs of other strides.
+        run: the kernel: takes pointers to inputs and outputs, then `last`.
+        inputs: shape, strides and dtype of each, in the strides that `last` is for.
+        outputs: shape, strides and dtype of each.
+        last: further arguments of the kernel.
+        otherwise: runs it for inputs of other strides.
     """
     xs, ys = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(len(outputs))]
     scope: dict[str, Any] = {"__name__": __name__, "run": run, "otherwise": otherwise, "last": tuple(last)}
@@ -52,5 +52,5 @@ def direct_call(
 
 @functools.cache
 def _code(text: str) -> CodeType:
-    """Return what is the same for all sizes."""
+    """Compile the text of a call; it is cached, since calls of other sizes have the same text."""
     return compile(text, "<call of a kernel>", "exec")

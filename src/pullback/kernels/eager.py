@@ -40,7 +40,7 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
         *(entry.split(".") for entry in _OTHER),
     ]
 }
-"""Ops that PyTorch's own bindings resolve to the same overload, whatever tensors and numbers they are given."""
+"""Ops that PyTorch's own bindings resolve to the same overload for all tensors and numbers."""
 
 
 def lower(module: fx.GraphModule) -> Callable[..., list[Any]]:
@@ -64,7 +64,7 @@ def remade(run: Callable[..., Any], remake: Callable[[Any], Any]) -> Callable[..
 
 
 class _Writer:
-    """Writes the lines of a function; what they refer to is in `scope`."""
+    """Writes the lines of a function; the objects that they refer to are in `scope`."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module

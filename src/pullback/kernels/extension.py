@@ -1,8 +1,8 @@
-"""A module in C++ against PyTorch's headers: compiled once in the background, kept on disk, shared by processes.
+"""A C++ module against PyTorch's headers: compiled once in the background, kept on disk, shared by processes.
 
-It lies in the user's cache under the hash of all that it depends on, as kernels do. A call never waits for it. Whatever
-is wanting (a compiler, Python's headers, a place to write, a PyTorch that it compiles against): there is no module
-then, and no word of it but in `pullback cache info`.
+It is stored in the user's cache under the hash of everything that it depends on, as kernels are. A call never waits for
+it. If anything is missing (a compiler, Python's headers, a writable folder, a PyTorch that it compiles against), there
+is no module, and only `pullback cache info` says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10")
 _NEVER = float("inf")
 _LOOK_EVERY = 0.5
-"""Seconds between two looks whether it is there."""
+"""Seconds between two checks whether it exists."""
 _TRY_AGAIN_AFTER = 86400.0
 """Seconds after a compilation that failed."""
 
@@ -43,12 +43,12 @@ _SCRIPT = """
   cd / && rm -rf "$1"
 ) &
 """
-"""Compile, link, and put in its place what was made, or why it was not. It returns at once; what goes on, also when
-this process has ended, holds the lock by an open file that it inherits."""
+"""Compile, link, and install the module, or the log of the failure. The script returns at once; its background part,
+which outlives this process, holds the lock by an open file that it inherits."""
 
 
 class Extension:
-    """A module in C++, of one source and the headers beside it.
+    """A C++ module, from one source and the headers beside it.
 
     Args:
         source: with the function `PyInit_NAME`.
@@ -62,7 +62,7 @@ class Extension:
         self.module: ModuleType | None = None
 
     def ask(self) -> None:
-        """Have it compiled in the background, unless it is there or has been asked for."""
+        """Start its compilation in the background, unless it exists or has been started."""
         if not self._asked:
             with self._lock:
                 if not self._asked:
@@ -86,7 +86,7 @@ class Extension:
                 return False
 
     def wait(self) -> bool:
-        """Wait until it is compiled or has failed; return whether it is there."""
+        """Wait until it is compiled or has failed; return whether it exists."""
         self.ask()
         if self.module is None and self._next_look < _NEVER:
             try:
@@ -168,7 +168,7 @@ class Extension:
 
     @functools.cached_property
     def _key(self) -> str:
-        """All that it depends on; a PyTorch is told by its version and the size and time of its library."""
+        """Everything that it depends on; a PyTorch is identified by version, and its library's size and time."""
         parts = [str(torch.__version__)]
         for path in (TORCH / "lib").glob("libtorch_python.*"):
             parts += [str(path.stat().st_size), str(path.stat().st_mtime_ns)]

@@ -9,10 +9,10 @@ from pullback.kernels.writer import Writer, vector_of
 
 
 class Guards:
-    """Writes them, for a region without sums and bits.
+    """Writes the guard lines, for a region without sums and bits.
 
-    A vector is noted, with what it is computed of, before its results are stored, which may be over that; it is
-    computed after the loop, since compilers keep nothing in registers around a call.
+    A doubtful vector is noted with its operands before its results are stored, which may overwrite them. It is
+    recomputed after the loop, since compilers keep nothing in registers across a call.
     """
 
     def __init__(self, region: Region, short: Short) -> None:
@@ -21,7 +21,7 @@ class Guards:
         self._started = False
 
     def again(self) -> list[str]:
-        """Return what is noted of a vector, and the function that computes it."""
+        """Return the record of a noted vector, and the function that recomputes it."""
         region = self._region
         writer = Writer(
             region.pointwise, region.stored, dict(zip(region.inputs, self._of("x"), strict=True)), region.exact
@@ -38,11 +38,11 @@ class Guards:
         ]
 
     def arrays(self) -> list[str]:
-        """Return the lines that declare what is noted of a tile."""
+        """Return the declarations of a tile's notes."""
         return ["M doubtful[TILE];", "Noted noted[TILE];", "int64_t doubts = 0;"]
 
     def lines(self, writer: Writer, stage: int) -> list[str]:
-        """Return the lines of one loop before what it stores."""
+        """Return the lines of one loop before its stores."""
         share = 2.0**-self._short.bits
         losses = [
             f"lost({writer.names[sum_]}, {writer.names[term]}, {share!r})"

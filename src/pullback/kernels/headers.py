@@ -1,7 +1,8 @@
-"""What every kernel includes, compiled ahead: reading it takes most of the time that a kernel takes.
+"""Precompiled headers for all kernels: parsing the headers takes most of a kernel's compilation.
 
-It lies in the user's cache, beside its text, under the hash of all that it depends on; including the text finds it. A
-compiler passes over what it did not make itself, or with other flags, and reads the text.
+A precompiled header is stored in the user's cache, beside its text, under the hash of everything that it depends on;
+the compiler finds it when it includes the text. A compiler ignores one that it did not make itself, or made with other
+flags, and parses the text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pullback import caches
 from pullback.errors import RunnerError
 
 _useless: set[Path] = set()
-"""What did not serve this process, which does not try it again."""
+"""Headers that failed in this process, which does not try them again."""
 
 
 def folder() -> Path:
@@ -24,12 +25,12 @@ def folder() -> Path:
 
 
 def ahead(text: str, parts: Sequence[str], compile_in: Callable[[list[str], Path], None]) -> Path | None:
-    """Return a header that is compiled ahead; `None` where there can be none, and a kernel has to read the text.
+    """Return a precompiled header; `None` where there can be none, and a kernel has to parse the text.
 
     Args:
         text: of the header.
-        parts: what it depends on besides.
-        compile_in: runs the compiler with some arguments in a folder.
+        parts: further dependences, for the hash.
+        compile_in: runs the compiler with given arguments in a folder.
     """
     key = hashlib.sha256("\0".join([text, *parts]).encode()).hexdigest()[:32]
     header = folder() / f"{key}.h"

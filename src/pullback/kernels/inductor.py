@@ -1,9 +1,9 @@
-"""Graphs compiled by PyTorch's Inductor: it fuses reductions too, and what is around matrix products.
+"""Graphs compiled by PyTorch's Inductor: it fuses reductions and the ops around matrix products, too.
 
-Neither Dynamo nor its guards take part: the graph is there, and it is called with what it was recorded for alone. A
-graph that holds for all sizes is compiled for all of them, as far as Inductor does that.
-Inductor computes some functions in its own way (on the CPU expm1 as exp − 1, atanh by logarithms), so that stable
-forms lose there what they gained; it is never chosen for a user who did not ask for it.
+Neither Dynamo nor its guards take part: the graph exists already, and is called only for the inputs that it was
+recorded for. A graph that holds for all sizes is compiled for all of them, as far as Inductor can.
+Inductor computes some functions differently (on the CPU expm1 as exp − 1, atanh by logarithms), so stable forms lose
+their accuracy there; it is never chosen unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pullback.kernels import eager
 from pullback.kernels.notice import noticed
 
 MOST_KERNELS = 8
-"""How often a graph that holds for all sizes is compiled, where what Inductor makes of it does not."""
+"""How often a graph for all sizes is compiled, if Inductor's code for it does not hold for all sizes."""
 _FEWEST = 512
 """Numbers for each thread: with fewer, Inductor has one."""
 
@@ -35,8 +35,9 @@ def lowered(module: fx.GraphModule, warn: Warn) -> Run | ForSizes:
     """Return a function of the graph's placeholders that returns the list of its results.
 
     Args:
-        module: the graph; if it holds for many sizes, what gives such a function for each is returned.
-        warn: is told why PyTorch's kernels take over, where Inductor cannot compile.
+        module: the graph; for one that holds for many sizes, `ForSizes` is returned, which gives such a function for
+            each.
+        warn: receives the reason if Inductor cannot compile and PyTorch's kernels take over.
     """
     nodes = module.graph.find_nodes(op="placeholder")
     if formulas_in([[kind_of(_torch.traced_value(node)) for node in nodes], _arguments(module)]):
@@ -47,7 +48,7 @@ def lowered(module: fx.GraphModule, warn: Warn) -> Run | ForSizes:
 
 
 def _compiled(make: Callable[[], Any], warn: Warn) -> Any:
-    """Return what is made; `None` if Inductor cannot."""
+    """Return the result of `make`; `None`, with a warning, if Inductor cannot compile."""
     try:
         with noticed("compiling by Inductor"):
             return make()
@@ -59,10 +60,10 @@ def _compiled(make: Callable[[], Any], warn: Warn) -> Any:
 
 
 class ForSizes:
-    """A graph that holds for all sizes, compiled for those of a call and all others that Inductor does not rule out.
+    """A graph that holds for all sizes, compiled for those of a call and all others that satisfy Inductor's guards.
 
-    Whether loops are worth several threads Inductor decides by the sizes of the example, and keeps on disk what that
-    gave for all others: so there are kernels for small tensors and for large ones.
+    Inductor decides by the sizes of the example whether loops are worth several threads, and its disk cache keeps that
+    decision for all other sizes: so there are separate kernels for small and for large tensors.
     """
 
     def __init__(self, module: fx.GraphModule, warn: Warn) -> None:
@@ -123,5 +124,5 @@ def _shapes(value: Any) -> Iterator[tuple[int, ...]]:
 
 
 def settings() -> tuple[Any, ...]:
-    """Return what Inductor reads of PyTorch's settings when it compiles."""
+    """Return the PyTorch settings that Inductor's code depends on."""
     return torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.get_num_threads()

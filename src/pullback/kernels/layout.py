@@ -17,7 +17,7 @@ class Layout:
 
     Attributes:
         rows, columns: how many.
-        steps: for each input, elements from row to row and from column to column, in turn; none if every input is
+        steps: for each input the strides over rows and over columns, in elements; none if every input is
             as dense as the outputs.
     """
 
@@ -63,7 +63,7 @@ def readable(shape: Sequence[int], out: Strides, inputs: Sequence[Strides]) -> t
         return layout, frozenset()
     scattered = frozenset(i for i, stride in enumerate(inputs) if stride != out and any(stride))
     layout = layout_of(shape, out, [out if i in scattered else stride for i, stride in enumerate(inputs)])
-    assert layout is not None  # all but single numbers lie as the outputs do
+    assert layout is not None  # all but single numbers have the layout of the outputs
     return layout, scattered
 
 
@@ -75,7 +75,7 @@ def expanded(stride: Strides, size: Sequence[int], shape: Sequence[int]) -> Stri
 
 
 def dense(x: Tensor, shape: Sequence[int], out: Strides) -> Tensor:
-    """Return a copy, expanded to a shape, that lies in memory as the outputs do."""
+    """Return a copy, expanded to a shape, in the layout of the outputs."""
     return torch.empty_strided(tuple(shape), out, dtype=x.dtype, device=x.device).copy_(x.detach().expand(tuple(shape)))
 
 

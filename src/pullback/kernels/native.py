@@ -1,4 +1,4 @@
-"""Graphs with their pointwise regions as kernels of our own; what is between them runs in PyTorch's."""
+"""Graphs with their pointwise regions fused into our own kernels; the ops between them run in PyTorch's."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ aten = torch.ops.aten
 
 
 class Kernel(Compiled):
-    """A compiled region that is no region of rows.
+    """A compiled region that is not a row region.
 
     Attributes:
         shape, stride: of the tensors; an input may have another, and sums have.
-        outputs: stride and dtype of each but for sums.
-        sums: what they are like, those over rows after the others.
-        last: what the compiled function takes after rows and columns: of how many columns sums over rows are.
-        is_direct: whether all tensors lie in memory alike, as recorded.
+        outputs: stride and dtype of each except sums.
+        sums: shape, strides and dtype of each, those over rows last.
+        last: the compiled function's argument after rows and columns: the number of columns of sums over rows.
+        is_direct: whether all tensors have the recorded layout.
     """
 
     def __init__(self, region: Region) -> None:
@@ -77,7 +77,7 @@ class Kernel(Compiled):
         return bool(self._reads_bits or self._writes_bits)
 
     def _lying(self, kinds: list[Kind], bits: Collection[int]) -> list[Kind]:
-        """Return what tensors are like, of which some hold the bits of truth values."""
+        """Return shape, strides and dtype of tensors, those at `bits` as packed bytes."""
         of_bits = ((bytes_of(math.prod(self.shape)),), (1,), torch.uint8)
         return [of_bits if i in bits else kind for i, kind in enumerate(kinds)]
 
@@ -165,7 +165,7 @@ def lowered(
 def _divided(
     module: fx.GraphModule, exact: bool, devices: Sequence[str]
 ) -> tuple[fx.GraphModule, list[Region | RowRegion]]:
-    """Return a graph, its ops spelled out unless bits are to be PyTorch's, and its regions."""
+    """Return a graph, with ops decomposed unless bits must be PyTorch's, and its regions."""
     if exact:
         return module, list(regions_of(module.graph, exact, {}, devices))
     whole: set[str] = set()
@@ -180,7 +180,7 @@ def _divided(
 
 
 def _all_made(regions: Sequence[Region | RowRegion]) -> list[AnyKernel]:
-    """Return the kernels of regions, compiled side by side; by Triton, which works in this process, in turn."""
+    """Return the kernels of regions: C++ ones compiled in parallel, Triton ones in this process, one by one."""
     if len(regions) < 2 or any(isinstance(region, Region) and region.device.type != "cpu" for region in regions):
         return [_made(region) for region in regions]
     with ThreadPoolExecutor(min(len(regions), os.cpu_count() or 1)) as threads:
@@ -194,14 +194,14 @@ def _made(region: Region | RowRegion) -> AnyKernel:
 
 
 def _operands(region: Region | RowRegion) -> list[fx.Node]:
-    """Return what the kernel of a region is called with."""
+    """Return the arguments of a region's kernel."""
     if isinstance(region, RowRegion):
         return region.inputs
     return [a.all_input_nodes[0] if a in region.bits else a for a in region.inputs]
 
 
 class _Rebuilt:
-    """A graph made anew, in an order in which each region stands after what it reads."""
+    """Rebuilds a graph in an order in which each region follows its operands."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Rebuilt:
 
 
 def _mixes_dtypes(node: fx.Node) -> bool:
-    """Whether an op computes with several floating dtypes: PyTorch's kernel may return another than its trace says.
+    """Whether an op mixes floating dtypes: PyTorch's kernel may return another dtype than the trace has.
 
     `smooth_l1_loss_backward` of float16 and bfloat16 returns float16, where fake tensors have float32.
     """

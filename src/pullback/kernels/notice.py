@@ -13,7 +13,7 @@ AFTER = 2.0
 
 @contextmanager
 def noticed(what: str) -> Iterator[None]:
-    """Say on standard error what is going on, if that is a terminal and it goes on for more than two seconds."""
+    """Print a notice on standard error, if that is a terminal and the work takes more than two seconds."""
     if not sys.stderr.isatty():
         yield
         return

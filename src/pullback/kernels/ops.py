@@ -1,8 +1,8 @@
-"""Which ATen ops our kernels compute, and how: an expression that C++ and Triton read alike.
+"""ATen ops that our kernels compute: a table of expressions that are valid in C++ and in Triton.
 
 The functions in it are those of `include/ops.h` and `include/ops.py`.
 
-An op that is not here, or is called in a way that is not, is left to PyTorch.
+An op that is not listed, or is called with other arguments, is left to PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pullback.graph.extents import Extent
 aten = torch.ops.aten
 
 COMPUTED = {torch.float32: "F", torch.float64: "D", torch.bfloat16: "F", torch.float16: "F", torch.bool: "M"}
-"""The vector that values of a dtype are computed in; those of 16 bits in float32."""
+"""Vector type in which values of a dtype are computed; 16-bit ones in float32."""
 STORED = {
     torch.float32: "float",
     torch.float64: "double",
@@ -36,7 +36,7 @@ _BINARY = "maximum minimum atan2 hypot logaddexp sigmoid_backward tanh_backward 
 _COMPARISONS = "lt le gt ge eq ne"
 
 Arguments = Sequence[Any]
-"""Operands as text, numbers as they are."""
+"""Operands as text, numbers as `Number`."""
 
 
 class NotOursError(Exception):
@@ -53,7 +53,7 @@ def _call(name: str, count: int) -> Callable[[Arguments], str]:
 
 
 def _plain(arguments: Arguments, count: int, *rest: Any) -> Arguments:
-    """Return the first arguments; others have to have the values that say nothing."""
+    """Return the first arguments; the others must have their default values."""
     if len(arguments) < count or tuple(arguments[count:]) != rest[: len(arguments) - count]:
         raise NotOursError
     return arguments[:count]
@@ -68,7 +68,7 @@ def _infix(sign: str) -> Callable[[Arguments], str]:
 
 
 def _sum(sign: str) -> Callable[[Arguments], str]:
-    """Return what writes a + alpha b, fused as PyTorch does."""
+    """Return the writer of a + alpha b, fused into an fma as PyTorch does."""
 
     def write(given: Arguments) -> str:
         a, b, *alpha = given
@@ -176,7 +176,7 @@ class Number:
 
 def _literal(number: float) -> str:
     """Return a number as C++ and Python write it."""
-    if math.isnan(number):  # Triton takes no NaN from around a kernel: it compares what it has read with what is there
+    if math.isnan(number):  # as a global constant of a Triton kernel, NaN fails Triton's check that it is unchanged
         return "INF - INF"
     return ("-" if number < 0 else "") + "INF" if math.isinf(number) else repr(number)
 
@@ -192,7 +192,11 @@ def softplus_slope(g: Tensor, share: Tensor, scaled: Tensor, threshold: float) -
 
 
 def tanh_softplus(x: Tensor, e: Tensor) -> Tensor:
-    """Return the tanh of softplus(x), with e = exp(−|x|): 1 or e, and what these exceed it by."""
+    """Return tanh(softplus(x)) as a start, 1 or e, less a correction, with e = exp(−|x|).
+
+    With t = 1 + eˣ, tanh(log t) = (t² − 1) / (t² + 1). For x > 0 that is 1 − 2 e² / (2 (e² + e) + 1); otherwise, with
+    e = eˣ, it is e − e² (e + 1) / (e² + 2 (e + 1)). The correction is at most 2/5 of the start, so no digits cancel.
+    """
     above, square = x > 0, e * e
     start, share = torch.where(above, 1.0, e), torch.where(above, 2.0, e + 1)
     return start - square * share / torch.where(above, 2 * (square + e) + 1, square + 2 * (e + 1))
@@ -315,10 +319,10 @@ _OF_COPIES = {"dtype", "layout", "device", "pin_memory", "non_blocking", "memory
 
 
 def expression(node: fx.Node, operands: Mapping[fx.Node, str], vector: str, rounded: torch.dtype | None = None) -> str:
-    """Return what a node computes, of operands in a type of vector, and of numbers, which may be rounded to a dtype.
+    """Return the expression of a node, for operands in a vector type and numbers that may be rounded to a dtype.
 
     Raises:
-        NotOursError: if it is called in a way that is not known.
+        NotOursError: if it is called with unknown arguments.
     """
     writers = FLOATING.get(node.target) or COMPARING.get(node.target) or LOGICAL[node.target]
     args = node.args if rounded is None else [_rounded(a, rounded) for a in node.args]

@@ -9,7 +9,7 @@ from torch import fx
 
 
 class Placed(Protocol):
-    """A region of which all nodes are known; `inputs` are those outside that they read."""
+    """A region with a complete list of nodes; `inputs` are the outside nodes that they read."""
 
     nodes: list[fx.Node]
     inputs: list[fx.Node]
@@ -19,10 +19,10 @@ R = TypeVar("R", bound=Placed)
 
 
 def in_order(graph: fx.Graph, home: Mapping[fx.Node, R]) -> Iterator[fx.Node | R]:
-    """Yield the regions of a graph, and the nodes in none of them, each after what it reads.
+    """Yield the regions of a graph, and the nodes in none of them, each after its operands.
 
     Args:
-        graph: in whose order they are yielded where they may be.
+        graph: its order is kept where possible.
         home: the region of each node that is in one.
     """
     yielded: set[fx.Node | R] = set()
@@ -50,7 +50,7 @@ class Order:
         self._before: list[int] = []
         self._region: dict[fx.Node, int] = {}
         self._latest: dict[fx.Node, int] = {}
-        """For a node in no region, the regions that run before it, but for those that run before others of these."""
+        """For a node in no region, the latest regions that run before it: those without a successor among them."""
 
     def region(self) -> int:
         """Return the number of a new region without nodes."""
@@ -58,7 +58,7 @@ class Order:
         return len(self._before) - 1
 
     def join(self, nodes: Iterable[fx.Node], region: int, read: Collection[fx.Node]) -> None:
-        """Add nodes to a region; `read` is what they read."""
+        """Add nodes to a region; `read` are their operands."""
         self._region.update(dict.fromkeys(nodes, region))
         direct, through = self._reached(read)
         reached = (direct | through) & ~(1 << region)
@@ -70,10 +70,10 @@ class Order:
         self._latest[node] = (direct | through) & ~self._all_before(direct | through)
 
     def closed(self, read: Collection[fx.Node]) -> int:
-        """Return the regions that a node cannot join, since something outside of them runs between them and it.
+        """Return the regions that a node cannot join because something outside of them has to run in between.
 
         Args:
-            read: what the node reads.
+            read: the node's operands.
         """
         direct, through = self._reached(read)
         return through | self._all_before(direct | through)
@@ -83,7 +83,7 @@ class Order:
         return bool(self._before[other] >> one & 1)
 
     def merge(self, one: int, other: int) -> None:
-        """Make a region a part of another, which does not wait for it. No nodes are added after that."""
+        """Merge a region into another, which does not depend on it. No nodes may be added afterwards."""
         bit = 1 << other
         self._run_before(other, self._before[one] & ~bit)
         for region, before in enumerate(self._before):

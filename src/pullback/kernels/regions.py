@@ -35,15 +35,16 @@ class Region:
     """Nodes of a graph that become one kernel.
 
     Attributes:
-        shape: of what each of them computes.
-        device: that all of it is on.
-        exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
+        shape: of each node's value.
+        device: of all of them.
+        exact: whether each 16-bit op rounds its result, as PyTorch's kernels do.
         nodes: in the order of the graph; sums come last.
-        sums: of these, those that are sums or means over everything.
-        column_sums: those that are sums or means over rows, all of as many columns; they come after the others.
-        inputs: nodes outside that they read, but for constants.
-        outputs: of the nodes, those that are read outside; sums come last. Where only their bits are, these.
-        bits: of inputs and outputs, the truth values that the kernel reads as bits, and the bits that it writes.
+        sums: those nodes that are sums or means over everything.
+        column_sums: those that are sums or means over rows, all with the same number of columns; they come after the
+            others.
+        inputs: outside nodes that they read, except constants.
+        outputs: nodes that are read outside; sums come last. If only a packed mask is read, it takes the node's place.
+        bits: those of the inputs and outputs that the kernel reads and writes as packed bits.
     """
 
     shape: torch.Size
@@ -63,12 +64,12 @@ class Region:
 
     @property
     def pointwise(self) -> list[fx.Node]:
-        """The nodes but for sums."""
+        """The nodes except sums."""
         return self.nodes[: len(self.nodes) - len(self.sums) - len(self.column_sums)]
 
     @property
     def stored(self) -> list[fx.Node]:
-        """The outputs but for sums."""
+        """The outputs except sums."""
         return self.outputs[: len(self.outputs) - len(self.sums) - len(self.column_sums)]
 
 
@@ -78,13 +79,13 @@ def regions_of(
     taken: Mapping[fx.Node, Placed] = MappingProxyType({}),
     devices: Sequence[str] = CPU,
 ) -> list[Region]:
-    """Return the regions of a graph, none of which waits for what follows it; none where something is written to.
+    """Return the regions of a graph, none of which depends on its own results; none for a graph with writes.
 
     Args:
         graph: of ATen ops.
-        exact: whether only ops whose results have the bits of PyTorch's may be in them.
-        taken: nodes that other regions compute, and these.
-        devices: kinds of devices that there are kernels for.
+        exact: whether regions may contain only ops that are bit-identical to PyTorch's.
+        taken: nodes that other regions compute, and these regions.
+        devices: device types that have kernels.
     """
     if mutates(graph):
         return []
@@ -137,7 +138,7 @@ class _Growing:
         self._order.join([node], number, read)
 
     def leave_out(self, node: fx.Node) -> None:
-        """Add a node that no loop computes; a sum is a region of its own, which `take` may merge into another."""
+        """Add a node that no loop computes; a sum becomes a separate region, which `take` may merge into another."""
         if node.target in SUMS and not self._exact:
             self.sums[node] = self._order.region()
             self._order.join([node], self.sums[node], node.all_input_nodes)
@@ -145,11 +146,11 @@ class _Growing:
             self._order.stay_out(node)
 
     def pass_by(self, region: Placed) -> None:
-        """Add a region that stays as it is."""
+        """Add a finished region."""
         self._order.join(region.nodes, self._order.region(), region.inputs)
 
     def take(self, node: fx.Node) -> None:
-        """Add a sum to the region that computes what it sums, or to one that reads it element by element."""
+        """Add a sum to the region that computes its operand, or to one that reads it element by element."""
         for number in self._around(node):
             region = self.found[number]
             if region.device.type != "cpu" or self._order.runs_before(self.sums[node], number):
@@ -164,7 +165,7 @@ class _Growing:
             return
 
     def _around(self, node: fx.Node) -> list[int]:
-        """Return the region that computes what a node sums, else those that read it element by element."""
+        """Return the region that computes a node's operand, else those that read it element by element."""
         source: Any = node.args[0]
         if source in self._home:
             return [self._home[source]]
@@ -175,9 +176,9 @@ class _Growing:
 
 
 def _is_worth_it(region: Region) -> bool:
-    """Whether there are several ops, or what PyTorch's kernels do not read or write as ours do: bits, and constants.
+    """Whether a region has several ops, or reads or writes what PyTorch's kernels do not: packed bits, constants.
 
-    A kernel of ours does not wait for `zeros_like(x)`, nor for x, and so the regions are ordered.
+    A kernel of ours does not depend on `zeros_like(x)`, nor on x, and the regions are ordered accordingly.
     """
     read = [a for node in region.nodes for a in node.all_input_nodes]
     if any(ops.constant_of(a) is not None and a.all_input_nodes for a in read):
@@ -204,9 +205,9 @@ def _is_exact(node: fx.Node) -> bool:
 
 
 def _narrows(node: fx.Node) -> bool:
-    """Whether an op computes in 16 bits and reads what has another dtype, as tensors of no dimension may.
+    """Whether an op computes in 16 bits and reads an operand of another dtype, such as a zero-dimensional tensor.
 
-    PyTorch's kernels cast that first, but some of them do not where it is a factor.
+    PyTorch's kernels cast the operand first, but some do not if it is a factor.
     """
     result = value_of(node).dtype
     read = {value_of(a).dtype for a in node.all_input_nodes if value_of(a).dtype.is_floating_point}
@@ -229,7 +230,7 @@ def _finished(region: Region) -> Region:
 
 
 def _take_bits(region: Region, stride: tuple[int, ...], inside: set[fx.Node]) -> None:
-    """Have a region read and write the bits themselves, of truth values that lie as all its values do."""
+    """Let a region read and write masks as packed bits, if they have the layout of its values."""
     for a in region.inputs:
         if a.target is unpack and (value_of(a).shape, value_of(a).stride()) == (region.shape, stride):
             region.bits.add(a)
@@ -244,7 +245,7 @@ def _take_bits(region: Region, stride: tuple[int, ...], inside: set[fx.Node]) ->
 
 
 def behind(output: fx.Node) -> fx.Node:
-    """Return what a kernel computes to write an output: for bits the truth values."""
+    """Return the node that a kernel computes for an output: for packed bits, the mask."""
     return output.all_input_nodes[0] if output.target is pack else output
 
 
@@ -283,7 +284,7 @@ def _fits(node: fx.Node, result: torch.dtype, operands: Iterable[torch.dtype]) -
 
 
 def value_of(node: fx.Node) -> Any:
-    """Return the tensor, perhaps without values, that a node stands for."""
+    """Return the traced value of a node, possibly a tensor without data."""
     if node.op == "get_attr":
         return operator.attrgetter(str(node.target))(node.graph.owning_module)
     return _torch.traced_value(node)

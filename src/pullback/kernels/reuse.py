@@ -1,6 +1,6 @@
-"""Kernels that write a result over what they read, where nothing else will read that: no new memory has to be mapped.
+"""Kernels that write a result over an operand that nothing else reads: this avoids mapping new memory.
 
-What a graph has made itself, and what it has been given for good, can be written over by the one that reads it.
+The last reader may overwrite values that the graph itself computed, and inputs that the caller gives up.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FRESH = frozenset(
         _aten._log_softmax.default,
     ]
 )
-"""Ops whose result lies in memory of its own; so do results of kernels."""
+"""Ops whose result has separate memory; so have the results of kernels."""
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 _LARGE = 2**18
 """Bytes from which on it is worth it: an allocator has smaller memory at hand."""
 
 
 def is_fresh(node: fx.Node) -> bool:
-    """Whether a value lies in memory that an op of the graph has allocated for it, and for no other value."""
+    """Whether an op of the graph has allocated a value's memory for that value alone."""
     source = node.all_input_nodes[0] if node.all_input_nodes else None
     if node.target in _VIEWS and source is not None:
         return len(source.users) == 1 and is_fresh(source)
@@ -43,11 +43,11 @@ def is_fresh(node: fx.Node) -> bool:
 
 
 def reusing(module: fx.GraphModule, given: Collection[str] = ()) -> fx.GraphModule | None:
-    """Return a graph whose kernels write over what nothing else reads; `None` if there is no such value.
+    """Return a graph whose kernels overwrite operands without another reader; `None` if there are none.
 
     Args:
         module: with kernels of ours.
-        given: names of placeholders that may be written over, too.
+        given: names of placeholders that may be overwritten, too.
     """
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}

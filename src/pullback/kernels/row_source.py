@@ -1,6 +1,6 @@
-"""A region of rows as a C++ function: for each row as many passes as reductions wait for one another, and one more.
+"""A row region as a C++ function: one pass over each row per dependent reduction, and one more.
 
-Sums are taken in double precision and rounded once. Values of a row are vectors whose lanes are alike.
+Sums accumulate in double precision and are rounded once. A per-row value is a vector with equal lanes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """How a reduction over a row is written; `V` stands for the vector of what is reduced.
+    """C++ code of a reduction over a row; `V` is the operand's vector type.
 
     Attributes:
-        vector: that it is taken in.
-        start: what it begins with.
-        step: what a vector adds to it.
-        result: what it comes to.
+        vector: type of the accumulator.
+        start: its initial value.
+        step: the statement that adds a vector.
+        result: the final expression.
     """
 
     vector: str
@@ -48,7 +48,7 @@ _REDUCTIONS: Mapping[Any, _Reduction] = {
 
 
 def row_source_of(region: RowRegion, header: str) -> Source:
-    """Return the C++ source of a region of rows, for a header of vectors; `run` is what it exports.
+    """Return the C++ source of a row region, for a header of vectors; `run` is the exported function.
 
     `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and over
     columns, in elements; over columns 0 or 1), then rows and columns.
@@ -102,7 +102,7 @@ class _Rows:
                     yield i, j
 
     def _of_rows(self, level: int) -> list[str]:
-        """Return the lines for what is computed of values of rows once the passes before a level are done."""
+        """Return the lines for per-row values that are known once the passes before a level are done."""
         region = self._region
         lines = []
         if not level:
@@ -119,7 +119,7 @@ class _Rows:
         return lines
 
     def _pass(self, level: int) -> list[str]:
-        """Return the loop over the columns of a level: what it reduces, and what it stores."""
+        """Return the loop over the columns of a level: its reductions and stores."""
         region = self._region
         sums = [n for n in self._pointwise if is_reduction(n) and self._levels[n] == level + 1]
         stored = [n for n in self._outputs if region.is_whole(n) and self._levels[n] == level]

@@ -1,8 +1,8 @@
-"""The parts of a graph that go through rows: reductions over the last dimension, and what is around them.
+"""Parts of a graph that a kernel computes row by row: reductions over the last dimension, and the ops around them.
 
-A region of rows holds values of the whole shape, [..., C], and values of a row, [..., 1] or [...]: sums, means and
-extremes of the former, and what is computed of these. Its kernel goes through each row as often as reductions wait for
-one another, while the row is in the cache.
+A row region holds values of the whole shape, [..., C], and per-row values, [..., 1] or [...]: sums, means and extremes
+of the former, and functions of these. Its kernel makes one pass over a row per dependent reduction, while the row is in
+the cache.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _VIEWS = frozenset([aten.view.default, aten._unsafe_view.default, aten.unsqueeze
 
 @dataclass(eq=False, slots=True)
 class RowRegion:
-    """Nodes of a graph that become one kernel over rows.
+    """Nodes of a graph that become one row kernel.
 
     Attributes:
         shape: of the values that are reduced.
         nodes: in the order of the graph; sums over rows come last.
-        column_sums: of these, those that are sums or means over rows.
-        inputs: nodes outside that they read, but for constants.
-        outputs: of the nodes, those that are read outside.
-        alias: for each view of a value of a row that they read, that value.
-        flat: those of the inputs that are values of rows without the last dimension.
-        aligned: what is read otherwise: no input is both.
+        column_sums: those nodes that are sums or means over rows.
+        inputs: outside nodes that they read, except constants.
+        outputs: nodes that are read outside.
+        alias: maps each view of a per-row value that they read to the value.
+        flat: inputs that are per-row values without the last dimension.
+        aligned: all other operands: no input is both.
     """
 
     shape: torch.Size
@@ -68,13 +68,13 @@ class RowRegion:
         return node in self.flat or not size or size[-1] == 1
 
     def reads(self, node: fx.Node) -> Iterator[fx.Node]:
-        """Yield what a node reads, a view of a value of this region as the value."""
+        """Yield the operands of a node, with views of this region's values replaced by the values."""
         for a in node.all_input_nodes:
             yield self.alias.get(a, a)
 
 
 def is_reduction(node: fx.Node) -> bool:
-    """Whether a node reduces over the last dimension what kernels can read."""
+    """Whether a node is a reduction over the last dimension of an operand that kernels can read."""
     if node.target not in _REDUCTIONS or node.kwargs or ops.constant_of(node.all_input_nodes[0]) is not None:
         return False
     args: Any = node.args
@@ -103,7 +103,7 @@ def _is_plain(t: Tensor) -> bool:
 
 
 def row_regions_of(graph: fx.Graph) -> list[RowRegion]:
-    """Return the regions of rows of a graph, none of which waits for what follows it."""
+    """Return the row regions of a graph, none of which depends on its own results."""
     if mutates(graph) or not any(is_reduction(node) for node in graph.nodes):
         return []
     found: list[RowRegion] = []
@@ -117,7 +117,7 @@ def row_regions_of(graph: fx.Graph) -> list[RowRegion]:
 
 
 def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -> RowRegion:
-    """Return the region of rows of a shape; `home` tells which nodes are in others."""
+    """Return the row region of a shape; `home` maps nodes to the regions that have them."""
     region, order = RowRegion(shape), Order()
     number = order.region()
     for item in in_order(graph, dict(home)):
@@ -139,7 +139,7 @@ def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -
 
 
 def _fits(node: fx.Node, region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> bool:
-    """Whether a node is a reduction of the region's shape, or pointwise and reads what the region has as it is."""
+    """Whether a node is a reduction of the region's shape, or pointwise with operands that the region has unchanged."""
     if is_reduction(node):
         return bool(value_of(node.all_input_nodes[0]).shape == region.shape)
     if not is_ours(node) or not value_of(node).is_contiguous():
@@ -177,7 +177,7 @@ def _row_viewed(node: fx.Node, region: RowRegion, home: Mapping[fx.Node, RowRegi
 
 
 def _finish(region: RowRegion, graph: fx.Graph, home: Mapping[fx.Node, RowRegion]) -> None:
-    """Drop what no sum has to do with, take in sums over rows, and find what goes in and out."""
+    """Drop nodes unconnected with any sum, add sums over rows, and determine inputs and outputs."""
     known = {*region.nodes, *_read(region, region.nodes)}
     summed = [n for n in graph.nodes if n.target in COLUMN_SUMS and n not in home and n.args[0] in known]
     summed = [n for n in summed if region.is_whole(n.args[0]) and columns_of(n) == region.shape[-1]]
@@ -199,7 +199,7 @@ def _finish(region: RowRegion, graph: fx.Graph, home: Mapping[fx.Node, RowRegion
 
 
 def _read(region: RowRegion, nodes: Collection[fx.Node]) -> dict[fx.Node, None]:
-    """Return what some nodes of a region read that is none of them, but for constants, in order."""
+    """Return the operands of some nodes of a region that are not among these nodes, except constants, in order."""
     read = (a for node in region.nodes if node in nodes for a in region.reads(node))
     return {a: None for a in read if a not in nodes and ops.constant_of(a) is None}
 
@@ -218,7 +218,7 @@ def _needed(region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> set[fx.Node
 
 
 def _linked(region: RowRegion, start: Iterable[fx.Node]) -> Iterator[fx.Node]:
-    """Yield what is connected with some nodes."""
+    """Yield the nodes connected with some nodes."""
     inside = set(region.nodes)
     beside: dict[fx.Node, list[fx.Node]] = {node: [] for node in region.nodes}
     for node in region.nodes:

@@ -1,13 +1,14 @@
-"""Float64 that is rounded to float32 in the end: functions of some 43 bits in place of those of 53.
+"""Float64 that is rounded to float32 in the end: functions of about 43 correct bits in place of those of 53.
 
-Stable forms compute in float64, and most of what a function of doubles costs is bits that are rounded away then. They
-show where a sum cancels, as near the root of a gradient. So kernels compute `include/short.h`, take note of the vectors
-in which a sum has lost more than some bits, and compute these once more by the functions of all bits.
+Stable forms compute in float64, and most of the cost of a double-precision function is in bits that are then rounded
+away. They matter where a sum cancels, as near the root of a gradient. So kernels use `include/short.h`, note the
+vectors in which a sum has lost more than some bits, and recompute these with full precision.
 
-What the short functions change is bounded as rounding errors are, to first order (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., sections 3.1 and 3.4): relative errors of factors add up, a root halves one, terms of one
-sign pass theirs on, and others at most as many times as the sum has lost. A region in which the rounded result might
-see more than 2⁻³⁰ of itself, 1/64 of a unit in the last place of float32, is computed by the functions of all bits.
+The error of the short functions is bounded to first order, as rounding errors are (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., sections 3.1 and 3.4): relative errors of factors add up, a square root halves one, a sum
+of terms of one sign has at most the largest of theirs, and cancellation amplifies them by at most the factor that the
+guard admits. A region whose rounded result might be off by more than 2⁻³⁰ relatively, 1/64 of a unit in the last place
+of float32, is computed with full precision.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pullback.kernels.regions import Region, value_of
 aten = torch.ops.aten
 
 WITH_SHORT = ("avx512.h",)
-"""Headers of vectors that short functions are written for: those of AVX2 look nothing up in a table."""
+"""Vector headers that short functions are written for: AVX2 has no table lookup."""
 ERRORS: Mapping[object, int] = {aten.exp.default: 1, aten.sigmoid.default: 1, aten.erfc.default: 4}
 """Functions of `include/short.h`, and bounds on their relative errors in units of 2⁻⁴⁴."""
 _LIMIT = 2**14
@@ -44,12 +45,12 @@ _ROOTS = frozenset([aten.sqrt.default, aten.rsqrt.default])
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """What of a region is computed by short functions.
+    """Part of a region that short functions compute.
 
     Attributes:
-        functions: the nodes that are.
-        guards: sums that may cancel, and a term of each: one that has an error.
-        bits: how many of its bits such a sum may lose.
+        functions: its nodes.
+        guards: sums that may cancel, each with one of its inexact terms.
+        bits: how many bits such a sum may lose.
     """
 
     functions: frozenset[fx.Node]
@@ -62,7 +63,7 @@ class _TooMuchError(Exception):
 
 
 def short_of(region: Region) -> Short | None:
-    """Return what of a region without sums and bits can be computed by short functions; `None` if nothing can."""
+    """Choose the nodes of a region without sums and bits that short functions can compute; `None` if there are none."""
     if any(value_of(node).dtype == torch.float64 for node in (*region.inputs, *region.stored)):
         return None
     for bits in range(_MOST_BITS, _FEWEST_BITS - 1, -1):
@@ -137,7 +138,7 @@ class _Errors:
         return sum(errors) * (2.0**self._bits + 1)
 
     def _signed(self, value: object) -> int:
-        """Return the sign of an argument, or that of zero; 0 where it is not known."""
+        """Return the sign of an argument: 1 or −1; 0 where it is unknown."""
         number = ops.constant_of(value) if isinstance(value, fx.Node) else value
         if isinstance(number, int | float):
             return (number > 0) - (number < 0)

@@ -1,6 +1,6 @@
-"""The sides of choices: what only one side needs is computed only where some lane of a vector chooses that side.
+"""Branches of selections: values that only one branch needs are computed only if some lane of a vector selects it.
 
-Stable forms choose among several by thresholds, and the forms of the tails are the dear ones.
+Stable forms select among several forms by thresholds, and the forms for the tails are the expensive ones.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _WORTH = 8
 
 
 class Sides:
-    """Nodes divided among the sides of the choices that are among them.
+    """Nodes divided among the branches of the selections among them.
 
     Attributes:
-        all: what is always computed.
-        of: the others, by the choice and which of its sides it is.
+        all: nodes that are always computed.
+        of: the others, by the selection and the index of the branch.
     """
 
     def __init__(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> None:
@@ -77,11 +77,11 @@ class Sides:
 
     @property
     def every(self) -> list[Side]:
-        """What is always computed, and the sides."""
+        """The unconditional part, then the branches."""
         return [self.all, *self.of.values()]
 
     def _used_in(self, node: fx.Node, user: fx.Node, home: Mapping[fx.Node, Side]) -> list[Side]:
-        """Return the innermost side that a use of a node lies in."""
+        """Return the innermost branch that contains a use of a node."""
         if user not in home:
             return []
         branches = branches_of(user)
@@ -99,7 +99,7 @@ class Sides:
 
 
 def branches_of(node: fx.Node) -> dict[int, fx.Node | ops.Number]:
-    """Return what a node chooses from: where its condition holds, and where not."""
+    """Return the branches of a selection: 0 where its condition holds, 1 where it does not."""
     args: Sequence[Any] = node.args
     if node.target == aten.where.self:
         return {0: args[1], 1: args[2]}

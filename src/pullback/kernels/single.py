@@ -1,4 +1,4 @@
-"""Graphs that are one kernel or one op and nothing else, on tensors that all lie in memory alike."""
+"""Graphs that consist of one kernel or one op, on tensors of one layout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pullback.kernels.regions import is_ours, value_of
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The kernel that a graph is.
+    """The only kernel of a graph.
 
     Attributes:
-        kernel: what is called.
-        reads: for each tensor that it reads, which placeholder of the graph that is.
-        writes: for each tensor that it writes, which result of the graph that is.
+        kernel: the function to call.
+        reads: for each tensor that it reads, the placeholder of the graph.
+        writes: for each tensor that it writes, the result of the graph.
     """
 
     kernel: Kernel
@@ -31,7 +31,7 @@ class Single:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Of what it writes."""
+        """Dtypes of its outputs."""
         return tuple(dtype for _, dtype in self.kernel.outputs)
 
 
@@ -58,13 +58,13 @@ def single(module: fx.GraphModule) -> Single | None:
 
 @dataclass(frozen=True, slots=True)
 class LoneOp:
-    """The pointwise op of PyTorch's that a graph is, of tensors that all lie in memory alike.
+    """The only op of a graph, a pointwise op of PyTorch on tensors of one layout.
 
     Attributes:
         name: of the op, with its overload.
-        reads: for each tensor that it reads, which placeholder of the graph that is.
-        dtypes: of the one that it gives.
-        writes: which result of the graph that is: there is no other.
+        reads: for each tensor that it reads, the placeholder of the graph.
+        dtypes: of its one output.
+        writes: the result of the graph, always the first.
     """
 
     name: str

@@ -18,12 +18,12 @@ from pullback.kernels.writer import Writer, vector_of
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a kernel is made of.
+    """Generated source of a kernel.
 
     Attributes:
         text: in C++.
-        over: pairs of an output and an input whose memory it may be written to, if they lie alike: of one dtype, and
-            no element is read after the one that is written in its place.
+        over: pairs of an output and an input that it may overwrite if their layouts agree: they have one dtype, and no
+            element is read after the one at its place is written.
     """
 
     text: str
@@ -31,11 +31,11 @@ class Source:
 
 
 def source_of(region: Region, header: str) -> Source:
-    """Return the C++ source of a region, for a header of vectors; `run` is what it exports.
+    """Return the C++ source of a region, for a header of vectors; `run` is the exported function.
 
-    `run` takes a pointer for each input and each output, then a pointer to the steps of the inputs (over rows and
-    over columns, in elements), or null where each is as dense as the outputs, then rows and columns; and of how many
-    columns sums over rows are, if there are such.
+    `run` takes a pointer for each input and each output, then a pointer to the strides of the inputs (over rows and
+    over columns, in elements), or null if each is as dense as the outputs, then rows and columns; and the number of
+    columns of sums over rows, if there are any.
     """
     stored = [_stored(region, node) for node in region.inputs]
     results = [_stored(region, node) for node in region.stored]
@@ -68,12 +68,12 @@ def source_of(region: Region, header: str) -> Source:
 
 
 def _stored(region: Region, node: fx.Node) -> str:
-    """Return the type of what an input or an output is made of."""
+    """Return the element type of an input or an output."""
     return "Bits" if node in region.bits else ops.STORED[value_of(node).dtype]
 
 
 def _pointer(of: str, const: str = "") -> str:
-    """Return the type of what points to numbers of a type."""
+    """Return the pointer type for an element type."""
     return of if of == "Bits" else f"{const}{of}*"
 
 
@@ -89,12 +89,12 @@ def _over(region: Region, writer: Writer, guards: Guards | None) -> Iterator[tup
 
 
 def _added_to(region: Region) -> dict[str, str]:
-    """Return the names of what sums are added to, and the types of what they point to."""
+    """Return the names of the accumulators of sums, and the types that they point to."""
     return dict.fromkeys(names_of(len(region.sums)), "double") | parameters_of(region.column_sums)
 
 
 def _parameters(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, str]) -> str:
-    """Return those of what computes some columns of one row."""
+    """Return the parameters of the function that computes some columns of one row."""
     of_inputs = [f"{_pointer(t, 'const ')} p{i}, int64_t s{i}" for i, t in enumerate(stored)]
     of_sums = [f"{t}* {name}" for name, t in added_to.items()]
     return ", ".join(["int64_t n", *of_inputs, *(f"{_pointer(t)} q{i}" for i, t in enumerate(results)), *of_sums])
@@ -137,7 +137,7 @@ def _span(
 
 
 def _rest(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, str]) -> list[str]:
-    """Return what computes the columns that do not fill a vector, as one that is padded."""
+    """Return the function for the columns that do not fill a vector, computed as one padded vector."""
     padded = [f"const Padded<{t}> x{i}(p{i}, s{i}, n);" for i, t in enumerate(stored)]
     made = [f"Padded<{t}> y{i};" for i, t in enumerate(results)]
     made += [f"{t} of_{name}[LANES] = {{}};" for name, t in added_to.items()]
@@ -154,7 +154,7 @@ def _rest(stored: Sequence[str], results: Sequence[str], added_to: Mapping[str, 
 
 
 def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[str]:
-    """Return what is exported: the loop over rows and blocks of columns, on several threads where it is long."""
+    """Return the exported function: the loop over rows and blocks of columns, threaded if it is long."""
     added_to = _added_to(region)
     parameters = [f"{_pointer(t, 'const ')} p{i}" for i, t in enumerate(stored)]
     parameters += [f"{_pointer(t)} q{i}" for i, t in enumerate(results)]

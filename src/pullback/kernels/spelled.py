@@ -1,7 +1,7 @@
-"""Ops as several, so that what they have in common with others is computed once, and loops can be cut inside of them.
+"""Ops decomposed into several, so that common subexpressions are computed once, and loops can be split inside of them.
 
-log σ(x) = min(x, 0) − log(1 + e), softplus(x) = max(x, 0) + log(1 + e) and σ(±x) have e = exp(−|x|) in common; the
-tanh of a softplus is a quotient of e. What goes over rows is in `spelled_rows`.
+log σ(x) = min(x, 0) − log(1 + e), softplus(x) = max(x, 0) + log(1 + e) and σ(±x) share e = exp(−|x|); the tanh of a
+softplus is a quotient of polynomials in e. Decompositions over rows are in `spelled_rows`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ aten = torch.ops.aten
 
 
 def spelled(module: fx.GraphModule, devices: Sequence[str] = CPU, whole: Collection[str] = ()) -> fx.GraphModule:
-    """Return a graph with such ops as several, where kernels for some kinds of devices compute these.
+    """Return a graph with such ops decomposed, if kernels for the given device types compute the parts.
 
     Args:
         module: the graph.
-        devices: kinds of devices.
+        devices: device types.
         whole: names of nodes that stay as they are.
     """
     if not any(node.target in _SPELLINGS for node in module.graph.nodes):
@@ -46,7 +46,7 @@ def _log_sigmoid(to: Spelling) -> None:
     if (e := to.decayed(x)) is None:
         return
     for user in list(to.node.users):
-        if user.args[1] == 1:  # what PyTorch's backward reads; on a GPU it reads nothing
+        if user.args[1] == 1:  # the result that PyTorch's backward reads; on a GPU it reads nothing
             is_empty = not value_of(user).numel()
             to.replace(to.call(aten.new_empty.default, x, [0]) if is_empty else e, user)
         else:

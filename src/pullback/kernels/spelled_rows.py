@@ -59,7 +59,7 @@ def _is_over_rows(node: fx.Node, x: fx.Node, dim: int) -> bool:
 
 
 def _cotangent_of_rows(g: Tensor, k: Tensor, weight: Tensor | None, ignored: int, total: Any) -> Tensor:
-    """Return s for each row: nothing where its class is to be ignored."""
+    """Return s for each row: 0 where the class is `ignored`."""
     k = k.long()  # uint8 as well, which indexes as a mask does
     counts = k != ignored
     size = g if total is None else g / total

@@ -20,7 +20,7 @@ _OF = "reduced for"
 
 
 class Spelling:
-    """Writes ops in front of a node that they stand for, on values like that of the op's operand."""
+    """Writes the decomposition of an op before its node, on values like the op's operand."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node, devices: Sequence[str]) -> None:
         self.graph, self.node, self._devices = graph, node, devices
@@ -66,16 +66,16 @@ class Spelling:
         return self.call(aten.exp.default, self.call(aten.neg.default, size))
 
     def replace(self, made: fx.Node, node: fx.Node | None = None) -> None:
-        """Have an op stand for the node, or for another one."""
+        """Replace the node, or another one, by an op."""
         old = node or self.node
         made.meta = dict(old.meta)
         old.replace_all_uses_with(made)
 
 
 def torn(graph: fx.Graph, home: Mapping[fx.Node, Any]) -> set[str]:
-    """Return the names of the nodes in whose place a sum would be rounded to 16 bits, which PyTorch keeps in 32.
+    """Return the names of the decomposed nodes with a sum rounded to 16 bits that PyTorch keeps in 32.
 
-    It is, unless the region that computes it computes all that reads it; `home` tells the region of each node.
+    A sum is rounded unless one region computes it and all its readers; `home` maps each node to its region.
     """
     sums = (n for n in graph.nodes if _OF in n.meta and n.target is aten.sum.dim_IntList)
     narrow = (n for n in sums if value_of(n).dtype.itemsize == 2)

@@ -1,9 +1,9 @@
-"""Which of several loops over a tile of vectors computes a node.
+"""Assignment of nodes to several loops over a tile of vectors.
 
-A processor computes beside one vector what it has read ahead of the next ones, some hundred instructions. Where each
-waits for the one before it, as in a chain of elementary functions, that is too few to keep it busy: `log(sigmoid(x))`
-takes half more than a loop with `sigmoid` and one with `log`. So a chain is cut, and what crosses a cut is kept for a
-tile, which lies in the innermost cache.
+While a processor waits for one vector, it works on the instructions of the next ones that it has read ahead, some
+hundred. In a chain of elementary functions, where each depends on the one before, these are too few to fill the
+latency: `log(sigmoid(x))` takes 1.5x the time of a loop with `sigmoid` and one with `log`. So a chain is split into
+loops, and values that cross a split are stored for a tile, which fits the L1 cache.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _TIME = {
     ops.softplus_sum: 3,
     ops.tanh_softplus: 8,
 }
-"""How long results are waited for, in additions; an elementary function about as long as the last one."""
+"""Latency of an op, in additions; an op that is not listed is an elementary function, with `_FUNCTION`."""
 _LONG = 6
-"""What is worth a cut before a function."""
+"""Latency, in additions, above which splitting the loop before an elementary function pays."""
 _LONG_AFTER = 8
-"""What is worth one after a function."""
+"""Latency, in additions, of the rest of a chain from which splitting the loop after an elementary function pays."""
 
 
 def stages_of(
     nodes: Sequence[fx.Node], outputs: Collection[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]
 ) -> dict[fx.Node, int]:
-    """Return for each node the number of its loop, none of which reads what a later one computes.
+    """Return for each node the number of its loop; no loop reads results of a later one.
 
     Args:
-        nodes: in an order in which each stands after what it reads.
-        outputs: of the nodes, those that are stored, where they are computed.
-        reads: what has to be there before a node, conditions of the sides around it included.
+        nodes: in topological order.
+        outputs: nodes that are stored in the loop that computes them.
+        reads: the operands of a node, conditions of the enclosing branches included.
     """
     stages: dict[fx.Node, int] = {}
     waited: dict[fx.Node, int] = {}
@@ -67,7 +67,7 @@ def stages_of(
 
 
 def _to_come(nodes: Sequence[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]) -> dict[fx.Node, int]:
-    """Return how long it takes from where all that a node reads is there to the end of the chain it is in."""
+    """Return the latency from a node's operands to the end of the longest chain through the node."""
     after = dict.fromkeys(nodes, 0)
     for node in reversed(nodes):
         after[node] += _time_of(node)
@@ -89,7 +89,7 @@ def _delay(
     reads: Mapping[fx.Node, Sequence[fx.Node]],
     stages: dict[fx.Node, int],
 ) -> None:
-    """Have cheap nodes computed where they are read first, if what is kept of what they read is no larger."""
+    """Move cheap nodes to the loop that reads them first, if their operands take no more memory than they do."""
     readers: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
     for node in nodes:
         for a in reads[node]:

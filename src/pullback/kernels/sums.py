@@ -1,9 +1,8 @@
-"""Sums and means over everything: the last thing that a region computes, in the loop that computes what they sum.
+"""Sums and means over everything: the last step of a region, in the loop that computes their operand.
 
-Such a sum is a loss, or the gradient of a number that all elements share. What a tile has for each place of a vector,
-16 numbers, is added up in the type that is computed in, since to widen each would take as long as much of what computes
-it. Each block adds its tiles to one of a few partial sums in double precision, always the same ones, so that the result
-does not depend on the number of threads.
+Such a sum is a loss, or the gradient of a number that all elements share. Each lane adds its 16 numbers of a tile in
+the working type, since widening each would double the time. Each block adds its tiles to one of a fixed set of partial
+sums in double precision, so that the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim
 
 
 def is_sum(node: fx.Node) -> bool:
-    """Whether a node that sums what a region computes sums all of it, in a dtype that kernels compute, or is its mean.
+    """Whether a node sums, or averages, all of an operand that a region computes, in a dtype that kernels compute.
 
-    The sizes of other nodes may be unknown, and may not be asked for.
+    Sizes of other nodes may be unknown, and must not be read.
     """
     if node.target not in SUMS or node.kwargs:
         return False
@@ -46,7 +45,7 @@ def names_of(count: int) -> list[str]:
 
 
 def over_sums(sums: Sequence[fx.Node], by_column: Sequence[fx.Node]) -> list[str]:
-    """Return the lines that do all `work`, each share of it with sums of its own, and add these up.
+    """Return the lines that do all `work`, each share of it with separate sums, and add these up.
 
     Args:
         sums: over everything.
@@ -75,4 +74,4 @@ _COLUMNS = [
     "const int64_t width = columns % count || period % count ? period + count : period;",
     "const int64_t few = period <= count ? FEW : FEW * (period / count);",
 ]
-"""An item is of up to `count` numbers, of which the first may be of any column."""
+"""An item has up to `count` numbers; the first may be of any column."""

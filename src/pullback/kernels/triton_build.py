@@ -1,7 +1,7 @@
-"""Triton source to a kernel: all that is asked of Triton, which may not be installed.
+"""Triton source to a kernel: every use of Triton, which may not be installed.
 
-Triton reads the source of what it compiles from a file, and keeps what it made of it in a cache of its own. The file
-lies in the user's cache under the hash of its text, for Triton and for who profiles a kernel. What runs is the text.
+Triton reads the source of a kernel from a file, and caches its binary itself. The file is stored in the user's cache
+under the hash of its text, for Triton and for profilers. The text is executed, not the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def require() -> None:
 
 
 def options() -> dict[str, Any]:
-    """Return what every kernel is compiled with: no contraction, and functions that keep subnormal numbers."""
+    """Return the compile options of every kernel: no contraction, and functions that keep subnormal numbers."""
     return {"enable_fp_fusion": False} | ({} if torch.version.hip else {"enable_reflect_ftz": False})
 
 
@@ -63,12 +63,12 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -> None:
-    """Have Triton compile a kernel for a device.
+    """Compile a kernel for a device.
 
     Args:
-        kernel: what `kernel_of` returned.
+        kernel: from `kernel_of`.
         device: a GPU.
-        arguments: of a launch, a dtype in place of each tensor.
+        arguments: of a launch, with a dtype in place of each tensor.
 
     Raises:
         RunnerError: if it cannot.
@@ -84,10 +84,10 @@ def compile_ahead(kernel: Any, device: torch.device, arguments: Sequence[Any]) -
 def launcher(kernel: Any, arguments: Sequence[Any], programs: int) -> Callable[..., None]:
     """Return the launch of a kernel on arguments like these, for use within `on` their device.
 
-    `kernel[grid]` looks at every argument of every launch, to see for which of several compiled kernels they are, which
-    takes a good part of its time. This launch stays with the one for these arguments, and must be given tensors of
-    the same dtypes and of the same device, which lie at a multiple of 16 bytes where these do and only there, and the
-    same numbers. For GPUs of AMD more decides: there each launch is looked at.
+    `kernel[grid]` inspects every argument of every launch to choose the specialisation, which takes a good part of its
+    time. This launch is bound to the specialisation for these arguments. It must be given tensors of the same dtypes
+    and device, aligned to 16 bytes exactly where these are, and the same numbers. On AMD GPUs more facts decide: there
+    each launch is inspected.
     """
     grid = (programs, 1, 1)
     compiled = None if torch.version.hip else kernel.warmup(*arguments, grid=grid, **options())

@@ -1,4 +1,4 @@
-"""A region as a kernel for GPUs, compiled by Triton: what `native.Kernel` is on the CPU."""
+"""A region as a GPU kernel, compiled by Triton: the counterpart of `native.Kernel`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pullback.kernels.triton_source import triton_source_of
 BLOCK = 1024
 """How many elements one program computes."""
 _INDEX = 2**31
-"""How many places 32 bits tell apart."""
+"""Number of elements that a 32-bit index can address."""
 _ALIGNED = 16
-"""Bytes: Triton compiles one kernel for tensors that lie at a multiple, and another for those that do not."""
+"""Bytes: Triton specialises kernels for tensors whose address is a multiple of this."""
 
 
 class TritonKernel:

@@ -26,9 +26,10 @@ _NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 def triton_source_of(region: Region) -> str:
     """Return the source of a region; `run` is its kernel.
 
-    `run` takes the inputs and outputs, then for each input its steps over rows and over columns, in elements, then how
-    many columns and elements there are. Its constants are DENSE: each input is as dense as the outputs, whatever the
-    steps; WIDE: places of elements take 64 bits; BLOCK: how many elements one program computes.
+    `run` takes the inputs and outputs, then for each input its strides over rows and over columns, in elements, then
+    the numbers of columns and elements. Its constants are DENSE: each input is as dense as the outputs, and strides are
+    unused;
+    WIDE: indices take 64 bits; BLOCK: number of elements per program.
     """
     n, m = range(len(region.inputs)), range(len(region.outputs))
     names = {node: f"x{i}" for i, node in enumerate(region.inputs)}
@@ -90,7 +91,7 @@ def _preamble(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a name of the files stands for: its source, and the names that this reads."""
+    """A top-level definition of the included files: its source, and the names that it reads."""
 
     text: str
     reads: tuple[str, ...] = ()

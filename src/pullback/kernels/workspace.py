@@ -1,7 +1,7 @@
-"""Large results of a graph in memory that is used again: by its next result, and by its next run.
+"""Large results of a graph in memory that is reused by its next result, and by its next run.
 
-An allocator may give such memory back to the system, to be mapped and cleared again; or keep it in pieces into which
-the next result does not fit.
+Otherwise an allocator may return such memory to the system, to be mapped and cleared again, or keep it in pieces that
+are too small for the next result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INTO = {
     _aten._log_softmax_backward_data.default: (_aten._log_softmax_backward_data.out, "out"),
     _aten.nll_loss_backward.default: (_aten.nll_loss_backward.grad_input, "grad_input"),
 }
-"""Ops that can write to memory that is there, and by which name they take it."""
+"""Ops that can write to given memory, and the keyword that takes it."""
 _LARGE = 2**18
 """Bytes from which on a result goes into a workspace."""
 

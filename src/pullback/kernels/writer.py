@@ -1,4 +1,4 @@
-"""The lines that compute some nodes, in calls of the functions of `include/`: of C++, but for what Triton overrides."""
+"""Lines that compute nodes by calls of the functions in `include/`: C++, except where Triton overrides them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Writer:
     """Writes the lines that compute some nodes.
 
     Args:
-        nodes: in an order in which each stands after what it reads.
-        outputs: of the nodes, those that are read elsewhere.
-        names: of what they read.
-        exact: whether each op of 16 bits rounds its result, as PyTorch's kernels do.
-        short: of the nodes, those whose functions are the short ones.
-        prefix: of the names that it gives.
-        staged: whether lines may belong to several loops, over `k`, from 0 on; one otherwise.
+        nodes: in topological order.
+        outputs: nodes that are read elsewhere.
+        names: of their operands.
+        exact: whether each 16-bit op rounds its result, as PyTorch's kernels do.
+        short: nodes whose functions are the short ones.
+        prefix: of the generated names.
+        staged: whether lines may be split into several loops, over `k`, from 0 on; else there is one loop.
 
     Attributes:
-        names: those of the nodes too.
-        count: how many loops there are.
+        names: of operands and nodes.
+        count: number of loops.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Writer:
         outputs = frozenset(self._equal.get(node, node) for node in outputs)
         around = self._conditions()
         reads = {node: [self._equal.get(a, a) for a in (*self._operands_of(node), *around[node])] for node in nodes}
-        # a condition may stand after what is only computed where it holds
+        # a condition may come after values that are computed only where it holds
         order = TopologicalSorter({node: [a for a in reads[node] if a in reads] for node in nodes}).static_order()
         self._stages = stages_of(list(order), outputs, reads) if staged else dict.fromkeys(nodes, 0)
         self.count = 1 + max(self._stages.values(), default=0)
@@ -65,11 +65,11 @@ class Writer:
         self.names |= {node: self.names[first] for node, first in self._equal.items()}
 
     def arrays(self) -> list[str]:
-        """Return the lines that declare what one loop computes and another one reads."""
+        """Return the declarations of values that one loop computes and another one reads."""
         return [f"{vector_of(node)} {self._locals[node]}[TILE];" for node in self._crossing]
 
     def reads(self, stage: int) -> list[fx.Node]:
-        """Return what the lines of a loop read that is none of the nodes."""
+        """Return the operands of a loop's lines that are not among the nodes."""
         return [a for a in self._inputs if a in self._read[stage]]
 
     def stage(self, node: fx.Node) -> int:
@@ -89,9 +89,9 @@ class Writer:
         return Sides(nodes, frozenset(outputs))
 
     def _equals(self) -> dict[fx.Node, fx.Node]:
-        """Return nodes whose expression another one has that is there before them, and that one.
+        """Return nodes whose expression an available earlier node has, each with that node.
 
-        A compiler sees as much within one loop; what is computed in two is computed twice.
+        Within one loop a compiler does the same; across two loops it would compute the expression twice.
         """
         equal: dict[fx.Node, fx.Node] = {}
         side_of = {node: side for side in self._sides.every for node in side.nodes}
@@ -110,7 +110,7 @@ class Writer:
         return equal
 
     def _conditions(self) -> dict[fx.Node, list[fx.Node]]:
-        """Return the conditions of the sides that each node lies in."""
+        """Return the conditions of the enclosing branches of each node."""
         return {
             node: [condition_of(s.choice) for s in side.path() if s.choice]
             for side in self._sides.every
@@ -132,7 +132,7 @@ class Writer:
         return f"{name} = {text};" if node in self._crossing else f"const {vector_of(node)} {name} = {text};"
 
     def _choice(self, node: fx.Node, lanes: str, stage: int) -> list[str]:
-        """Return what a loop computes for a choice: of its sides, and, where it is done, of the result."""
+        """Return a loop's lines for a selection: its branches and, in the loop of the selection itself, the result."""
         condition, vector, name = self._operand(condition_of(node), "M"), vector_of(node), self._locals[node]
         ends = self._stages[node] == stage
         lines, values = [], {}
@@ -181,7 +181,7 @@ class Writer:
         return through(node, text) if self._exact or is_rounded(node) else text
 
     def _operands_of(self, node: fx.Node) -> list[fx.Node]:
-        """Return what the expression of a node reads."""
+        """Return the operands of a node's expression."""
         mirrored = self._mirrored(node)
         return node.all_input_nodes if mirrored is None else [mirrored]
 
@@ -220,7 +220,7 @@ _CASTS = {
 
 
 def through(node: fx.Node, text: str) -> str:
-    """Return text that rounds what some text computes to the dtype of a node, where that has 16 bits."""
+    """Return an expression rounded to the dtype of a node, if that has 16 bits."""
     return f"through_{ops.STORED[_dtype(node)]}({text})" if _dtype(node).itemsize == 2 else text
 
 
@@ -249,7 +249,7 @@ def _dtype(node: fx.Node) -> torch.dtype:
 
 
 def _common_dtype(node: fx.Node) -> torch.dtype:
-    """Return the dtype in which operands are compared; that of a dimensionless one counts for less, as in PyTorch."""
+    """Return the dtype in which operands are compared; a zero-dimensional one has lower priority, as in PyTorch."""
     args: Sequence[Any] = node.args[:2]
     operands = [value_of(a) if isinstance(a, fx.Node) else a for a in args]
     common: torch.dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype

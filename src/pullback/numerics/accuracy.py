@@ -1,4 +1,4 @@
-"""`pullback.accuracy`: how far what a function computes, and its derivatives, are from the exact values."""
+"""`pullback.accuracy`: errors of a function's values and derivatives against their exact values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def accuracy(
         domain: for a variable the closed interval that it is taken from.
         exhaustive: measure functions of one variable at every float32 number too: minutes of all processors.
         executor: runs the parts of an exhaustive measurement; by default they run here, one after the other.
-        resume: where an exhaustive measurement keeps what is done, to go on after an interruption; by default in
+        resume: file in which an exhaustive measurement keeps its progress, for an interruption; by default in
             the user's cache directory, until it is complete.
         seed: of the sample.
         on_progress: called with how many steps are done and how many there are.
@@ -124,7 +124,7 @@ def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Steps:
-    """Progress over several measurements: each counts from 0, `done` is what stood before."""
+    """Progress over several measurements: each counts from 0; `done` is the number of steps before it."""
 
     def __init__(self, on_progress: Progress | None, total: int) -> None:
         self.done, self._total, self._on_progress = 0, total, on_progress
@@ -136,7 +136,7 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is measured, whatever the dtype."""
+    """Inputs of a measurement that do not depend on the dtype."""
 
     formula: Formula
     load: Callable[[], Callable[..., Any]]
@@ -181,7 +181,7 @@ def _rows(
 
 
 def _cannot_run(formula: Formula, dtype: torch.dtype, order: int) -> str | None:
-    """Return why a function does not run in a dtype: some of PyTorch's kernels exist in few."""
+    """Return why a function does not run in a dtype: some of PyTorch's kernels support only a few."""
     try:
         formula.run([torch.ones(2, dtype=dtype) for _ in formula.variables], order)
     except RuntimeError as error:

@@ -1,10 +1,10 @@
-"""Enclosures in ball arithmetic of ops that `flint.arb` does not have by itself, and its truth values.
+"""Enclosures in ball arithmetic of ops that `flint.arb` lacks, and of truth values.
 
-A condition on balls is `True`, `False`, or `None` where the balls do not settle it. Balls are handed in, so nothing
-here imports flint.
+A condition on balls is `True`, `False`, or `None` if the balls do not decide it. Balls are arguments, so nothing here
+imports flint.
 
-A nan is kept for what `domain` can read as "no value": an op is nan where a whole ball is outside its domain or may
-reach out of it at an end. Where an op fails for lack of precision alone its value is the whole line.
+NaN is reserved for "no value", which `domain` reads: an op is nan if a whole ball is outside its domain, or may cross
+an end of it. An op that fails for lack of precision alone returns the whole line.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def cosh(a: Any) -> Any:
 
 
 def tan(a: Any) -> Any:
-    """Return the tangent: at no number of finitely many digits is there a pole."""
+    """Return the tangent: its poles are irrational, so no finite number of digits is one."""
     value = a.tan()
     return _line(a) if value.is_nan() and a.is_finite() else value
 

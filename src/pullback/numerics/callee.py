@@ -1,4 +1,4 @@
-"""How to call what is measured: which of its parameters are the tensors that vary, and what it returns."""
+"""Calling convention of a measured function: the parameters that vary, and its results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Callee:
     Attributes:
         name: of the function.
         variables: the names of the tensors.
-        formula: what gives the value of an op of `pullback.function`; else the function.
-        relaxation: what gives the derivatives of a relaxed op; else `None`.
+        formula: for an op of `pullback.function`, the function that computes its value; else the function itself.
+        relaxation: for a relaxed op, the function that its derivatives are of; else `None`.
     """
 
     def __init__(self, function: Callable[..., Any], args: Mapping[str, Any] | None = None) -> None:
@@ -53,12 +53,12 @@ class Callee:
         return self.results(self._function, tensors)
 
     def results(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the floating-point results of a function that takes what this one takes."""
+        """Return the floating-point results of a function with the same parameters."""
         leaves, _ = _torch.tree_leaves(self.result(function, tensors))
         return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
     def result(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
-        """Return the result of a function that takes what this one takes, without residuals."""
+        """Return the result of a function with the same parameters, without residuals."""
         if self._signature is None:
             result = function(*tensors, **self._fixed)
         else:
@@ -83,7 +83,7 @@ class Callee:
         return tuple(p.name for p in needed)
 
     def _by_trial(self) -> tuple[str, ...]:
-        """Name the tensors of a built-in function, which does not say how many it takes."""
+        """Name the tensors of a built-in function, which has no signature."""
         for n in range(1, _MOST_VARIABLES + 1):
             try:
                 if self.results(self._function, [torch.full((2,), 0.5) for _ in range(n)]):

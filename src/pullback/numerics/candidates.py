@@ -21,7 +21,7 @@ from pullback.numerics.samples import Samples
 from pullback.numerics.term import LEAVES, POLY, Term, const, parse, topological
 
 _WIDE_COST = 12.0
-"""What float64 costs, in additions."""
+"""Cost of float64 arithmetic, in additions."""
 _RADII = (0.004, 0.015, 0.04, 0.1, 0.25, 0.5, 0.8)
 """Of polynomials about a centre, relative to its distance from 0."""
 _TAIL_RADII = (2.0**-12, 2.0**-6, 2.0**-4)

@@ -1,7 +1,7 @@
-"""Certificates: what a search found for a formula, and how good it was measured to be, as a text to read and keep.
+"""Certificates: the programs that a search found for a formula, and their measured errors, as readable text.
 
-A file of certificates is TOML. It lies beside a module, under version control, or in the user's cache. What it says
-is read, never run, and believed only if it computes its formula.
+A file of certificates is TOML. It is stored beside a module, under version control, or in the user's cache. Its content
+is parsed, never executed, and a program is accepted only if it computes its formula.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pullback.numerics.piecewise import Program, read
 from pullback.numerics.term import topological
 
 SUFFIX = ".stable.toml"
-"""Of the file beside a module: `ops.py` has `ops.stable.toml`."""
+"""Suffix of the file beside a module: `ops.py` has `ops.stable.toml`."""
 _HEADER = (
     "# Written by `pullback stabilise`: stable forms of formulas and of their derivatives, with measured errors.\n"
 )
@@ -33,19 +33,19 @@ _HIGHEST = 64
 """The order of a zero or pole: far more than there are."""
 
 By = tuple[str, ...]
-"""Variables that a formula is differentiated by, in turn; none for its value."""
+"""Variables of successive differentiation; none for the value."""
 
 Key = tuple[str, tuple[str, ...], str, str]
-"""Formula, variables, dtype and device: what a certificate is looked up by."""
+"""Formula, variables, dtype and device: the key of a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a formula or one of its derivatives is computed.
+    """Program for a formula or one of its derivatives.
 
     Attributes:
-        program: what computes it.
-        measured: the errors of it and of the formula as written, in words.
+        program: the program.
+        measured: its errors and those of the formula as written, in words.
     """
 
     program: Program
@@ -78,7 +78,7 @@ class Certificate:
 
     @property
     def key(self) -> Key:
-        """What it is looked up by."""
+        """Key of the certificate."""
         return (self.formula, self.variables, self.dtype, self.device)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Certificate:
 
 
 def label(by: By) -> str:
-    """Return what a derivative is called: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
+    """Return the name of a derivative: "value", "d/dx", "d²/dx²", "d²/dx dy"."""
     if not by:
         return "value"
     powers = {1: "", 2: "²", 3: "³"}
@@ -117,7 +117,7 @@ def load(path: Path, key: Key | None = None) -> list[Certificate]:
 
 @lru_cache(maxsize=64)
 def _tables(path: Path, version: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return what a version of a file says: the ops of a module look for theirs in the same one, one after another."""
+    """Parse one version of a file; cached, since the ops of a module read the same file one after another."""
     import tomllib  # here, since most formulas have no certificate
 
     tables: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("certificate", [])
@@ -186,7 +186,7 @@ def _of_table(table: dict[str, Any]) -> Certificate:
 
 
 def _require_known(program: Program, variables: Sequence[str]) -> None:
-    """Refuse what no search writes: names become code (`emit`)."""
+    """Refuse names that no search writes: names become code (`emit`)."""
     roots = [*program.branches(), *(term for term, _ in program.terms())]
     for term in topological(roots):
         match term.op:

@@ -33,7 +33,7 @@ def settled(target: Term, points: Mapping[str, Floats]) -> Term:
 
 
 def _question(term: Term) -> Term:
-    """Return what decides: a condition, or a number whose sign does."""
+    """Return the term that decides a choice: a condition, or a number by its sign."""
     return Term("sub", term.args) if term.op in _COMPARED else term.args[0]
 
 

@@ -1,10 +1,10 @@
 """One part of an exhaustive measurement: 2²⁰ consecutive float32 inputs of a function of one variable.
 
-The exact values come from bounds in float64 where these are within 2⁻⁸ ulp of each other (which makes an error in ulp
-right to 0.004), and from the oracle where they are not. Where too many are not, the oracle takes some and the rest is
-counted as undecided. Bounds are those of the term as it is written and of others that equal it, whichever are closer.
-They rest on an assumption about PyTorch's float64 kernels, which the oracle tests at the ends of each block and at
-random points inside: where it refutes them, the block is undecided.
+Exact values come from float64 bounds where these are within 2⁻⁸ ulp of each other (which makes an error in ulp correct
+to 0.004), and from the oracle elsewhere. If too many points are left, the oracle evaluates some, and the rest count as
+undecided. Bounds are the tighter ones of the term as written and of equal terms. They rest on an assumed error of
+PyTorch's float64 kernels, which the oracle tests at the ends of each block and at random points inside: where it
+refutes the assumption, the block is undecided.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _TESTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is measured, to be sent to where it is done.
+    """Definition of a measurement, picklable for other processes.
 
     Attributes:
         load: returns the function.
-        args: values for its parameters that do not vary.
+        args: values of its fixed parameters.
         terms: the exact value and derivatives.
-        references: for some of them other terms that are equal, and that float64 may evaluate better.
-        domain: the closed interval that the inputs are taken from.
+        references: for some of these, equal terms that float64 may evaluate more accurately.
+        domain: closed interval of the inputs.
     """
 
     load: Callable[[], Callable[..., Any]]
@@ -78,7 +78,7 @@ class Basis:
     refuted: int = 0
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe it in words."""
         undecided = f", {self.undecided} of neither" if self.undecided else ""
         held = "refuted" if self.refuted else "confirmed"
         tests = f"the oracle {held} the bounds at {self.refuted or self.tested} of {self.tested} points"
@@ -96,7 +96,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What was measured of some inputs: a summary for each quantity."""
+    """Result at some inputs: a summary per quantity."""
 
     summaries: tuple[Summary, ...]
     basis: Basis = field(default_factory=Basis)
@@ -151,7 +151,7 @@ def _truths(task: Task, at: dict[str, Floats], seed: int) -> tuple[list[Truth], 
 
 
 def _bounded(task: Task, points: Mapping[str, Tensor]) -> list[Truth]:
-    """Return what bounds settle: those of the terms, and where that leaves something open of their references too."""
+    """Return the truths that bounds settle: those of the terms and, where these are too wide, of their references."""
     bounds = enclose(list(task.terms.values()), points)
     truths = [_settled(interval) for interval in bounds]
     for i, quantity in enumerate(task.terms):
@@ -162,16 +162,16 @@ def _bounded(task: Task, points: Mapping[str, Tensor]) -> list[Truth]:
 
 
 def _both(own: Interval, other: Interval) -> Interval:
-    """Return where a number is that is in two intervals; in the first one if they are apart anywhere.
+    """Return the intersection of two intervals; the first one where they are disjoint.
 
-    Where a term has no value is said by the quantity's own: another may have been simplified.
+    Points without a value are those of the first: the other term may have been simplified.
     """
     low, high = torch.maximum(own.low, other.low), torch.minimum(own.high, other.high)
     return Interval(low, high, own.undefined) if bool((low <= high).all()) else own
 
 
 def _merge(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Basis:
-    """Put answers of the oracle into what the bounds left open, and test the bounds with the rest."""
+    """Fill in the oracle's answers where the bounds are too wide, and test the bounds with its other answers."""
     left = truth.undecided[points]
     wrong = int((~left & _contradicts(truth, answer, points)).sum())
     if wrong:
@@ -186,7 +186,7 @@ def _merge(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Basis:
 
 
 def _settled(interval: Interval) -> Truth:
-    """Return what bounds settle: values within 2⁻⁸ ulp, values beyond float32, and that there is none."""
+    """Settle points by bounds: values within 2⁻⁸ ulp, values beyond float32's range, and points without a value."""
     low, high = interval.low.numpy(), interval.high.numpy()
     beyond = 2.0 ** (_FORMAT.max_exponent + 1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -200,7 +200,7 @@ def _settled(interval: Interval) -> Truth:
 
 
 def _contradicts(truth: Truth, answer: Truth, points: np.ndarray[Any, Any]) -> Mask:
-    """Return where the oracle says something else than the bounds."""
+    """Return the points at which the oracle contradicts the bounds."""
     high = truth.high[points]
     unit = _FORMAT.ulp_exponent(high)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""`pullback accuracy`: from what is written on the command line to a measurement."""
+"""`pullback accuracy`: from the command line to a measurement."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def run(
     seed: int,
     on_progress: Progress,
 ) -> Accuracy:
-    """Measure a function as the command line asks for it.
+    """Measure a function with the options of the command line.
 
     Raises:
-        PullbackError: for whatever cannot be measured as asked.
+        PullbackError: if it cannot be measured so.
     """
     loader, chosen, limits = functools.partial(load, target), dtypes_of(dtypes), domain_of(domain)
     with _pool(jobs if exhaustive else 1) as executor, _interrupted_between(executor, on_progress) as on_progress:
@@ -59,7 +59,7 @@ def run(
 
 
 def load(target: str) -> Callable[..., Any]:
-    """Import the function of a target "FILE:NAME" or "MODULE:NAME"; what it prints goes to standard error.
+    """Import the function of a target "FILE:NAME" or "MODULE:NAME"; its prints go to standard error.
 
     Raises:
         TargetError: if there is no such function, or it cannot be imported.

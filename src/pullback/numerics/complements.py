@@ -1,8 +1,8 @@
 """Distances from 1 that vanish faster than any precision shows, and zeros that no precision shows, written exactly.
 
-1 − sigmoid(x) is e⁻ˣ for large x: at x = 6000 a ball of 8192 bits holds 0, and its logarithm nothing. At an integer
-no precision tells that sin(πx) is 0, nor at −4 that eˣ − e⁻⁴ is. The identities hold for all real numbers, so that a
-term keeps its values and its holes.
+1 − sigmoid(x) is e⁻ˣ for large x: at x = 6000 a ball of 8192 bits contains 0, so its logarithm is unbounded. No
+precision proves that sin(πx) is 0 at an integer, or eˣ − e⁻⁴ at −4. The identities hold for all real numbers, so a term
+keeps its values and its holes.
 """
 
 from __future__ import annotations

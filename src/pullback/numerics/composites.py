@@ -1,7 +1,7 @@
-"""What ATen's pointwise ops are in terms of the table of ops: one row each, by the names of their parameters.
+"""ATen's pointwise ops in terms of the table of ops: one row each, by the names of their parameters.
 
-A row is the text of a term, or a function of the arguments that returns it, `None` if the op is not pointwise with
-these. At kinks the pieces are chosen such that derivatives are those that PyTorch takes.
+A row is the text of a term, or a function of the arguments that returns it, or `None` if the op is not pointwise for
+them. At kinks the branches are chosen such that the derivatives are PyTorch's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pullback.numerics.ops import OPS
 from pullback.numerics.term import CONST, NAMED, Term
 
 Given = Mapping[str, Any]
-"""Arguments by the names of the schema: terms, and what else there is as it is (`None`, strings, lists)."""
+"""Arguments by the names of the schema: terms; `None`, strings and lists are kept unchanged."""
 
 _SOFTPLUS_THRESHOLD = 20
 
@@ -72,7 +72,7 @@ def _clamp(given: Given) -> str:
 
 def _softplus(given: Given) -> str:
     # From the default threshold on, the linear piece is a numerical device and the function a softplus; a lower one is
-    # part of what the caller asks for.
+    # part of the caller's request.
     soft = "softplus(beta*self)/beta"
     threshold = given["threshold"].value
     return soft if threshold >= _SOFTPLUS_THRESHOLD else f"where(beta*self > threshold, self, {soft})"
@@ -188,7 +188,7 @@ _ROWS: dict[str, str | Callable[[Given], str | None]] = {
     ),
     "xlogy": "where(logical_and(self == 0, other <= 0), 0, self*log(other))",
     "special_xlog1py": "where(logical_and(self == 0, other <= -1), 0, self*log1p(other))",
-    "special_entr": "where(self == 0, sqrt(self), -(self*log(self)))",  # at 0 the slope is infinite, as that of sqrt
+    "special_entr": "where(self == 0, sqrt(self), -(self*log(self)))",  # sqrt has the infinite slope at 0, too
     "special_erfcx": "erfcx(self)",
     "special_log_ndtr": "log(0.5*erfc(-(self*SQRT1_2)))",
     "sinc": "where(self == 0, 1, sin(PI*self)/(PI*self))",

@@ -22,10 +22,10 @@ from pullback.numerics.term import Term
 _MOST = 12
 """Places of a kind, the nearest to 0: a periodic function has infinitely many."""
 _GRID = np.linspace(-128.0, 128.0, 2049)
-"""Points that a singular subterm is looked at besides the samples, which end where the domain does."""
+"""Further points of singular subterms besides the samples, which end at the ends of the domain."""
 _PARTS, _ROUNDS = 16, 7  # 16⁷: more numbers than lie between two samples
 _ASIDE, _DEEP = 2**16, 8
-"""At so many steps from a root or a pole of even order a term is larger or smaller by so many powers of two."""
+"""Offset from a root or pole of even order, in steps, and by how many powers of two a term changes over it."""
 
 
 def critical(target: Term, name: str, known: Samples, dtype: torch.dtype) -> list[float]:
@@ -34,7 +34,7 @@ def critical(target: Term, name: str, known: Samples, dtype: torch.dtype) -> lis
     Args:
         target: the term.
         name: its variable.
-        known: samples of it; what lies between two of them and shows in neither is not found.
+        known: samples of it; a zero between two samples with no sign in either is not found.
         dtype: of the numbers.
     """
     x, value = known.points[name], known.exact

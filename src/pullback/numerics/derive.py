@@ -22,7 +22,7 @@ def derivative(root: Term, by: str, filled: Filled | None = None) -> Term:
     Args:
         root: the term.
         by: the variable.
-        filled: what says the derivative where `where` chooses a number; 0 by default, as that of any number.
+        filled: returns the derivative where `where` chooses a number; by default 0, the derivative of a constant.
 
     Raises:
         DerivativeError: if the table has no derivative for an op on the way.

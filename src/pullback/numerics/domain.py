@@ -15,7 +15,7 @@ from pullback.numerics.precision import Ball
 from pullback.numerics.program import Program
 
 _NUDGE = 2.0**-60
-"""How far beside its operands, relative to them, an op is asked whether it has values there."""
+"""Relative distance from its operands at which an op is tested for values."""
 
 
 class Lack(enum.Enum):

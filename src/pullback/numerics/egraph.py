@@ -1,6 +1,6 @@
 """An e-graph over pointwise ops: equality saturation, with the value of every class known at a few points.
 
-Classes hold nodes (op, class, …) that are equal as real functions. Besides what rules prove, a class knows its
+Classes hold nodes (op, class, …) that are equal as real functions. Besides its proven equalities, a class knows its
 value in ball arithmetic at a few generic points. These *witnesses* do two things. A merge whose values differ is
 refused, so an unsound rule (a/a → 1 at 0, √a² → a) does no harm. And classes whose values agree to 120 bits at all
 points are merged, where no kink is in them: analytic functions that agree there are equal, so constants fold and
@@ -46,7 +46,7 @@ class EGraph:
         self._by_value: dict[Any, int] = {}
         self._kinked: set[int] = set()
         self._stale = False
-        self.nodes: dict[int, dict[Node, None]] = {}  # sets in the order of insertion, so that runs are alike
+        self.nodes: dict[int, dict[Node, None]] = {}  # ordered sets, for reproducible runs
         self.constant: dict[int, Fraction] = {}
         self.refused: set[str] = set()
 
@@ -226,7 +226,7 @@ class EGraph:
         return value if max(abs(value.numerator), value.denominator) < _SMALL else None
 
     def _has_kink(self, node: Node) -> bool:
-        """Whether a node may have a kink that the witnesses do not lie on both sides of."""
+        """Whether a node may have a kink with witnesses on one side only."""
         if node[0] in LEAVES:
             return False
         if node[0] in ("abs", "sgn") and any(n[0] == VAR for n in self.nodes[self.find(node[1])]):
@@ -234,7 +234,7 @@ class EGraph:
         return node[0] in KINKED or any(self.find(c) in self._kinked for c in node[1:])
 
     def _keep_constants(self) -> None:
-        """Of a class with a rational value keep that alone: what else it equals is noise."""
+        """Reduce a class with a rational value to that constant: its other nodes are noise."""
         for owner, value in list(self.constant.items()):
             if self.find(owner) == owner and len(self.nodes[owner]) > 1:
                 for node in self.nodes[owner]:

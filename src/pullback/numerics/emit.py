@@ -37,8 +37,8 @@ def emit(
 ) -> Callable[..., Tensor]:
     """Return a function of tensors of a dtype, in the order of `names`, that computes a program.
 
-    The result is NaN where an input is, but for those in `free`. Its source is in its attribute `source`. What is
-    executed is of our making: `name` is no part of it, ops are those of the table.
+    The result is NaN where an input is, except for inputs in `free`. The attribute `source` holds its source. Only text
+    of our own is executed: `name` is no part of it, and ops are those of the table.
     """
     writer = _Writer(names, dtype)
     result = writer.program(program)
@@ -53,7 +53,7 @@ def emit(
 
 
 def _parameter(name: str) -> str:
-    """Return what an input is called, so that it hides nothing: a formula may call it `torch`, or `v0`."""
+    """Return an input's parameter name, renamed since a formula may call it `torch`, or `v0`."""
     return f"{name}_in"
 
 
@@ -72,7 +72,7 @@ class _Writer:
             body = piece.body
             made = self.program(body) if isinstance(body, Program) else self._term(body, piece.wide)
             if piece.wide and self._dtype == torch.float32 and not all(p.wide for p in program.pieces):
-                made = self._line(f"{made}.to(torch.float32)")  # lest the others are chosen in float64
+                made = self._line(f"{made}.to(torch.float32)")  # otherwise the others are chosen in float64
             if not value or program.branch is None:
                 value = made
             else:
@@ -81,7 +81,7 @@ class _Writer:
         return value
 
     def finished(self, result: str, hidden: Collection[str]) -> str:
-        """Return the result in its dtype, a new tensor; NaN where a hidden input is, though no piece may read it."""
+        """Return the result in its dtype, as a new tensor; NaN where an unread input is NaN."""
         for x in map(_parameter, sorted(hidden)):
             result = f"torch.where({x} != {x}, {x}, {result})"
         if result in map(_parameter, self._names):

@@ -75,7 +75,7 @@ def _constant(term: Term) -> Interval:
 
 
 def _sized(interval: Interval | Condition, like: Tensor) -> Interval:
-    """Return an interval as large as the input: that of a term without variables has no size."""
+    """Return an interval expanded to the size of the input: that of a term without variables has none."""
     if isinstance(interval, Condition):
         raise FormulaError("there are no bounds for a condition")
     undefined = interval.undefined
@@ -163,7 +163,7 @@ def _lgamma(a: Interval) -> Interval:
 
 
 def _where_positive(rule: Rule) -> Rule:
-    """Return a rule that holds for positive numbers; else the line is what is known."""
+    """Return a rule that holds for positive numbers; for others it returns the whole line."""
 
     def positive(a: Interval) -> Interval:
         found = rule(a)

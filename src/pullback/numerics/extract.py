@@ -29,11 +29,11 @@ _LEVELS = (1.0, 2.0, 4.0)  # ulp that a root's cheaper implementations may have
 
 @dataclass(slots=True)
 class Kept:
-    """The implementations of a class.
+    """Implementations of a class.
 
     Attributes:
         terms: each as a term.
-        values: what they compute at the samples, one row each.
+        values: their results at the samples, one row each.
         errors: log2(1 + ulp beyond one half), the worst of each region, one row each.
         costs: of each, in additions.
     """
@@ -73,10 +73,9 @@ class Extraction:
 
     Args:
         graph: saturated.
-        roots: the classes that are wanted; others are looked at as far as these can be made of them.
-        points: of each variable its samples, in an order in which neighbours are alike; their number is a multiple of
-            `REGION`.
-        dtype: that the implementations compute in.
+        roots: the wanted classes; others are searched only if some term of these may contain them.
+        points: samples of each variable, sorted so that neighbours are similar; their number is a multiple of `REGION`.
+        dtype: of the implementations.
         width: how many implementations a class keeps.
     """
 
@@ -97,7 +96,7 @@ class Extraction:
         self._run()
 
     def of(self, root: int) -> Kept | None:
-        """Return what a class kept; `None` where nothing computes it."""
+        """Return the implementations kept for a class; `None` if nothing computes it."""
         return self.kept.get(self._graph.find(root))
 
     def _run(self) -> None:
@@ -129,12 +128,12 @@ class Extraction:
         return set(self.kept)
 
     def _nodes(self, owner: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Return what a class can be made of: ops and the classes of their operands."""
+        """Return the nodes of a class: ops and the classes of their operands."""
         nodes = [(n[0], tuple(map(self._graph.find, n[1:]))) for n in self._graph.nodes[owner] if n[0] not in LEAVES]
         return [(op, operands) for op, operands in nodes if owner not in operands]
 
     def _improve(self, owner: int, nodes: Sequence[tuple[str, tuple[int, ...]]], stirred: set[int]) -> bool:
-        """Try what an op's class can be made of, now that some operands have new implementations."""
+        """Try new implementations of an op's class, after some operands got new ones."""
         seen = self._seen.setdefault(owner, {})
         most = self._useful[owner]
         values, costs, makers = [], [], []
@@ -170,7 +169,7 @@ class Extraction:
     def _keep(
         self, owner: int, values: Tensor, costs: np.ndarray, makers: Sequence[tuple[str, Sequence[Kept], int]]
     ) -> bool:
-        """Keep the best of what a class has and of new implementations; whether there is one of these among them."""
+        """Keep the best of the old and the new implementations of a class; return whether a new one is among them."""
         errors, known = self._errors(owner, values), self.kept.get(owner)
         before = 0 if known is None else len(known.terms)
         if known is not None:
@@ -197,12 +196,12 @@ class Extraction:
 
 
 def useful(graph: EGraph, roots: Collection[int], most: float) -> dict[int, float]:
-    """Return the classes that some term of a root has in it, cheap ones first, with what they may cost in it.
+    """Return the classes inside affordable terms of the roots, cheapest context first, with the cost left for each.
 
     Args:
         graph: the e-graph.
         roots: the classes of the terms.
-        most: that a term may cost, or twice what the cheapest costs if that is more.
+        most: budget of a term, or twice the cost of the cheapest term if that is more.
     """
     nodes = {
         owner: [(OPS[n[0]].cost, tuple(map(graph.find, n[1:]))) for n in made_of if n[0] not in LEAVES]

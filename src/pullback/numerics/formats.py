@@ -52,9 +52,10 @@ class Format:
         return 2.0**self.min_exponent
 
     def ulp_exponent(self, x: Floats) -> NDArray[np.int32]:
-        """Return the exponent of the unit in the last place of the binade that each number is in.
+        """Return the exponent of the unit in the last place of each number's binade.
 
-        Below the normal numbers it is that of the lowest binade, above the largest that of the highest.
+        That is ⌊log₂ |x|⌋ − mantissa; below the normal numbers it is that of the lowest binade, above the largest
+        number that of the highest.
         """
         _, exponent = np.frexp(np.where(np.isfinite(x), np.where(x == 0, self.smallest_normal, x), self.largest))
         clamped = np.clip(exponent - 1, self.min_exponent, self.max_exponent)

@@ -1,4 +1,4 @@
-"""What is measured: a function's values and derivatives as autograd computes them, and the terms of the exact ones."""
+"""The measured function: its values and derivatives by autograd, and the terms of the exact ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Quantity:
     by: tuple[str, ...]
 
     def label(self, outputs: int) -> str:
-        """Return what to call it, as one of a function of so many results."""
+        """Return the name of the quantity, for a function with a number of results."""
         which = f"[{self.output}]" if outputs > 1 else ""
         if not self.by:
             return f"value{which}"
@@ -82,7 +82,7 @@ class Formula:
         try:
             with _torch.quiet_fake_tensors():
                 module = trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
-        except Exception as error:  # what runs in no tracer is measured all the same
+        except Exception as error:  # a function that cannot be traced is measured all the same
             tell_mistake(error, self.name)
             return ""
         return module.code
@@ -106,7 +106,7 @@ class Formula:
             self._differentiate(Quantity(quantity.output, (*quantity.by, name)), slope, xs, order - 1, found)
 
     def result(self, tensors: Sequence[Tensor]) -> Any:
-        """Return what the formula returns, whatever that is."""
+        """Return the formula's result, of any type."""
         return self._callee.result(self._callee.formula, tensors)
 
     def terms(
@@ -116,13 +116,13 @@ class Formula:
         shapes: Sequence[tuple[int, ...]] = ((3,), (5,)),
         derive: Callable[[Term, str], Term] = exact_derivative,
     ) -> dict[Quantity, Term]:
-        """Return the terms of the values and derivatives up to an order; of a relaxed op its relaxation's derivatives.
+        """Return the terms of values and derivatives up to an order; for a relaxed op those of its relaxation.
 
         Args:
-            dtype: of the tensors that the function is recorded on: it may ask for it.
+            dtype: of the tensors in the trace: the function may branch on it.
             order: of the derivatives.
-            shapes: of these tensors, in which the terms have to be the same.
-            derive: what differentiates a term by a variable; `derivative` needs no ball arithmetic.
+            shapes: of these tensors; the terms must be the same for each.
+            derive: differentiates a term by a variable; `derivative` needs no ball arithmetic.
 
         Raises:
             FormulaError: if the function is not a pointwise formula of ops in the table, or cannot be traced.
@@ -157,7 +157,7 @@ class Formula:
         try:
             with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
                 module = trace_ops(lambda *xs: self._callee.results(function, xs), *example)
-        except Exception as error:  # whatever a user's function or the tracer raises
+        except Exception as error:  # any error of a user's function or the tracer
             tell_mistake(error, self.name)
             raise FormulaError(f"{self.name} {_why(error)}") from error
         detaches = any(op_name(node) == "detach" for node in module.graph.nodes if node.op == "call_function")
@@ -170,7 +170,7 @@ class Formula:
 
 
 def _why(error: Exception) -> str:
-    """Say why a function could not be recorded."""
+    """Return the reason why a function could not be traced."""
     if isinstance(error, _torch.DATA_DEPENDENT) or "data-dependent" in str(error):
         return "decides by the values of its tensors: accuracy is of formulas"
     return f"cannot be traced: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"

@@ -111,7 +111,7 @@ def _ensure_pointwise(name: str, result: Tensor, like: Tensor) -> None:
 
 
 def _of_tensor(tensor: Tensor) -> Term:
-    """Return what a tensor that the formula closes over is, if all of it is one number."""
+    """Return the constant of a tensor that the formula closes over, if all its elements are equal."""
     values = tensor.detach().flatten()
     if not len(values) or not bool((values == values[0]).all()):
         raise FormulaError("the formula holds a tensor of several values: make it an input")
@@ -123,7 +123,7 @@ def _of_tensor(tensor: Tensor) -> Term:
 
 
 def constant(value: float) -> Term:
-    """Return what a number in a formula means.
+    """Return the exact constant of a number in a formula.
 
     Raises:
         FormulaError: if it is infinite or NaN.

@@ -1,6 +1,6 @@
-"""Values at infinite inputs, which no sample has: what a form must give there, and the piece that gives it.
+"""Values at infinite inputs, which no sample contains: the values required of a form, and the piece that returns them.
 
-PyTorch's values are the reference: where the formula as written gives a number or an infinity, a form must as well.
+PyTorch's values are the reference: where the formula as written returns a number or an infinity, a form must as well.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Infinities:
         self._wanted = self._required(widened(written(list(self.points.values()))), order)
 
     def _required(self, written: Floats, order: int) -> Floats:
-        """Return what a form must give, NaN for anything: the sample judges finite values at finite inputs.
+        """Return the required values, NaN where any is allowed: the sample judges finite values at finite inputs.
 
-        At a pole a second derivative may have either sign, as a sum of poles.
+        At a pole a second derivative may have either sign, like a sum of poles.
         """
         infinite = np.logical_or.reduce([np.isinf(widened(x)) for x in self.points.values()])
         required = np.where(infinite | np.isinf(written), written, np.nan)
         return np.where(np.isinf(required), np.nan, required) if order == 2 else required
 
     def kept_by(self, computed: Tensor) -> bool:
-        """Whether values at `points` are those of the formula as written, where it has a number or an infinity."""
+        """Whether values at `points` equal those of the formula as written wherever these are not NaN."""
         return keeps_special(widened(computed), self._wanted, format_of(self._dtype))
 
     def guarded(self, program: Program, target: Term) -> Program:

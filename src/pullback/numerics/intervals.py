@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 KERNEL = 2.0**-48
-"""What a float64 kernel is taken to be off, relatively."""
+"""Assumed relative error of a float64 kernel."""
 
 ROUNDING = 2.0**-52
-"""More than the error of an arithmetic operation, relatively."""
+"""Bound on the relative error of an arithmetic operation."""
 
 _TINY = 2.0**-1060
-"""More than the error of what is rounded to a subnormal number."""
+"""Bound on the error of rounding to a subnormal number."""
 
 _LARGEST = torch.finfo(torch.float64).max
 
@@ -38,12 +38,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known of a truth value at each point.
+    """Enclosure of a truth value at each point.
 
     Attributes:
-        true: where it certainly holds.
-        false: where it certainly does not.
-        undefined: where it has an operand that is undefined; `None` for nowhere.
+        true: where it holds.
+        false: where it does not hold; elsewhere neither is known.
+        undefined: where an operand is undefined; `None` for nowhere.
     """
 
     true: Tensor
@@ -59,7 +59,10 @@ def exactly(value: Tensor) -> Interval:
 def around(
     low: Tensor, high: Tensor, relative: float, absolute: float = 0.0, undefined: Tensor | None = None
 ) -> Interval:
-    """Return the interval between computed bounds, made wider by their errors; NaN is no bound."""
+    """Return the interval between computed bounds, widened by their errors; NaN is no bound.
+
+    A bound b is moved outwards by |b| · relative + absolute, and by `_TINY` for results below the normal numbers.
+    """
     low = torch.nan_to_num(low, nan=-torch.inf, posinf=_LARGEST, neginf=-torch.inf)
     high = torch.nan_to_num(high, nan=torch.inf, posinf=torch.inf, neginf=-_LARGEST)
     low = low - (low.abs() * relative + (_TINY + absolute))
@@ -75,7 +78,7 @@ def blanked(low: Tensor, high: Tensor, undefined: Tensor | None) -> Interval:
 
 
 Rule = Callable[..., Any]
-"""Intervals, and for choices conditions, of the operands of an op to that of its value."""
+"""Maps the operands' intervals, and for choices their conditions, to the interval of an op's value."""
 
 Outside = Callable[[Interval], Tensor]
 """Where an interval is outside of a function's domain."""
@@ -130,7 +133,8 @@ def corners(
 ) -> Interval:
     """Return the bounds of a function of two operands that is monotone in each, where `valid` holds.
 
-    0·∞ and ∞/∞ at a corner stand for what the others bound already: an end at infinity is not reached.
+    A NaN corner counts as 0. That is the value of 0 · x for every attained x, since an infinite end is not attained,
+    and for ∞/∞ the other corners bound the values.
     """
     pairs = [(a.low, b.low), (a.low, b.high), (a.high, b.low), (a.high, b.high)]
     values = torch.stack(torch.broadcast_tensors(*(run(x, y) for x, y in pairs)))
@@ -142,7 +146,7 @@ def corners(
 
 
 def centre(a: Interval) -> tuple[Tensor, Tensor]:
-    """Return a number in the interval and how far from it its ends are at most."""
+    """Return the midpoint m of the interval, and a radius: max(high − m, m − low), rounded up."""
     if a.low is a.high:
         return a.low, torch.zeros_like(a.low)
     middle = a.low / 2 + a.high / 2

@@ -25,10 +25,10 @@ from pullback.numerics.ulp import Errors, errors
 _FRESH = 1_000_003
 """The seed of the points that a form is judged by, which no search uses."""
 _BETTER = 0.05
-"""Errors in ulp that are told apart."""
+"""Smallest difference of errors that counts, in ulp."""
 _GOOD, _FLOOR = 1.0, 4.0
-"""Errors in ulp that are good even where those of the formula as written are smaller: the largest of all points, and
-one at a point."""
+"""Errors in ulp that are acceptable even if the formula as written has smaller ones: the largest of all points, and
+one at a single point."""
 _LOST = 2.0**22
 """An error in ulp with which no digit is right, so that a 0 is no worse."""
 
@@ -46,7 +46,7 @@ class Judged:
 
 
 def judged(formula: Formula, search: Search, by: By, names: Sequence[str], lowering: Lowering | None) -> Judged:
-    """Return what computes a quantity best, as measured at fresh points and at infinite inputs."""
+    """Choose the best program for a quantity, as measured at fresh points and at infinite inputs."""
     found = search.find(*by)
     fresh = _points(found, names, search)
     if not len(fresh):
@@ -120,7 +120,7 @@ class _Bench:
             return
 
     def candidates(self) -> Iterator[Program]:
-        """Yield what was found, and the formula's own term."""
+        """Yield the program that the search found, and the formula's own term."""
         yield self._found.program
         yield Program.of(self._found.target)
         if self._wide:
@@ -130,7 +130,7 @@ class _Bench:
         return errors(computed, self._truth)
 
     def worse(self, after: Errors) -> bool:
-        """Whether errors are larger at some point than those of the formula as written there."""
+        """Whether the error at some point exceeds that of the formula as written there."""
         if self.written is None:
             return False
         lost = (after.nan | after.inf) & ~self.written.spurious

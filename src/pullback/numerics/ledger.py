@@ -1,7 +1,7 @@
-"""A file of finished chunks, so that an exhaustive measurement goes on where it was interrupted.
+"""A file of finished chunks, so that an exhaustive measurement resumes where it was interrupted.
 
-One line of JSON for each chunk, after one that says what is measured. Lines are appended; one that was cut off when
-the program ended is dropped.
+It has one line of JSON per chunk, after a line that identifies the measurement. Lines are appended; an incomplete last
+line is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pullback.numerics.summary import Summary
 
 
 class Ledger:
-    """What is done of a measurement.
+    """Progress of a measurement.
 
     Attributes:
         done: the finished chunks.
@@ -27,11 +27,11 @@ class Ledger:
         """Read a file, or begin it.
 
         Args:
-            path: where it is.
-            key: what is measured, on one line.
+            path: of the file.
+            key: identity of the measurement, on one line.
 
         Raises:
-            OptionError: if it is of another measurement, or cannot be read or written.
+            OptionError: if the file is of another measurement, or cannot be read or written.
         """
         self.done: dict[int, Part] = {}
         self._path = path

@@ -39,8 +39,8 @@ class _Step:
 def limit(root: Term, point: Mapping[str, float]) -> Ball | Lack:
     """Return the limit of a term at a point, where its formula has no value there.
 
-    Every path into the point on which the formula has values must lead to the same limit; where it has none (beyond
-    the edge of its domain, or along a line of singularities) the path does not count.
+    Every path into the point on which the formula has values must lead to the same limit; a path without values (beyond
+    the edge of its domain, or along a line of singularities) does not count.
 
     Returns:
         The limit; `Lack.OUTSIDE` if there is none; `Lack.OPEN` if precision ran out.
@@ -108,7 +108,7 @@ def _near(
 
 
 def _converged(first: Ball, second: Ball, third: Ball) -> Ball | None:
-    """Return what three values approach, if they do; the derivation is at the top of this file."""
+    """Return the limit of three values, if they converge; the derivation is at the top of this file."""
     far, near = abs(first - second), abs(second - third)
     size = third.abs_lower()
     if far.abs_upper() <= _SAME * size and near.abs_upper() <= _SAME * size:

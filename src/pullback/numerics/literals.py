@@ -1,7 +1,7 @@
 """Numbers in a formula that were computed and rounded to float64, and holes that the rounding moves.
 
-(eˣ − c)/(x + 4) has a removable hole at −4 if c is e⁻⁴. With c rounded to float64 it has a pole there, whose second
-derivative is off by 10⁻³ at the next float32 number. What the author meant is then not what the literal says.
+(eˣ − c)/(x + 4) has a removable hole at −4 if c is e⁻⁴. With c rounded to float64 it has a pole there, and the second
+derivative is off by 10⁻³ at the next float32 number. The literal then differs from the author's intention.
 """
 
 from __future__ import annotations

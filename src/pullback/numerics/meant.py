@@ -1,7 +1,7 @@
-"""What a formula means, where one term says it of every call: forms of the term may then stand in for the formula.
+"""Meaning of a formula: one term that is equal to it for every call, so that forms of the term may replace it.
 
-Such a formula returns one tensor like its inputs, asks no more of them than their dtype, and has the derivatives of
-its term: what stops or replaces a gradient (`detach`, `no_grad`, a Function, a hook) is not in it.
+Such a formula returns one tensor like its inputs, depends on no property of them but the dtype, and has the derivatives
+of its term: it contains nothing that stops or replaces a gradient (`detach`, `no_grad`, a Function, a hook).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pullback.numerics.term import CONST, Term, length_of, topological
 from pullback.numerics.written import as_written
 
 _SHAPES = ((3,), (2, 5), ())
-"""What a formula might tell apart without asking: a flattened vector is itself."""
+"""Shapes that a formula might treat differently without a query: flattening a vector returns it unchanged."""
 _MOST = 300
-"""Operations in a term as `show` writes it, where what is used twice stands twice: a loop would double it each time."""
+"""Most operations of a term as `show` writes it: shared subterms are repeated, so a loop may double it each time."""
 _ASKING = frozenset({"is_floating_point", "is_complex", "_set_grad_enabled"})
 """Functions that give no tensor, and the same for all tensors that forms are used for."""
 _FACTORIES = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
@@ -42,10 +42,10 @@ class Meaning:
 
 
 def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
-    """Return what a formula of tensors of a dtype means.
+    """Return the meaning of a formula of tensors of a dtype.
 
     Raises:
-        FormulaError: if one term does not say it.
+        FormulaError: if no single term is equal to it.
         DerivativeError: if an op on the way has no derivative in the table.
         OptionError: if it cannot be called with tensors alone.
     """
@@ -72,14 +72,14 @@ def meaning_of(function: Callable[..., Any], dtype: torch.dtype) -> Meaning:
 
 
 def _look_at(formula: Formula, tensors: Sequence[Tensor]) -> list[Any]:
-    """Refuse what a term does not say; return what runs."""
+    """Run a formula, refuse it if no term expresses it, and return its trace."""
     like = tensors[0]
     try:
         with torch.enable_grad(), as_written(), _Running() as running, _Looking(formula.name):
             out = formula.result(tensors)
     except PullbackError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # any error of a user's function
         tell_mistake(error, formula.name)
         raise FormulaError(f"{formula.name} cannot be called with tensors of shape {tuple(like.shape)}.") from error
     if not isinstance(out, Tensor) or (out.shape, out.dtype) != (like.shape, like.dtype):
@@ -115,7 +115,7 @@ class _Running(_torch.DispatchMode):
 
 
 class _Looking(TorchFunctionMode):
-    """Refuses what a term does not say."""
+    """Mode that refuses ops which no term expresses."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Measures a formula at points: what it computes there, against the oracle."""
+"""Errors of a formula at points, against the oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pullback.numerics.ulp import Errors, errors
 
 _ROOTS = 8
 _FAR = 1e6
-"""Roots beyond are not looked for: those of periodic functions are denser than the sample."""
+"""Largest magnitude at which roots are searched: those of periodic functions are denser than the sample beyond."""
 
 Columns = Mapping[str, Floats]
 """For each variable its values at some points."""
@@ -44,7 +44,7 @@ def measure_sample(
     if len(names) == 1:
         near += [p for term, truth in zip(terms.values(), truths, strict=True) for p in _roots(term, truth, at)]
     closer = close_to(near, names, dtype, seed, domain)
-    if len(names) == 1:  # what is in both would count twice
+    if len(names) == 1:  # points in both sets would count twice
         (name,) = names
         closer = {name: np.setdiff1d(closer[name], at[name])}
     if not len(closer[names[0]]):
@@ -53,14 +53,14 @@ def measure_sample(
 
 
 def _negligible(dtype: torch.dtype) -> float:
-    """Return below what no digits are needed to tell errors in a dtype."""
+    """Return the magnitude below which errors in a dtype need no exact digits."""
     return 2.0**-1074 if dtype == torch.float64 else NEGLIGIBLE
 
 
 def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at: Columns) -> list[list[Tensor]]:
-    """Return what is computed of each quantity, on tensors of consecutive and of strided elements.
+    """Compute each quantity on contiguous and on strided tensors.
 
-    PyTorch's kernels compute these with vector instructions and one by one, and not always to the same bits.
+    PyTorch's kernels use vector instructions for the first and scalar ones for the second, which may differ in bits.
     """
     order = max(len(quantity.by) for quantity in terms)
     tensors = [torch.from_numpy(at[name]).to(dtype) for name in formula.variables]
@@ -70,7 +70,7 @@ def run(formula: Formula, terms: Mapping[Quantity, Term], dtype: torch.dtype, at
 
 
 def summarise(computed: list[list[Tensor]], truths: list[Truth], at: Columns) -> list[Summary]:
-    """Return the errors of each quantity; of what was computed in several ways the worse at each point."""
+    """Return the errors of each quantity, the larger one at each point if it was computed in several ways."""
     found = []
     for ways, truth in zip(computed, truths, strict=True):
         worst = ways[0]
@@ -95,7 +95,7 @@ def _badness(found: Errors) -> Floats:
 
 
 def _places(found: Summary) -> list[Point]:
-    """Return where a summary says that something is wrong."""
+    """Return where a summary shows wrong values."""
     worst = [] if found.worst is None else [found.worst.point]
     return worst + [s.start for s in (found.nan, found.inf, found.zero) if s.start is not None]
 

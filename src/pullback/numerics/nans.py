@@ -1,4 +1,4 @@
-"""Which inputs of a term show in its value when they are NaN: not those that only a condition reads, say."""
+"""Inputs of a term whose NaN reaches its value: not those that only a condition reads, for example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROBES = (0.0, -1.0, 1.0, 2.5, float("inf"), float("-inf"))
 
 
 def shown(root: Term) -> frozenset[str]:
-    """Return the variables of which a NaN makes the value of a term NaN, whatever the others are."""
+    """Return the variables whose NaN makes a term NaN, whatever the others are."""
     found: dict[Term, frozenset[str]] = {}
     for term in topological([root]):
         found[term] = _shown(term, found)

@@ -1,7 +1,7 @@
 """The pointwise ops that the search knows: one row each, with PyTorch's kernel, the exact value and the derivative.
 
-Names are ATen's where ATen has the op. The derivatives are those of the real functions, at kinks as PyTorch takes
-them; their form does not matter much, since the search looks for a stable one.
+Names are ATen's where ATen has the op. The derivatives are those of the real functions, at kinks those of PyTorch;
+their form matters little, since the search looks for a stable one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Op:
         run: on tensors.
         ball: on balls of `flint.arb` (on truth values for conditions), an enclosure of the exact value.
         cost: about how many additions it takes, fused.
-        partials: the derivative by each operand, as terms in a, b, c; `None` where there is none to write.
+        partials: the derivative by each operand, as terms in a, b, c; `None` if it is not a term of the table.
     """
 
     run: Callable[..., Any]
@@ -61,7 +61,7 @@ CONSTANTS: dict[str, Callable[[Any], Any]] = {
     **{name: _of(n, "log") for name, n in LOGARITHMS.items()},
     **{name: _of(n, "sqrt") for name, n in ROOTS.items()},
 }
-"""Constants that are meant exactly, by name; each takes the class of balls."""
+"""Exact constants by name; each is a function of the ball class."""
 
 VALUES = {
     "LN2": 0.6931471805599453,

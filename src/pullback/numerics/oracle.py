@@ -66,12 +66,12 @@ def exact(roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: f
 
 
 class _Answers:
-    """What is known of the values of some terms: a row each, a column for every point.
+    """Values of some terms as far as known: a row per term, a column per point.
 
     Attributes:
         high, low: as in `Truth`.
-        open: what is not settled.
-        holes: where a limit may give a value (row, column).
+        open: where the value is not settled.
+        holes: (row, column) where a limit may give the value.
     """
 
     def __init__(self, roots: Sequence[Term], points: Mapping[str, np.ndarray], negligible: float) -> None:
@@ -86,7 +86,7 @@ class _Answers:
         self.holes: list[tuple[int, int]] = []
 
     def settle(self, bits: int) -> None:
-        """Evaluate what is open at the precision of the moment, of so many bits, and write down what that settles."""
+        """Evaluate the open points at the current working precision, a number of bits, and store the settled values."""
         waiting = np.flatnonzero(self.open.any(0))
         size = max(8, _HELD // (bits * len(self.program.terms)))
         for block in np.split(waiting, range(size, len(waiting), size)):
@@ -102,7 +102,7 @@ class _Answers:
                     self._close(row, int(block[place]), found[self.program.roots[row]])
 
     def _write(self, row: int, at: np.ndarray, balls: Column) -> np.ndarray:
-        """Write down what is settled; return which of the rest are nan."""
+        """Store settled values; return which of the others are nan."""
         reading = read(balls, self._negligible)
         self.high[row, at[reading.settled]] = reading.high[reading.settled]
         self.low[row, at[reading.settled]] = reading.low[reading.settled]
@@ -116,7 +116,7 @@ class _Answers:
             self.holes.append((row, point))
 
     def fill_holes(self) -> None:
-        """Put in the limits where a formula has a hole."""
+        """Fill in the limits where a formula has a hole."""
         for row, point in self.holes:
             at = {name: float(values[point]) for name, values in self.points.items()}
             found = limit(self.program.terms[self.program.roots[row]], at)

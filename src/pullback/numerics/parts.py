@@ -1,7 +1,7 @@
 """A formula that is not pointwise, cut at its reductions, matrix products and views into its pointwise parts.
 
-A node of its graph is pointwise if the ATen ops that it runs are in the table of pointwise ops, on tensors of one
-dtype. That a whole part is a formula of its own is for `meaning_of` to say.
+A node of its graph is pointwise if its ATen ops are in the table of pointwise ops, on tensors of one dtype. Whether a
+whole part has a meaning as a formula is decided by `meaning_of`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pullback.numerics.written import as_written
 
 _MOST_INPUTS = 3
 _PLAIN = CONDITIONS | {"mul", "div", "neg", "abs", "sgn", "maximum", "minimum", "relu", "where", "floor", "ceil"}
-"""Ops that are as good as they can be, alone and after one another."""
+"""Ops without room for improvement, alone or in sequence."""
 _SUMS = frozenset({"add", "sub"})
 _ROOTS = frozenset({"sqrt", "rsqrt"})
 
@@ -34,8 +34,8 @@ class Part:
     """A pointwise part of a formula.
 
     Attributes:
-        function: of the part's inputs, as it is written.
-        inputs: the nodes that these are.
+        function: of the part's inputs, as written.
+        inputs: the nodes of these inputs.
         root: the node that it computes.
         meaning: its term and the names of the inputs.
     """
@@ -47,9 +47,9 @@ class Part:
 
 
 class Cut:
-    """A formula of tensors as a graph of PyTorch's functions, and which of its nodes are pointwise.
+    """A formula of tensors as a graph of PyTorch's functions, with its pointwise nodes.
 
-    It may stand for the formula if `is_meant` says so.
+    It may replace the formula if `is_meant` is true.
     """
 
     def __init__(self, formula: Callable[..., Any]) -> None:
@@ -71,16 +71,16 @@ class Cut:
             self.pointwise = [node for node in self.pointwise if node in there]
 
     def is_meant(self) -> bool:
-        """Whether the graph computes what the formula does, with its gradient. It takes some tenths of a second."""
+        """Whether the graph computes the formula and its gradient. The check takes some tenths of a second."""
         made = function_of(self.graph)
         pairs = [(ops_of(made, tensors), ops_of(self._formula, tensors)) for tensors in self._taken]
         return all(ours == theirs for ours, theirs in pairs) and any(theirs for _, theirs in pairs)
 
     def require_meant(self) -> None:
-        """Refuse a graph that does not compute what the formula does.
+        """Refuse a graph that does not compute the formula.
 
         Raises:
-            FormulaError: if so.
+            FormulaError: if it does not.
         """
         if not self.is_meant():
             raise FormulaError(
@@ -105,7 +105,7 @@ class Cut:
             part = self._part(root, nodes, inputs, dtype, len(found) + 1)
             if part is not None and _may_gain(part.meaning.term):
                 found.append(part)
-            # Without a part the root stays as it is written, and parts may end at what it takes.
+            # Without a part the root stays as written, and parts may end at its operands.
             more = [n for n in (root.all_input_nodes if part is None else inputs) if n in inside and n not in seen]
             seen.update(more)
             waiting += more

@@ -19,11 +19,11 @@ from pullback.numerics.tidy import tidy
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is computed up to a threshold.
+    """One piece of a program: it applies up to a threshold.
 
     Attributes:
         body: a term, or a program that chooses further.
-        upper: where it ends, included; infinite for the last piece.
+        upper: upper end, inclusive; infinite for the last piece.
         wide: whether it computes in float64.
     """
 
@@ -78,7 +78,7 @@ class Program:
         return value
 
     def derivative(self, by: str) -> Program:
-        """Return the program of a partial derivative: that of each piece, with the same thresholds.
+        """Return the program of a partial derivative: the derivative of each piece, with the same thresholds.
 
         Raises:
             DerivativeError: if the table has no derivative for an op on the way.
@@ -100,7 +100,7 @@ class Program:
                 yield from piece.body.branches()
 
     def shown(self) -> frozenset[str]:
-        """Return the variables of which a NaN shows by itself, in whatever piece it ends up."""
+        """Return the variables whose NaN makes the result NaN, whichever piece is chosen."""
         in_pieces = [p.body.shown() if isinstance(p.body, Program) else shown(p.body) for p in self.pieces]
         # a NaN is not below any threshold
         decided = shown(self.branch) if self.branch is not None else frozenset()
@@ -131,15 +131,15 @@ _WIDE = "  [float64]"
 
 
 def show_branch(branch: Term | None) -> str:
-    """Return the text of what is compared with thresholds."""
+    """Return the text of the term that is compared with thresholds."""
     return "" if branch is None else show(branch)
 
 
 def read(lines: Sequence[str], names: Collection[str] = ()) -> Program:
-    """Return the program that some lines say, of variables of these names.
+    """Parse a program of variables of these names from its lines.
 
     Raises:
-        ValueError: if they do not say one.
+        ValueError: if they are not a program.
     """
     pieces: list[Piece] = []
     branches, rest = [], list(lines)

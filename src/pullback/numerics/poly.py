@@ -12,7 +12,7 @@ from torch import Tensor
 class Poly:
     """t^power · P(u) with t = (x − centre) − rest, and u = t² if the function is even or odd about the centre, else t.
 
-    The constant of P carries more digits than the type has: `tail` is what its rounding left.
+    The constant of P carries more digits than the type has: `tail` is its rounding error.
 
     Attributes:
         coefficients: of P, from the constant up.
@@ -29,7 +29,7 @@ class Poly:
     tail: float = 0.0
 
     def run(self, x: Tensor) -> Tensor:
-        """Evaluate by Horner's rule."""
+        """Evaluate t^power · (c₀ + (tail + u (c₁ + u (c₂ + …)))) by Horner's rule."""
         t = x if self.centre == 0.0 and self.rest == 0.0 else (x - self.centre) - self.rest
         u = t * t if self.even else t
         value = torch.full_like(t, self.coefficients[-1])

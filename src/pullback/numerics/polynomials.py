@@ -63,7 +63,7 @@ def _polys(
 def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
     """Return the order of the zero at t = 0, negative for a pole, and whether the rest is even in t.
 
-    `None` where there is no order. Parity is asked for only where the nodes lie on both sides.
+    Return `None` if there is no order. Parity is tested only if nodes lie on both sides.
     """
     side = 1.0 if nodes.max() > 0 else -1.0
     both = nodes.min() < 0 < nodes.max()
@@ -84,7 +84,10 @@ def _shape(shifted: Term, nodes: np.ndarray) -> tuple[int, bool] | None:
 def _fit(
     t: np.ndarray, value: np.ndarray, power: int, even: bool, radius: float, dtype: torch.dtype
 ) -> tuple[float, ...] | None:
-    """Return the tail and the coefficients of the lowest degree that is good enough: least squares, relative errors."""
+    """Return the tail and the coefficients of the lowest degree that is good enough.
+
+    They minimise the relative errors in the sense of least squares: Σᵢ (P(uᵢ) / yᵢ − 1)² with y = value / t^power.
+    """
     u = t * t if even else t
     unit = radius * radius if even else radius
     with np.errstate(all="ignore"):

@@ -43,7 +43,7 @@ def precision() -> int:
 
 @contextmanager
 def working_precision() -> Iterator[Callable[[int], None]]:
-    """Hand over the function that sets the precision of ball arithmetic, in bits; put it back at the end.
+    """Yield the function that sets the precision of ball arithmetic, in bits; restore the precision at the end.
 
     The precision is one number for the whole process, so one thread at a time is let in.
 

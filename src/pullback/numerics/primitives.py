@@ -46,7 +46,7 @@ def trigamma(a: Tensor) -> Tensor:
 def _exp_of_square(a: Tensor, factor: float) -> Tensor:
     # a² is rounded, and exp multiplies that error by a²/2. With a = h + r, h of half the digits, h² is exact and
     # a² − h² = (a − h)(a + h) is small: e^(ca²) = e^(ch²) e^(c(a − h)(a + h)). Veltkamp's splitting gives h; where
-    # it overflows, or a is so large that the result is 0 in every dtype, a is used as it is.
+    # it overflows, or a is so large that the result is 0 in every dtype, a itself is used.
     split = 4097.0 if a.dtype == torch.float32 else 134217729.0
     near = torch.clamp(a, -1e6, 1e6)
     scaled = near * split

@@ -60,7 +60,7 @@ class Program:
 
         Args:
             points: of every variable, its balls.
-            wanted: for every root and point, whether it is wanted. Elsewhere the columns say nothing.
+            wanted: for every root and point, whether it is wanted. Other entries of the columns are undefined.
         """
         count = wanted.shape[1]
         needed = self._needed(wanted)
@@ -113,7 +113,7 @@ def _function(term: Term) -> Callable[..., Any]:
 
 
 def straight_line(roots: Sequence[Term]) -> Callable[[Mapping[str, Ball]], list[Any]]:
-    """Return the function from the balls of the variables to those of some terms, at the precision of the moment.
+    """Return the function from the balls of the variables to those of some terms, at the current working precision.
 
     Raises:
         FormulaError: for an op that is not in the table.

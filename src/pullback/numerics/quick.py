@@ -1,7 +1,7 @@
-"""The quick rule pass: forms of a formula and its derivatives by a few sure rules, in milliseconds, without a search.
+"""The quick rule pass: forms of a formula and its derivatives by a few safe rules, in milliseconds, without a search.
 
-A form is used only if it is nowhere worse than the formula as written, at points of all magnitudes, and somewhere
-better. What that is judged by is float64, so inputs of float64 keep their formula as it is written.
+A form is used only if, at points of all magnitudes, it is nowhere worse than the formula as written and somewhere
+better. The reference is float64, so for float64 inputs the formula stays as written.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True, slots=True)
 class QuickForms:
-    """What is computed in place of a formula and its derivatives.
+    """Forms that replace a formula and its derivatives.
 
     Attributes:
-        value: of the formula; `None` where it stays as written.
+        value: of the formula; `None` if it stays as written.
         derivatives: of first and second order, by the positions of the variables.
         drafts: of these derivatives.
         steeper: whether those of first order are better than autograd's.
-        rules: the rules that they owe to.
+        rules: the rules that were applied.
     """
 
     value: Function | None
@@ -66,7 +66,7 @@ class QuickForms:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Call a user's formula as a look-up does, once more than the user: without warnings or other random numbers."""
+    """Call a user's formula an extra time, unnoticed: without warnings, and with the random state restored."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         yield
@@ -84,7 +84,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
         with torch.no_grad():
             places = left_open(Formula(function), places, dtype)
             bench = _Bench(Formula(function), meaning, dtype, _turning(meaning.term, drafts), places)
-    except Exception as error:  # whatever a user's function raises: it does not take float64, or such numbers
+    except Exception as error:  # any error of a user's function, such as one that refuses float64 or the values
         tell_mistake(error, meaning.name)
         return None
     chosen: dict[By, Function] = {}
@@ -114,7 +114,7 @@ def quick_forms(function: Callable[..., Any], meaning: Meaning, dtype: torch.dty
 
 
 class _Inline(TorchFunctionMode):
-    """Changes nothing, but for ops that a formula calls: they run inline, and make no graphs, for which they wait."""
+    """Changes nothing except for ops that a formula calls: they run inline, without waiting for a graph."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -122,15 +122,15 @@ class _Inline(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The term of a quantity, and the rules that it was made with.
+    """A term for a quantity, and the rules that led to it.
 
     Attributes:
-        base: the term before the last rules, which are for what is only computed.
-        term: after them.
+        base: the term before the last rules, which may only be applied to a term that is not differentiated further.
+        term: the term after them.
         rules: those that led to `base`.
-        last: those that led on to `term`.
-        wide: whether it is to be computed in float64.
-        holes: points at which `term` has the limits of `base`.
+        last: those that led from `base` to `term`.
+        wide: whether it is computed in float64.
+        holes: points at which `term` takes the limits of `base`.
     """
 
     base: Term
@@ -142,7 +142,7 @@ class Draft:
 
     @property
     def program(self) -> Program:
-        """What computes it."""
+        """Program of the term."""
         return Program.of(self.term, self.wide)
 
     def derivative(self, by: str) -> Draft:
@@ -209,7 +209,7 @@ def left_open(formula: Formula, places: list[float], dtype: torch.dtype) -> list
 
 
 class _Bench:
-    """Tries forms beside the formula as written, at the same points."""
+    """Compares forms with the formula as written, at the same points."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class _Bench:
         self._known: tuple[dict[Term, Tensor], dict[Term, Tensor]] = ({}, {})
 
     def best(self, by: By, narrow: Draft) -> tuple[Function, Verdict, Draft] | None:
-        """Return what computes a quantity, and how that compares with what is written; `None` if it would be worse."""
+        """Return the best form of a quantity, with the verdict and its draft; `None` if each is worse somewhere."""
         of = Quantity(0, by)
         written = self._way(self._written[of], self._written_narrow[of], self._written_wide[of])
         free = {name for name in set(self._names) - set(variables(narrow.term)) if by and not self._shows(name, of)}
@@ -267,9 +267,9 @@ class _Bench:
         return None
 
     def _shows(self, name: str, of: Quantity) -> bool:
-        """Whether a quantity is NaN, as written, wherever a variable is.
+        """Whether a quantity of the formula as written is NaN wherever a variable is.
 
-        The derivative of x·y by y is not; that of trunc(log x), which is 0 elsewhere, is.
+        For the derivative of x·y by y it is not, in y; for that of trunc(log x), which is 0 elsewhere, it is.
         """
         at = self._special[self._names.index(name)].isnan()
         return bool(self._written_special[of][at].isnan().all())

@@ -1,6 +1,6 @@
 """Exact values at the few points where float64 cannot tell a quick form from the formula as written.
 
-By mpmath, which comes with PyTorch, where the oracle needs a package that does not.
+By mpmath, a dependency of PyTorch, since the oracle's library is optional.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NO_VALUE = (ImportError, ArithmeticError, ValueError, KeyError, TypeError, NotI
 
 
 def exact(root: Term, point: Mapping[str, float]) -> float | None:
-    """Return the value of a term at a point, rounded; `None` if it has none there, or none that can be had."""
+    """Return the value of a term at a point, rounded; `None` if it has none, or it cannot be computed."""
     try:
         rough, value = (_value(root, point, bits) for bits in _PRECISIONS)
         if rough is None or value is None:
             return None
-        if max(abs(rough), abs(value)) < _NEGLIGIBLE:  # what is left of a difference, or as small in truth
+        if max(abs(rough), abs(value)) < _NEGLIGIBLE:  # the residue of a cancellation, or as small in truth
             return 0.0
         if abs(rough - value) > _ALIKE * abs(value):
             return None
@@ -71,7 +71,7 @@ def _value(root: Term, point: Mapping[str, Any], bits: int) -> Any:
 
 @cache
 def _at(bits: int) -> tuple[Any, dict[str, Any]]:
-    """Return a context of mpmath of its own, and the functions of the table of ops in it."""
+    """Return a separate mpmath context, and the functions of the table of ops in it."""
     import mpmath  # type: ignore[import-untyped]  # late: it takes a twentieth of a second, and not all formulas need it
 
     mp = mpmath.MPContext()

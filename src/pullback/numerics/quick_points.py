@@ -28,7 +28,7 @@ _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0)
 
 @cache
 def groups(count: int, dtype: torch.dtype) -> tuple[Floats, ...]:
-    """Return points of so many variables: of each an array, a group in every row."""
+    """Return points for a number of variables: an array each, with a group in every row."""
     form = format_of(dtype)
     line = _line(form)
     rows = line[:, None] if count == 1 else _joint(line, count)
@@ -49,14 +49,14 @@ def _rounded(points: Floats, form: Format) -> tuple[Floats, ...]:
 
 @cache
 def special(count: int) -> tuple[Floats, ...]:
-    """Return points of which a variable is infinite, NaN or one of the zeros."""
+    """Return points with a variable that is infinite, NaN or a signed zero."""
     rows = np.array(list(product(_SPECIAL, repeat=count)))
     rows = rows[(~np.isfinite(rows) | (rows == 0)).any(1)]
     return tuple(np.ascontiguousarray(column) for column in rows.T)
 
 
 def spread(count: int, most: int) -> np.ndarray:
-    """Return evenly spread places among so many, each once (`np.unique` imports masked arrays, which takes a while)."""
+    """Return evenly spread distinct indices below a size (`np.unique` imports masked arrays, which is slow)."""
     places = np.linspace(0, max(count - 1, 0), most).astype(int)[: most * bool(count)]
     return places[np.diff(places, prepend=-1) > 0]
 

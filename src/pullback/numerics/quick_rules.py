@@ -1,9 +1,9 @@
-"""The few rules that are applied without a search, each sure to hold wherever its left side has a value.
+"""The few rules that are applied without a search, each valid wherever its left side has a value.
 
-Both sides have a value at the same points, infinite ones included where that is what the left side gives, and the
-right one is nowhere less accurate but for the errors of a kernel: docs/numerics.md has a measurement of each. Most are
-taken from the table that the search uses (`rules`); the others would not help it, since it finds them by smaller steps,
-or would hinder it: 0 − a is 0 at both zeros, as 1 − eᵃ is, and −a is not.
+Both sides have a value at the same points, infinite ones included if the left side has one there, and the right side is
+nowhere less accurate, up to the errors of a kernel: docs/numerics.md has a measurement of each. Most come from the
+search's table (`rules`). The others would not help the search, which finds them by smaller steps, or would mislead it:
+0 − a is +0 at both zeros, as 1 − eᵃ is, and −a is not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _WIDE = """
 """
 
 STEEP = frozenset({"sigmoid", "tanh", "expm1", "asinh", "acosh", "atanh", "asin", "acos"})
-"""Ops whose derivative autograd computes from their rounded result, or from a square, and `ops` does not."""
+"""Ops whose derivative autograd computes from the rounded result, or from a square, and `ops` by another formula."""
 
 
 @cache
@@ -89,13 +89,13 @@ def taken() -> tuple[Rule, ...]:
 
 @cache
 def first() -> tuple[Rule, ...]:
-    """Return the rules that make a formula what is also good to differentiate."""
+    """Return the rules whose results are also good to differentiate."""
     return (*read(_TAKEN), *read(_OWN))
 
 
 @cache
 def last() -> tuple[Rule, ...]:
-    """Return the rules for what is only computed; what they make is not looked at again."""
+    """Return the rules for terms that are not differentiated further; their results are not rewritten again."""
     return (*read(_LAST), *read(_LAST_OWN))
 
 
@@ -107,5 +107,5 @@ def wide() -> tuple[Rule, ...]:
 
 @cache
 def last_in_float64() -> tuple[Rule, ...]:
-    """Return the rules for what is only computed, and that in float64 in place of a narrower dtype."""
+    """Return the rules for such terms that are computed in float64 in place of a narrower dtype."""
     return (*wide(), *(rule for rule in last() if rule.left not in {other.left for other in wide()}))

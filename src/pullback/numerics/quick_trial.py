@@ -1,12 +1,11 @@
-"""Whether a quick form of a quantity is better than what is written, or anywhere worse: without exact values.
+"""Whether a quick form of a quantity is better than the formula as written, or anywhere worse: without exact values.
 
-The reference is float64. A rule is an equation, so where the form gives the same in float32 and in float64 but for
-rounding, it has no cancellation there and float64 has the exact value to more digits than are asked for; so it does
-where the form and the formula as written, which compute in other ways, agree in float64. Where what is written gives
-the same in float32 and in float64, and that is not what the form gives, there is a dispute: 1 + eˣ may be 1 in both, or
-the formula may not do what its term says. A few of these points have an exact value computed; if it cannot be had, the
-form is refused. Points where nothing is known count only if the form has NaN or an infinity there and what is written a
-number.
+The reference is float64. A rule is an equation; so where the form agrees in float32 and in float64 up to rounding, it
+does not cancel there, and its float64 value has more correct digits than needed. The same holds where the form and the
+formula as written, which are computed differently, agree in float64. A dispute is a point where the formula as written
+agrees in float32 and in float64, but not with the form: 1 + eˣ may be 1 in both, or the formula may differ from its
+term. An exact value is computed for a few of the disputes; if that fails, the form is refused. Undecided points count
+only if the form is NaN or infinite there and the formula as written is finite.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from pullback.numerics.quick_points import spread
 Exact = Callable[[int, int], float | None]
 
 FLOOR = 4.0
-"""An error in ulp that is good, whatever that of the formula as written is."""
+"""Error in ulp that is acceptable, whatever the error of the formula as written."""
 GAIN = 4.0
 """How many times smaller an error is that makes a form worth its price."""
 _SETTLED, _SAME, _DISPUTED = 2.0**-8, 2.0**-30, 2.0**-26
-"""Relative differences: between float32 and float64 of what does not cancel, between two ways that give one value,
-between two that do not."""
+"""Relative differences: between float32 and float64 without cancellation, between two ways that agree, between two
+that do not."""
 _MOST_DISPUTED = 8
 """Points at which exact values are computed."""
 _FEWEST = 12
@@ -36,7 +35,7 @@ _FEWEST = 12
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one way to compute a quantity gives at the points: in the format, in float32 and in float64."""
+    """Results of one way to compute a quantity at the points: in the format, in float32 and in float64."""
 
     result: Floats
     narrow: Floats
@@ -45,7 +44,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a form is better than what is written in some group of points, and worse in some."""
+    """Whether a form is better than the formula as written in some group of points, and worse in some."""
 
     better: bool
     worse: bool
@@ -55,11 +54,11 @@ def judged(form: Way, written: Way, format_: Format, single: Format, exact: Exac
     """Compare a form with the formula as written, at groups of points, one in each row.
 
     Args:
-        form: what the quick form gives.
-        written: what autograd gives for the formula as written.
+        form: results of the quick form.
+        written: autograd's results for the formula as written.
         format_: of the results.
         single: float32's.
-        exact: the value at a point, by its row and place; `None` if it cannot be had.
+        exact: the value at a point, by its row and place; `None` if it cannot be computed.
     """
     same = _close(form.wide, written.wide, _SAME * np.abs(form.wide))
     ours, theirs = (_settled(way, single) for way in (form, written))
@@ -88,7 +87,7 @@ def _some(places: np.ndarray) -> list[tuple[int, int]]:
 
 
 def keeps_special(form: Floats, written: Floats, format_: Format) -> bool:
-    """Whether a form gives at infinities and NaN what the formula as written does, where that is not NaN."""
+    """Whether a form agrees at infinities and NaN with the formula as written, except where that is NaN."""
     close = _close(form, written, 64 * 2.0**-format_.mantissa * np.fmax(np.abs(written), 1.0))
     return bool(np.all(np.isnan(written) | close))
 

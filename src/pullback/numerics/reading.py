@@ -20,13 +20,13 @@ NEGLIGIBLE = 2.0**-400
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What some balls say.
+    """Balls rounded to sums of two float64 numbers.
 
     Attributes:
-        settled: which of them are tight enough.
-        high: of those, the value rounded to float64, ±inf beyond its range; of the others 0.
-        low: of those, the value less `high`, where it is not negligible and is finite; else 0.
-        nan: which say nothing.
+        settled: which balls are tight enough.
+        high: for these the value rounded to float64, ±inf beyond its range; 0 for the others.
+        low: for these the value less `high`, where it is finite and not negligible; else 0.
+        nan: which balls are nan, without any information.
     """
 
     settled: np.ndarray
@@ -36,11 +36,11 @@ class Reading:
 
 
 def read(balls: Column, negligible: float = NEGLIGIBLE) -> Reading:
-    """Return what some balls say, at a working precision of at least 96 bits.
+    """Round balls, at a working precision of at least 96 bits.
 
     Args:
         balls: the balls.
-        negligible: a value known to be smaller is settled, as 0 if its digits are not known.
+        negligible: a value known to be smaller is settled, as 0 if its digits are unknown.
     """
     count, ball = len(balls), ball_type()
     settled = np.fromiter(map(ball.rel_accuracy_bits, balls), np.int64, count) >= BITS

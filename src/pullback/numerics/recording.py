@@ -1,8 +1,7 @@
 """A formula as a graph of PyTorch's functions that holds for all shapes, by calling it with proxies of `torch.fx`.
 
-Such a graph is believed only if it computes what the formula computes: on examples both give the same ATen ops, those
-of the gradient included. So nothing is lost that a proxy does not see: `no_grad`, a choice by `isinstance`, a number
-that was drawn.
+Such a graph is accepted only if it computes the formula: on examples both run the same ATen ops, those of the gradient
+included. This excludes everything that a proxy does not see: `no_grad`, a branch on `isinstance`, a random number.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def recorded(formula: Callable[..., Any], names: Sequence[str], name: str) -> fx
         with as_written():
             result = formula(*(fx.Proxy(graph.placeholder(n), tracer) for n in names))
             graph.output(tracer.create_arg(result))
-    except Exception as error:  # whatever a user's function or torch.fx raises
+    except Exception as error:  # any error of a user's function or torch.fx
         tell_mistake(error, name)
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise FormulaError(f"{name} cannot be recorded for all shapes: {why}") from error
@@ -65,7 +64,7 @@ def recorded(formula: Callable[..., Any], names: Sequence[str], name: str) -> fx
 
 
 def _require_plain(value: Any, name: str) -> None:
-    """Refuse what is not a number or the like among the arguments of a graph's nodes: a tensor that was made once."""
+    """Refuse arguments of a graph's nodes other than numbers and the like: a tensor made while recording."""
     if value is not None and not isinstance(value, fx.Node | int | float | complex | str | slice | _SETTINGS):
         raise FormulaError(f"{name} uses a {type(value).__name__} that is not among its inputs")
 
@@ -90,9 +89,9 @@ def examples(function: Callable[..., Any], arity: int) -> Iterator[list[Tensor]]
 
 
 def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return the ATen ops of a function and of its gradient, as text, and what it returns but for tensors.
+    """Return the ATen ops of a function and of its gradient, as text, and its result without tensors.
 
-    Nothing if it raises.
+    Return nothing if it raises.
     """
     rest: list[Any] = []
 
@@ -110,7 +109,7 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any
     try:
         with as_written(), _torch.quiet_fake_tensors():
             code = trace_ops(both, *tensors).code
-    except Exception as error:  # whatever a user's function or the tracer raises
+    except Exception as error:  # any error of a user's function or the tracer
         tell_mistake(error)
         return ()
     return code, rest[-1]

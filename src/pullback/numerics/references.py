@@ -63,7 +63,7 @@ def _certificates(formula: Callable[..., Any], meaning: Meaning) -> list[certifi
 
 
 def _one_term(program: Program, own: Term) -> Term:
-    """Return a program as one term, which chooses as it does; where it cannot be bounded it is the quantity's own."""
+    """Return a program as one term with the same choices; the quantity's own term where it cannot be bounded."""
     chosen: Term | None = None
     for piece in reversed(program.pieces):
         body = _one_term(piece.body, own) if isinstance(piece.body, Program) else piece.body

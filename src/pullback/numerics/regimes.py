@@ -34,9 +34,9 @@ class Goal:
     """Errors in ulp.
 
     Attributes:
-        enough: good enough, so that among such the shorter code is taken.
-        limit: that sends the search back for more.
-        weight: of what is beyond.
+        enough: good enough: among such implementations the shorter code wins.
+        limit: above it the search continues.
+        weight: of the error beyond `enough`.
     """
 
     enough: float
@@ -45,9 +45,10 @@ class Goal:
 
 
 def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
-    """Return what each implementation costs at each sample.
+    """Return the price of each implementation at each sample.
 
-    What weighs most is how much worse than the best one it is, beyond the goal: where all are bad, none is preferred.
+    The main term is the squared regret: log2 of the error beyond the goal, less that of the best implementation. So
+    where all are bad, none is preferred. Cost and the error up to 10 ulp break ties.
     """
     beyond = np.log2(1 + goal.weight * np.maximum(errors - goal.enough, 0))
     regret = beyond - beyond.min(0)
@@ -56,9 +57,9 @@ def price(errors: Floats, costs: Floats, goal: Goal) -> Floats:
 
 
 def around(errors: Floats, reach: int = 8, most: float = 10.0) -> Floats:
-    """Return the worst error of each sample and its neighbours: luck at some samples shall not win them.
+    """Return the worst error of each sample and its neighbours, so that a lucky sample does not decide.
 
-    Of what the neighbours have no more than `most` counts, so that an implementation can be good right up to its end.
+    Neighbours count with at most `most`, so that an implementation may be used up to the end of its range.
     """
     worst, seen = errors.copy(), np.minimum(errors, most)
     for shift in range(1, reach + 1):
@@ -80,13 +81,13 @@ def few(prices: Floats, most: int = 12) -> tuple[list[Run], float]:
 def grouped(prices: Floats, order: Positions, starts: Positions, most: int) -> tuple[list[Run], float]:
     """Return a cheap sequence of few runs of whole groups of samples, and its price.
 
-    It is looked for in blocks of groups, and its changes are then moved to the best places in the blocks around them.
+    It is searched in blocks of groups; its changes are then moved to the best places in the adjacent blocks.
 
     Args:
         prices: of each implementation at the samples.
-        order: in which the samples are taken, those that are.
-        starts: where in it each group begins: of those that no threshold can tell apart.
-        most: how many runs there may be.
+        order: permutation of the samples that are used.
+        starts: index in it at which each group begins: samples that no threshold separates.
+        most: maximum number of runs.
     """
     bounds = np.append(starts, len(order))
     count = len(starts)
@@ -107,7 +108,11 @@ def grouped(prices: Floats, order: Positions, starts: Positions, most: int) -> t
 
 
 def cheapest(prices: Floats, change: float = CHANGE) -> tuple[list[Run], float]:
-    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price."""
+    """Return the cheapest sequence of implementations over sorted samples (Viterbi's algorithm) and its price.
+
+    The least price of a sequence up to sample j that ends with implementation k is
+    best_k(j) = price_k(j) + min(best_k(j − 1), minᵢ bestᵢ(j − 1) + change).
+    """
     count, n = prices.shape
     best = prices[:, 0].copy()
     came = np.zeros((n, count), np.int32)

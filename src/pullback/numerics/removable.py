@@ -17,10 +17,10 @@ from pullback.numerics.term import CONST, VAR, Term, const, variables
 
 
 def exact_derivative(root: Term, by: str) -> Term:
-    """Return the partial derivative of a term, with its limit where a number fills in what the formula leaves out.
+    """Return the partial derivative of a term, with its limit where a constant fills a hole of the formula.
 
-    That is so for conditions `x == c` on the variable itself, in formulas of that variable alone; elsewhere, and where
-    the number makes the function jump, it is `derivative`.
+    This applies to conditions `x == c` on the variable itself, in formulas of that variable alone; otherwise, and if
+    the constant makes the function discontinuous, it is `derivative`.
 
     Raises:
         DerivativeError: if the table has no derivative for an op on the way.

@@ -24,7 +24,7 @@ from pullback.numerics.stabilise import certify_parts
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What was done for a module.
+    """Result of `pullback stabilise` for a module.
 
     Attributes:
         path: the file that was written; `None` if there was nothing to write.
@@ -38,7 +38,7 @@ class Renewal:
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Of each form the op, the dtype, the quantity and what was measured."""
+        """Op, dtype, quantity and measured errors of each form."""
         return [(c.name, c.dtype, label(by), form.measured) for c in self.made for by, form in c.forms.items()]
 
 
@@ -52,7 +52,7 @@ def run(
     """Search for the stable forms of the ops of a module, or of one of them, and write them beside it.
 
     Raises:
-        PullbackError: for a target or an option that cannot be used.
+        PullbackError: for an invalid target or option.
     """
     source, ops = _ops(target)
     limits, wanted = domain_of(domain), dtypes_of(dtypes) or [torch.float32]
@@ -72,13 +72,13 @@ def run(
             continue
         made += found
         left += parts_left
-        _add(path, found)  # at once: what is done stays done
+        _add(path, found)  # at once: an interruption loses no finished op
     on_progress(len(jobs), len(jobs))
     return Renewal(path if made else None, tuple(made), tuple(dict.fromkeys(left)))
 
 
 def _domains(ops: Mapping[str, Any], domain: Domain) -> dict[str, Domain]:
-    """Return for each op what a domain says of its variables: those of a module do not all have the same ones."""
+    """Return each op's part of a domain: ops of a module need not have the same variables."""
     if len(ops) == 1:
         return dict.fromkeys(ops, domain)
     variables = {name: inspect.signature(op).parameters for name, op in ops.items()}
@@ -89,7 +89,7 @@ def _domains(ops: Mapping[str, Any], domain: Domain) -> dict[str, Domain]:
 
 
 def _add(path: Path, found: Sequence[Certificate]) -> None:
-    """Write certificates beside those that a file has by now: another search may have written meanwhile."""
+    """Merge certificates into the file as it is now: another search may have written meanwhile."""
     with _readable():
         kept = {c.key: c for c in (*load(path), *found)}
     try:

@@ -1,4 +1,4 @@
-"""What was measured of a function."""
+"""Result of `pullback.accuracy`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What was measured of a function.
+    """Measured errors of a function.
 
     Attributes:
         name: of the function.
-        variables: the tensors that it takes.
-        domain: where they were taken from; all finite numbers of the dtype for a variable that is not in it.
+        variables: its tensors.
+        domain: interval of each restricted variable; the others range over all finite numbers of the dtype.
         rows: dtype by dtype, the value and then the derivatives.
         missing: dtypes in which it does not run, and why.
-        torch: the version of PyTorch that ran it.
+        torch: version of PyTorch.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Accuracy:
         raise OptionError(f"{of!r} in {dtype} was not measured: {', '.join(f'{r.of} in {r.dtype}' for r in self.rows)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `json` can write: infinities and NaN as text."""
+        """Return a dictionary for `json`: infinities and NaN are text."""
         written: dict[str, Any] = _finite(asdict(self))
         return written
 

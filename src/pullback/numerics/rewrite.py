@@ -35,9 +35,9 @@ def rewritten(root: Term, rules: tuple[Rule, ...], used: dict[str, None], again:
 
     Args:
         root: the term.
-        rules: with left sides smaller than what they make of them, if they are applied again.
-        used: takes the texts of the rules that were applied.
-        again: whether what a rule makes is rewritten too.
+        rules: if they are applied again, their left sides must be larger than their results.
+        used: collects the texts of the applied rules.
+        again: whether the result of a rule is rewritten too.
     """
     by_op = _by_op(rules)
     made: dict[Term, Term] = {}
@@ -57,7 +57,7 @@ def rewritten(root: Term, rules: tuple[Rule, ...], used: dict[str, None], again:
                 made[term] = made[better]
             else:
                 waiting.append(better)
-                # it is looked at first; then the rule makes the same of this term again
+                # it is visited first; the rule then rewrites this term to the same result again
     return made[root]
 
 

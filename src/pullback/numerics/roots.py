@@ -9,7 +9,7 @@ from pullback.numerics.program import Program
 from pullback.numerics.term import Term
 
 _PRECISIONS = (1, 2, 4, 8, 16, 32)  # times the first
-_ROOT = 2.0**-400  # a value that small and of no known sign is taken for 0
+_ROOT = 2.0**-400  # a value that small, of unknown sign, counts as 0
 _TINY = 2.0**-1074  # where the root is 0, no relative tolerance is met
 _SHRINKS = 2.0**-20  # how much smaller a continuous term becomes at least, towards its root
 

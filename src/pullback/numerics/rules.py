@@ -1,8 +1,8 @@
 """Equations that the search rewrites with, by family: `left => right`, or `left <=> right` for both directions.
 
-Small letters match anything. An equation need not hold everywhere nor be an improvement: a merge whose values differ
-is refused, and a form is used only where it is measured to be better. Addition and multiplication commute by
-themselves; constants fold by themselves.
+Small letters match anything. An equation need not hold everywhere nor be an improvement: a merge whose values differ is
+refused, and a form is used only where it is measured to be better. Commutativity of addition and multiplication, and
+constant folding, need no rules.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from pullback.numerics.sampling import Domain, every, points
 from pullback.numerics.term import Term, topological
 
 _NEAR, _PAIRS, _BISECTIONS = 200.0, 100, 30
-"""Within what distance of 0 changes of sign are looked for, along how many lines, and how closely."""
+"""Range of magnitudes, number of lines, and bisections with which sign changes are searched."""
 REGION = 16
-"""Samples in a region of those that implementations are told apart by."""
+"""Number of samples in a region; implementations are compared by region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Samples:
         return self.at(np.arange(0, len(self), step))
 
     def in_regions(self, count: int) -> Samples:
-        """Return about `count` of the samples in regions: neighbours are alike in every variable."""
+        """Return about `count` of the samples in regions: neighbours are similar in every variable."""
         count = max(1, min(count, len(self)) // REGION) * REGION
         rows = np.sort(np.resize(np.unique(np.linspace(0, len(self) - 1, count).astype(int)), count))
         axes = [x[rows] for x in self.points.values()]

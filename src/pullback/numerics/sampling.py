@@ -25,11 +25,11 @@ _REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
 """Half-widths of the intervals around 0 from which reals are drawn uniformly, and how many."""
 _WINDOW = 64
 _JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
-"""Points of several variables, and how much of what is in each."""
+"""Number of points of several variables, and the share of each kind."""
 
 
 def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
-    """Return a domain of a formula's variables, as it was given.
+    """Return the validated domain of a formula's variables.
 
     Raises:
         OptionError: if it is empty, or of a variable that the formula does not have.
@@ -74,8 +74,8 @@ def points(
         variables: their names.
         dtype: of the points.
         seed: of the random ones.
-        domain: where they lie.
-        near: points around which to look closely.
+        domain: of the points.
+        near: points with denser sampling around them.
 
     Raises:
         OptionError: if the dtype is not one of the formats.
@@ -118,7 +118,7 @@ def _intervals(variables: Sequence[str], domain: Domain | None) -> list[tuple[fl
 def _columns(
     variables: Sequence[str], rows: Floats, form: Format, intervals: list[tuple[float, float]]
 ) -> dict[str, Floats]:
-    """Return the finite points of the domain, each once, as an array for each variable; −0 beside 0."""
+    """Return the finite points of the domain, without repeats, as an array for each variable; −0 beside 0."""
     rows = form.round(rows)
     inside = [np.isfinite(x) & (x >= low) & (x <= high) for x, (low, high) in zip(rows.T, intervals, strict=True)]
     rows = np.unique(rows[np.logical_and.reduce(inside)], axis=0)

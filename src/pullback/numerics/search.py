@@ -1,8 +1,8 @@
 """The search for stable programs of a formula and of its derivatives.
 
-For each of them: an e-graph of the target together with the derivatives of the stable forms of what it is the
-derivative of; the implementations of its class that are best measured; polynomials where everything cancels; a
-program that chooses among them by place. Fresh points at which it fails come back until there are none.
+For each of them it takes an e-graph of the target, together with the derivatives of the stable forms of its
+antiderivative; the most accurate implementations of its class by measurement; polynomials where everything cancels; and
+a program that chooses among these by thresholds. Fresh points at which it fails join the samples until there are none.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _VARIANTS = 6
 _WORST = 48
 """Points that come back at a time, and as many that are not as bad."""
 _CLOSER = 16
-"""Of them those around which the next points lie, of several variables."""
+"""Number of these points around which the next ones are drawn, for several variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found for one target.
+    """Result of a search for one target.
 
     Attributes:
-        target: the exact meaning.
-        program: what computes it.
+        target: the exact term.
+        program: computes it.
         variants: stable forms of it.
         worst: the largest error at the fresh points of its last round, in ulp.
-        seconds: that it took.
+        seconds: duration of the search.
         nodes: of the e-graph.
     """
 
@@ -93,7 +93,7 @@ class Search:
     _found: dict[tuple[str, ...], Found] = field(default_factory=dict)
 
     def find(self, *by: str) -> Found:
-        """Return the program of the formula, or of its derivative by some variables in turn."""
+        """Return the program of the formula, or of its derivative by some variables in succession."""
         if by not in self._found:
             self._found[by] = self._search(by)
         return self._found[by]
@@ -151,10 +151,10 @@ class Search:
     def _program(
         self, target: Term, names: Sequence[str], choices: Sequence[Choice], known: Samples, places: Sequence[float]
     ) -> tuple[Program, float, Samples]:
-        """Choose among implementations by place; fresh points where the result is wrong join, and it is done again.
+        """Choose among implementations by thresholds; add fresh points where the result is wrong, and repeat.
 
         Returns:
-            The program, its worst error at the last fresh points, and those of them where it is beyond the limit.
+            The program, its worst error at the last fresh points, and those of them where it exceeds the limit.
         """
         goal = _GOAL_16 if self.dtype.itemsize == 2 else _GOALS[self.wide]
         best, least, bad, near = Program.of(target), np.inf, known, list[dict[str, float]]()

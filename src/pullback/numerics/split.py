@@ -25,10 +25,10 @@ _DEPTH = 2
 _COSTS = 0.15
 """How much less than with one variable the length of code counts: a region that saves some may be wrong elsewhere."""
 _UNCLEAN, _WRONG = 100.0, 1e5
-"""The price, at each sample, of an implementation that is as wrong as that anywhere, in ulp.
+"""Price per sample of an implementation with an error of that many ulp somewhere.
 
-Where regions of several variables end is not known to the last bit: what is right everywhere is better than what is
-better here.
+Boundaries of regions of several variables are not known to the last bit: an implementation that is right everywhere is
+better than a locally better one.
 """
 
 
@@ -73,7 +73,7 @@ def _costs(choices: Sequence[Choice]) -> Floats:
 def _parted(
     names: Sequence[str], choices: Sequence[Choice], prices: Floats, near: Samples, rows: np.ndarray, depth: int
 ) -> tuple[Program, float]:
-    """Return the cheapest program for some samples and its price: split by what pays most, then the parts by others."""
+    """Return the cheapest program for some samples and its price: split by the best term, recursively by others."""
     totals = prices.T[rows].sum(0)
     lone = choices[int(np.argmin(totals))]
     best = Program(None, (Piece(lone.term, wide=lone.wide),)), float(totals.min())

@@ -34,12 +34,12 @@ def certify(
 ) -> Certificate:
     """Search for stable forms of a pointwise formula, its first and its second derivatives.
 
-    A form is taken only if at fresh points it is better than the formula as written, differentiated by autograd; with
-    `lowering` also in the kernels that it gives.
+    A form is accepted only if at fresh points it is better than the formula as written, differentiated by autograd;
+    with `lowering` also when it runs in the lowered kernels.
 
     Raises:
-        FormulaError: if it is not a pointwise formula of known ops, or nothing is better than what is written.
-        OptionError: for a dtype, a `wide` or a variable of the domain that there is not.
+        FormulaError: if it is not a pointwise formula of known ops, or no form is better than the formula as written.
+        OptionError: for an unknown dtype, `wide` or variable of the domain.
         RunnerError: if python-flint is not installed.
     """
     if dtype not in DTYPES or dtype == torch.float64:
@@ -82,8 +82,8 @@ def certify_parts(
         The certificates, at least one, and the parts that stay as written, each with the reason.
 
     Raises:
-        FormulaError: if nothing is better than what is written, or the formula can neither be read nor cut.
-        OptionError: for a dtype, a `wide` or a variable of the domain that there is not.
+        FormulaError: if no form is better than the formula as written, or the formula can neither be read nor cut.
+        OptionError: for an unknown dtype, `wide` or variable of the domain.
         RunnerError: if python-flint is not installed.
     """
     target: Any = op

@@ -1,4 +1,4 @@
-"""What many errors come to: the largest and where, the mean, how many are bad. Summaries add up."""
+"""Summaries of errors: the largest and its point, the mean, the number of bad ones. Summaries add up."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Worst:
     """The point of the largest error.
 
     Attributes:
-        point: where.
-        got: what was computed there.
+        point: its coordinates.
+        got: the computed value.
         exact: the exact value, rounded to float64.
     """
 
@@ -56,19 +56,19 @@ class Summary:
     """Errors of many points.
 
     Attributes:
-        points: where the exact value is a normal number or larger.
+        points: points whose exact value is a normal number or larger.
         measured: those of them whose value is not spurious.
         max_ulp: the largest error of those measured, in ulp.
-        worst: where that is.
+        worst: its point.
         total_ulp: the sum of these errors.
-        above_4: how many points are above 4 ulp or spurious.
+        above_4: number of points above 4 ulp or spurious.
         nan: NaN where there is an exact value.
-        inf: ±∞ where it is not right.
+        inf: wrong ±∞.
         zero: 0 where the exact value is a normal number or larger.
-        subnormal_points: where the exact value is below the normal numbers.
+        subnormal_points: points whose exact value is below the normal numbers.
         max_subnormal: the largest error there, in distances between subnormals.
-        undefined: points that have no exact value; they do not count.
-        undecided: points whose exact value could not be had; they do not count either.
+        undefined: points without an exact value; they do not count.
+        undecided: points whose exact value could not be computed; they do not count either.
     """
 
     points: int = 0
@@ -122,7 +122,7 @@ class Summary:
 
 
 def summary(found: Errors, points: Mapping[str, Floats], computed: torch.Tensor, truth: Truth) -> Summary:
-    """Return what the errors of values computed at some points come to."""
+    """Summarise the errors of values computed at some points."""
     counted = ~(found.subnormal | found.undefined | found.undecided)
     stated = counted & found.stated
     ulp = np.where(stated, found.ulp, 0.0)

@@ -22,7 +22,7 @@ from pullback.numerics.ledger import Ledger
 from pullback.numerics.summary import Summary
 
 _IN_FLIGHT = 256
-"""Chunks that are handed to an executor at once: enough for a cluster, few enough to stop soon."""
+"""Chunks that an executor holds at once: enough for a cluster, few enough to stop soon."""
 
 
 def sweep(
@@ -36,10 +36,10 @@ def sweep(
     """Measure chunks, by default all of the domain.
 
     Args:
-        task: what to measure.
-        executor: runs the chunks; without one they run here, one after the other.
-        resume: the file of what is done; by default one in the user's cache directory, removed at the end.
-        on_progress: called with how many chunks are done and how many there are.
+        task: the measurement.
+        executor: runs the chunks; without one they run here, in sequence.
+        resume: the file of finished chunks; by default one in the user's cache directory, removed at the end.
+        on_progress: called with the number of finished chunks and of all.
         chunks: which ones.
 
     Raises:
@@ -50,7 +50,7 @@ def sweep(
     left = [chunk for chunk in wanted if chunk not in ledger.done]
     if on_progress is not None:
         on_progress(len(wanted) - len(left), len(wanted))
-    # Closed at once when interrupted: an executor that is left waits for what has not been cancelled.
+    # Closed at once when interrupted: leaving an executor waits for everything that has not been cancelled.
     with closing(_here(task, left) if executor is None else _spread(task, left, executor)) as results:
         for done, (chunk, part) in enumerate(results, len(wanted) - len(left) + 1):
             ledger.add(chunk, part)
@@ -63,7 +63,7 @@ def sweep(
 
 
 def key_of(task: Task) -> str:
-    """Return what distinguishes a measurement from others: versions, formula, code that runs, domain."""
+    """Return the identity of a measurement: a hash of versions, formula, executed code and domain."""
     order = max(len(quantity.by) for quantity in task.terms)
     code = Formula(task.load(), task.args).code(torch.float32, order)
     parts = [version("pullback"), torch.__version__, code, task.domain, task.terms, task.references]

@@ -59,12 +59,12 @@ def var(name: str) -> Term:
 
 
 def const(value: int | float | str | Fraction) -> Term:
-    """Return a constant; a float stands for the shortest decimal that reads as it, which is what its author wrote."""
+    """Return a constant; a float means the shortest decimal that reads as it, which its author wrote."""
     return Term(CONST, (), Fraction(repr(value)) if isinstance(value, float) else Fraction(value))
 
 
 def named(name: str) -> Term:
-    """Return a constant that has a name (`ops.CONSTANTS`), meant exactly."""
+    """Return a named constant (`ops.CONSTANTS`), which is exact."""
     return Term(NAMED, (), name)
 
 
@@ -115,8 +115,8 @@ def parse(text: str, names: Collection[str] = ()) -> Term:
     A quotient of integers is a constant; written `div(1, 3)` it is an operation, as `neg(2)` is.
 
     Args:
-        text: what `show` returns, say.
-        names: those that are variables even in capitals.
+        text: in the syntax of `show`.
+        names: identifiers that are variables even in capitals.
 
     Raises:
         ValueError: for other syntax.

@@ -1,4 +1,4 @@
-"""Terms written shorter, with the same bits: what a search leaves of its rules."""
+"""Shorter terms with the same bits: removes remnants of the search's rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ONE = const(1)
 
 
 def tidy(root: Term) -> Term:
-    """Return a term that computes the same bits without 1 · a, a − (−1), a + (−b) and the like."""
+    """Return a bit-identical term without 1 · a, a − (−1), a + (−b) and the like."""
     made: dict[Term, Term] = {}
     for term in topological([root]):
         made[term] = _tidied(term.op, tuple(made[a] for a in term.args), term)

@@ -31,7 +31,7 @@ class Errors:
         inf: whether ±∞ was computed where it is not right.
         zero: whether 0 was computed where the exact value is a normal number or larger.
         undecided: whether the exact value could not be had.
-        undefined: whether there is none.
+        undefined: whether the point has no exact value.
     """
 
     ulp: Floats
@@ -45,7 +45,7 @@ class Errors:
 
     @property
     def spurious(self) -> Mask:
-        """Whether what was computed is a spurious NaN, infinity or zero."""
+        """Whether a computed value is a spurious NaN, infinity or zero."""
         return self.nan | self.inf | self.zero
 
     def worst(self, other: Errors) -> Errors:
@@ -63,7 +63,10 @@ class Errors:
 
 
 def errors(computed: torch.Tensor, truth: Truth) -> Errors:
-    """Return the errors of computed values, in the format that they have, against exact ones.
+    """Return the errors of computed values, in their format, against exact ones: |value − (high + low)| / ulp(high).
+
+    Numbers beyond the largest count as the next one would, 2^(max_exponent + 1), so that rounding to it and overflow
+    are errors of ulps.
 
     Raises:
         OptionError: if their dtype is not one of the formats.

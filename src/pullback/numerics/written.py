@@ -1,4 +1,4 @@
-"""Whether ops stand for their formulas as written: while a formula that calls them is read for what it means."""
+"""Whether ops are their formulas as written: while a formula that calls them is read for its meaning."""
 
 from __future__ import annotations
 

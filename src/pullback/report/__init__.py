@@ -1,1 +1,1 @@
-"""What an audit returns, and how it is shown."""
+"""Results of an audit, and their presentation."""

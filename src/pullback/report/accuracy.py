@@ -1,4 +1,4 @@
-"""What was measured of a function's accuracy, for people: one row for each dtype and derivative."""
+"""Measured accuracy of a function as text: one row for each dtype and derivative."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def render_text(measured: Accuracy) -> str:
 
 
 def render(measured: Accuracy, console: Console) -> None:
-    """Print the table, and what is to be known of it.
+    """Print the table, and notes on it.
 
     Args:
-        measured: what was measured.
-        console: where to; it decides on width and colour.
+        measured: the result.
+        console: the output; it determines width and colour.
     """
     console.print(Text(_heading(measured), style="bold"), soft_wrap=True)
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
@@ -59,7 +59,7 @@ def _heading(measured: Accuracy) -> str:
 
 
 def _limits(name: str, low: float, high: float) -> list[str]:
-    """Return the ends of an interval as comparisons; one that is next to a rounder number stands for that, open."""
+    """Return the ends of an interval as comparisons; an end next to a rounder number is shown as that number, open."""
     found = []
     for end, towards, sign in ((low, -math.inf, ">"), (high, math.inf, "<")):
         if math.isfinite(end):
@@ -111,7 +111,7 @@ def _share(count: int, of: int) -> str:
 
 
 def _notes(measured: Accuracy) -> list[str]:
-    """Return what was measured where: which inputs, how the exact values were had, and where it does not run."""
+    """Return the notes: inputs measured, source of the exact values, and dtypes that do not run."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in measured.rows:
         names = groups.setdefault(_basis(row), [])

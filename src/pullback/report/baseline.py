@@ -1,6 +1,6 @@
-"""What an audit is known to find: a file that lets code with a past start green, so that only new findings fail.
+"""Known findings of an audit: a file with which legacy code starts green, so that only new findings fail.
 
-A finding is known by its rule, severity, function and file, and not by its line, which every edit above it moves.
+A finding is identified by its rule, severity, function and file, but not its line, which every edit above it moves.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FIELDS = ("rule", "severity", "subject", "file")
 
 
 def key_of(finding: Finding) -> Key:
-    """Return what a finding is known by."""
+    """Return the identity of a finding."""
     return finding.rule, finding.severity, finding.subject, (finding.location.file or "").replace("\\", "/")
 
 
 def write_baseline(report: Report, path: Path) -> int:
-    """Write what a report found to a file, in an order that keeps differences small, and return how much that is.
+    """Write the findings of a report to a file, in an order that keeps diffs small, and return their number.
 
     Raises:
         OptionError: if the file cannot be written.
@@ -46,10 +46,10 @@ def write_baseline(report: Report, path: Path) -> int:
 
 
 def read_baseline(path: Path) -> Counter[Key]:
-    """Return what is known, and how often.
+    """Return the known findings with their counts.
 
     Raises:
-        OptionError: if there is no such file, or it is no baseline.
+        OptionError: if there is no such file, or it is not a baseline.
     """
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def _key(entry: dict[str, Any]) -> Key:
 
 
 def without(report: Report, known: Counter[Key]) -> Report:
-    """Return a report without what is known; `known` of it says how much that was."""
+    """Return a report without known findings; its `known` is their number."""
     left, new = known.copy(), []
     for finding in report.findings:
         key = key_of(finding)
@@ -83,7 +83,7 @@ def without(report: Report, known: Counter[Key]) -> Report:
 
 
 def _judged(subject: SubjectResult, before: Sequence[Finding], left: Sequence[Finding]) -> SubjectResult:
-    """Return a subject as what is left of its findings says."""
+    """Return a subject with the status of its remaining findings."""
     here = subject.name, subject.location.file
     was, now = ([f for f in findings if (f.subject, f.location.file) == here] for findings in (before, left))
     if len(was) == len(now):

@@ -1,4 +1,4 @@
-"""Makes text of audited code safe to show: what moves the cursor or reorders letters is spelled out."""
+"""Makes text of audited code safe to print: characters that move the cursor or reorder letters are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers behind a finding as text: on one line, and what needs lines of its own."""
+"""The numbers behind a finding as text: on one line, or as separate blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONG_VALUE = 60
 
 
 def numbers_of(evidence: Evidence | None) -> str:
-    """Return on one line what was expected, what came and where; empty if there is nothing so short."""
+    """Return the expected value, the actual one and the place on one line; empty if they do not fit."""
     if evidence is None:
         return ""
     unit = f" {clean_line(evidence.unit)}" if evidence.unit else ""
@@ -28,7 +28,7 @@ def numbers_of(evidence: Evidence | None) -> str:
 
 
 def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    """Yield a heading and the text for each value that needs lines of its own."""
+    """Yield a heading and the text for each value that needs several lines."""
     if evidence is None:
         return
     for name, value in (("expected", evidence.expected), ("got", evidence.got)):

@@ -21,7 +21,7 @@ class Line:
     Attributes:
         number: from 1 on.
         text: without its end.
-        marked: whether it is the one that is meant.
+        marked: whether the finding is about this line.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Line:
 
     @property
     def caret(self) -> str:
-        """What stands below the line to point at its code."""
+        """Line with a caret below the first character of the code."""
         code = self.text.lstrip()
         return " " * (len(self.text) - len(code)) + "^" * max(1, len(code))
 

@@ -1,7 +1,7 @@
-"""Findings of one function that are likely one mistake: the one that leads, and where else it shows.
+"""Findings of one function that probably have one cause: the leading one, and its consequences.
 
 A wrong backward is also wrong under `torch.func`, compiled and in its second derivative; a formula that overflows loses
-digits before it does. What is told in full is the first; mended, it mostly takes the others with it.
+digits before it does. Only the first is reported in full; mending it usually removes the others.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pullback.report.model import Finding
 
 _OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
-"""Families whose findings of verdict "wrong" say that a gradient is not what it should be."""
+"""Families whose findings of verdict "wrong" say that a gradient is wrong."""
 
 
 OF_PYTORCH = ("PB410", "PB415")
-"""Rules about what PyTorch does to every custom function, which no author can mend."""
+"""Rules about effects of PyTorch on every custom function, which no author can mend."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The report as one HTML file: no script, nothing from the network, light and dark, readable on a phone.
 
-Names, messages and code come from what was audited: the template escapes whatever it is given.
+Names, messages and code come from the audited code: the template escapes all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A picture and what it shows."""
+    """A picture and its caption."""
 
     picture: markupsafe.Markup
     caption: str
@@ -83,12 +83,12 @@ class _Part:
 
     @property
     def has_section(self) -> bool:
-        """Whether there is anything to tell of it."""
+        """Whether there is anything to report about it."""
         return bool(self.groups or self.infos)
 
 
 def to_html(report: Report) -> str:
-    """Return the report as a page of its own."""
+    """Return the report as a self-contained page."""
     measured = [subject.name for subject in report.subjects if _is_drawn(subject)]
     drawn = measured[:_DRAWN] if plots.can_plot() else []
     parts = [_part(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
@@ -112,7 +112,7 @@ def _by_file(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
 
 
 def _mildness(part: _Part) -> int:
-    """Return what puts functions with errors first, then those with warnings."""
+    """Return a sort key that puts functions with errors first, then those with warnings."""
     return next((k for k, severity in enumerate(("error", "warning")) if part.counts[severity]), 2)
 
 
@@ -139,7 +139,7 @@ def _is_drawn(subject: SubjectResult) -> bool:
 
 
 def _missing(measured: int, drawn: int) -> str:
-    """Say why some pictures are missing; nothing where none are."""
+    """Return why some plots are missing; empty if none are."""
     if drawn == measured:
         return ""
     return f"those of the first {drawn} functions are" if drawn else "for pictures, pip install 'pullback[plots]'"

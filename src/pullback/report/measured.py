@@ -1,6 +1,6 @@
-"""What an audit measured of one function besides its findings: plain numbers of bounded size, drawn by the page.
+"""Measurements of one function besides its findings: plain numbers of bounded size, plotted by the report page.
 
-A number that is not finite, or not known, is `None`.
+A number that is not finite, or unknown, is `None`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Numbers = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Somewhere that a function is differentiated, such as "func.vmap", and how it fared there.
+    """A context of differentiation, such as "func.vmap", and the function's result in it.
 
-    What a comment allows or a baseline has counts like any other finding. What is refused is "unsupported".
+    Findings that a comment allows or a baseline lists count like any other. A refusal is "unsupported".
     """
 
     name: str
@@ -31,7 +31,7 @@ class Slope:
         by: the input; others are held at their value in the example.
         at: its values.
         got: the gradient.
-        low, high: what the numeric derivative may be: ten error bars around it, at a kink all between its sides.
+        low, high: range of the numeric derivative: ten error bars around it; at a kink all between its two sides.
     """
 
     by: str

@@ -1,4 +1,4 @@
-"""What an audit returns: a `Report` of `SubjectResult`s and `Finding`s."""
+"""Data model of an audit's result: a `Report` of `SubjectResult`s and `Finding`s."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
 
 Status = Literal[Verdict, "warned", "known"]
-"""How a subject came out: a verdict, or "warned" where only warnings say that something is wrong."""
+"""Status of a subject: a verdict, or "warned" if only warnings report a fault."""
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 """Least severe first."""
@@ -34,7 +34,7 @@ _WORST_FIRST: tuple[Verdict, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a subject or a finding lies in the audited source; `file` is as the user would write it."""
+    """Source location of a subject or a finding; `file` is in the form that the user would write."""
 
     file: str | None = None
     line: int | None = None
@@ -104,9 +104,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SubjectResult:
-    """How the audit of one subject went: `status` sums up its findings, `measured` is for pictures of them.
+    """Result of the audit of one subject: `status` sums up its findings, `measured` is for plots.
 
-    `absent` is what its module imports in vain.
+    `absent` is the import of its module that failed.
     """
 
     name: str
@@ -119,11 +119,11 @@ class SubjectResult:
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
-    """Return what sums up a subject.
+    """Return the status of a subject.
 
-    The verdict of its errors, or "unaudited"; else "intended" if it is no derivative on purpose; else that of its
-    warnings, but "warned" for "wrong". What is merely told as an info does not stain a right function, unless
-    nothing could be decided.
+    It is the verdict of its errors, or "unaudited"; else "intended" for a gradient that is no derivative on purpose;
+    else the verdict of its warnings, with "warned" in place of "wrong". An info does not change the status of a correct
+    function, unless nothing could be decided.
     """
     audited = all(f.verdict != "unaudited" for f in findings)
     severest = "error" if any(f.severity == "error" for f in findings) else "warning"
@@ -199,7 +199,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Report:
-        """Rebuild a report from what `to_dict` returned, or from the JSON of `to_json` read back."""
+        """Rebuild a report from the result of `to_dict`, or from parsed JSON of `to_json`."""
         from pullback.report import plain
 
         return cls(

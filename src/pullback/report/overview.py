@@ -1,4 +1,4 @@
-"""What a report says of its functions together: the table above the findings, and the infos below them."""
+"""Parts of a report about all functions: the table above the findings, and the infos below them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Row = tuple[SubjectResult, Sequence[Finding]]
 
 
 def print_table(report: Report, console: Console, in_full: bool) -> None:
-    """Print one row for each function, under the file that it is in; of many functions, only those with findings.
+    """Print one row per function, under its file; if there are many functions, only those with findings.
 
     Args:
-        report: what was found.
-        console: where to print.
-        in_full: print the rows of right functions, however many there are.
+        report: the result.
+        console: the output.
+        in_full: print the rows of all correct functions, too.
     """
     rows: list[Row] = list(report.by_subject())
     folds = len(rows) > _MOST and not in_full
@@ -50,7 +50,7 @@ def print_table(report: Report, console: Console, in_full: bool) -> None:
 
 
 def _listed(names: Sequence[str], width: int) -> str:
-    """Return as many names as go on some lines, and the number of the others."""
+    """Return the names that fit on some lines, and the number of the others."""
     room, shown = _LINES * (width - 2 * INDENT) - len("200 intended and 200 more"), 0
     while shown < len(names) and (room := room - len(names[shown]) - 2) > 0:
         shown += 1
@@ -89,17 +89,17 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
 
 
 def is_dropped(finding: Finding) -> bool:
-    """Whether a finding says that PyTorch drops a backward, as it does with that of any function."""
+    """Whether a finding is that PyTorch drops a backward, which it does for any function."""
     return finding.rule in OF_PYTORCH and finding.verdict == "wrong"
 
 
 def print_infos(infos: Sequence[Finding], dropped: Sequence[Finding], console: Console) -> None:
-    """Print the infos of all functions: what is not supported, what is meant, and the ids of the rest.
+    """Print the infos of all functions: unsupported contexts, intended deviations, and the ids of the rest.
 
     Args:
         infos: of every function.
-        dropped: what PyTorch drops, told once.
-        console: where to print.
+        dropped: infos about PyTorch dropping a backward, printed once.
+        console: the output.
     """
     unsupported = [finding for finding in infos if finding.verdict == "unsupported"]
     intended = [finding for finding in infos if finding.verdict == "intended"]
@@ -150,7 +150,7 @@ _CONTEXTS = {
     "PB504": "a size of 1",
     "PB505": "inputs without dimensions",
 }
-"""The contexts of the rules that tell of a refusal."""
+"""Contexts of the rules that report a refusal."""
 
 
 def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
@@ -163,7 +163,7 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
 
 
 def _intended(findings: Sequence[Finding]) -> str:
-    """Tell why a function is no derivative on purpose, or how many are."""
+    """Print why a gradient is no derivative on purpose, or the number of such functions."""
     first, *others = findings
     if not others:
         return f"{first.rule} {first.name}, {clean_line(first.subject)}: {clean_line(first.message)}"
@@ -172,7 +172,7 @@ def _intended(findings: Sequence[Finding]) -> str:
 
 
 def _dropped(findings: Sequence[Finding]) -> Text:
-    """Tell which functions lose their backward in PyTorch's exporter and compiler."""
+    """Print the functions whose backward PyTorch's exporter and compiler drop."""
     rules = ranges(finding.rule for finding in findings)
     severity: Severity = "warning" if any(finding.severity == "warning" for finding in findings) else "info"
     return labelled(

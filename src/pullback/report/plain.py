@@ -46,7 +46,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Replace what strict JSON lacks: NaN, infinities, tuples."""
+    """Replace values that strict JSON lacks: NaN, infinities, tuples."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

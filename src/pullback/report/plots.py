@@ -1,4 +1,4 @@
-"""Pictures of what was measured, as SVG that stands in the page: text stays text, and colours are the page's.
+"""Plots of measurements, as SVG embedded in the page: text stays text, and colours are the page's.
 
 They need matplotlib (`pip install 'pullback[plots]'`).
 """
@@ -25,7 +25,7 @@ _COLOURS = {
     **dict(zip((_INK, _DIM, _RULE, _ERROR, _OK), ("ink", "dim", "rule", "error", "ok"), strict=True)),
     **{colour: f"series-{k}" for k, colour in enumerate(_SERIES)},
 }
-"""What stands for each of the page's colours until the SVG is written."""
+"""Placeholder for each of the page's colours until the SVG is written."""
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -110,7 +110,7 @@ def _svg(draw: Callable[[Axes], None], title: str) -> Markup:
     from matplotlib.figure import Figure
 
     out = io.StringIO()
-    with style.context(["default", _SETTINGS]):  # whatever a user has set for other pictures
+    with style.context(["default", _SETTINGS]):  # independent of the user's settings
         figure = Figure(figsize=_SIZE)
         axes = figure.add_axes(_PLACE)
         axes.grid(True)
@@ -142,7 +142,7 @@ def _floats(numbers: Sequence[float | None]) -> list[float]:
 
 
 def _limits(derivative: Sequence[float | None], got: Sequence[float | None]) -> tuple[float, float]:
-    """Return where to cut the picture: what is usual, so that a pole leaves something to see."""
+    """Return limits of the vertical axis: a range without the extremes, so that a pole leaves the rest visible."""
     known = sorted(x for x in (*derivative, *got) if x is not None)
     if not known:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Ids of rules in short: those that follow one another as a range."""
+"""Compact lists of rule ids: consecutive ones as a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in SARIF 2.1.0 (OASIS, 2020), which code hosts show beside the lines that it speaks of."""
+"""The report in SARIF 2.1.0 (OASIS, 2020), which code hosts show beside the lines in question."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def to_sarif(report: Report, pages: Mapping[str, str]) -> str:
     """Return the report as a SARIF log of one run.
 
     Args:
-        report: what was found. Paths are relative to the working directory, as code hosts want them.
-        pages: those of the rules, by id.
+        report: the result. Paths are relative to the working directory, as code hosts expect.
+        pages: of the rules, by id.
     """
     named = {finding.rule: finding.name for finding in report.findings}
     ids = sorted(named)

@@ -1,4 +1,4 @@
-"""What `pullback stabilise` found, as a table."""
+"""Result of `pullback stabilise`, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report for people: a table of subjects, what is wrong, subject by subject, and what is only worth knowing.
+"""The report as text: a table of subjects, the errors and warnings by subject, and the infos.
 
 Names, messages and values come from audited code: they are shown as text, never as markup, and their control
 characters never reach the terminal.
@@ -40,7 +40,7 @@ _OF_ONE_POINT = "PB3"
 
 
 class Detail(Enum):
-    """How much is told of each function."""
+    """Level of detail per function."""
 
     MANY = "errors, and warnings in short"
     ONE = "the same, and in full what is alone"
@@ -56,7 +56,7 @@ def render_text(report: Report, in_full: bool = False) -> str:
 
 
 def render_failure(report: Report) -> str:
-    """Return as plain text what a failing test has to tell: a line that sums up, then errors and warnings."""
+    """Return the text for a failing test: a summary line, then errors and warnings."""
     findings = report.at_least("warning")
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     first = findings[0]
@@ -66,7 +66,7 @@ def render_failure(report: Report) -> str:
 
 
 def render_overview(report: Report) -> str:
-    """Return as plain text the table of functions and the sums, where the findings were told before."""
+    """Return the table of functions and the totals as text, where the findings were printed before."""
     console = _plain_console()
     print_table(report, console, in_full=False)
     console.print(summary_of(report), soft_wrap=True)
@@ -77,9 +77,9 @@ def render(report: Report, console: Console, in_full: bool = False) -> None:
     """Print a report.
 
     Args:
-        report: what to print.
-        console: where to; it decides on width and colour.
-        in_full: every finding with all that is known of it, and a script.
+        report: the result.
+        console: the output; it determines width and colour.
+        in_full: print every finding in full, with a script.
     """
     is_asked = _is_asked(report)
     told: list[Finding] = []
@@ -110,12 +110,12 @@ def render(report: Report, console: Console, in_full: bool = False) -> None:
 
 
 def _is_asked(report: Report) -> bool:
-    """Whether all that is said is of one rule, as with `--select`: then infos are told like the rest."""
+    """Whether all findings are of one rule, as with `--select`: then infos are printed like the rest."""
     return len({finding.rule for finding in report.findings}) == 1
 
 
 def _print_end(report: Report, console: Console) -> None:
-    """Print what limits all that was told."""
+    """Print the limitations of the whole report."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if guessed:
         is_wrong = any(finding.severity == "error" for findings in guessed for finding in findings)
@@ -127,7 +127,7 @@ def _print_end(report: Report, console: Console) -> None:
 
 
 def _print_summary(report: Report, console: Console, is_cut: bool) -> None:
-    """Print the last line, and how to see what was left out."""
+    """Print the last line, and how to see the omitted parts."""
     summary = summary_of(report)
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
     if is_cut or has_scripts:
@@ -158,10 +158,10 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
     """Print the findings of each function.
 
     Args:
-        findings: what to print.
-        console: where to.
-        detail: how much of it.
-        heading: of the one function that there is; its name, without.
+        findings: of all functions.
+        console: the output.
+        detail: level of detail.
+        heading: of the only function; by default each function's name.
     """
     for name, members in groupby(findings, key=lambda finding: finding.subject):
         console.print(heading or Text(clean_line(name), style="bold underline"), soft_wrap=True)
@@ -217,7 +217,7 @@ def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, 
 
 
 def _print_short(finding: Finding, console: Console) -> None:
-    """Print of a warning what fits on two lines."""
+    """Print the part of a warning that fits on two lines."""
     heading = (finding.severity, SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold"), f" {finding.name}: "
     print_cut(Text.assemble(*heading, clean_line(finding.message)), console, 2, indent=2)
 
@@ -233,13 +233,13 @@ def _print_evidence(finding: Finding, console: Console) -> None:
 
 
 def _print_also(finding: Finding, console: Console) -> None:
-    """Print what a finding that another one leads says, and of an info what fits on a line."""
+    """Print the message of a consequence of another finding, and the part of an info that fits on a line."""
     heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
     print_cut(Text.assemble(*heading, f": {clean_line(finding.message)}"), console, 1)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:
-    """Print the line of a finding and its neighbours, each cut to the width, with a caret below what is meant."""
+    """Print the line of a finding and its neighbours, each cut to the width, with a caret below its code."""
     width = max(NARROWEST, console.width - 2 * INDENT - 7)
     for line in excerpt(finding.location):
         style = SEVERITY_STYLE[finding.severity] if line.marked else "dim"
@@ -272,7 +272,7 @@ def _highlighted(code: str) -> list[Text]:
 
 
 def summary_of(report: Report) -> Text:
-    """Return how many functions there are and what was found, in one line."""
+    """Return the numbers of functions and findings, in one line."""
     summary = report.summary
     counts = [
         (count(summary["errors"], "error"), "bold red"),

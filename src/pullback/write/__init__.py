@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    """A package that writes what it is called with."""
+    """The package is a callable module."""
 
     def __call__(self, target: Any, *inputs: Any, **kwargs: Any) -> str:
         """Return the source of a plain `torch.autograd.Function`: see `pullback.write.api.write`."""

@@ -1,4 +1,4 @@
-"""Whether one graph computes what another does, as accurately."""
+"""Whether two graphs compute the same values, equally accurately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pullback import _torch
 _REACH = (1.0, 12.0)
 """How far the points go: ordinary ones, and those where functions saturate."""
 _WORSE = 2.0
-"""How much larger the largest error may be; below so many roundings it does not count."""
+"""Factor by which the largest error may grow; errors below this many roundings do not count."""
 _ROUNDINGS = 4.0
 
 
@@ -26,7 +26,7 @@ def is_as_good(new: fx.GraphModule, old: fx.GraphModule) -> bool:
             with torch.no_grad():
                 exact = _results(old, [_wide(x) for x in points])
                 before, after = _results(old, points), _results(new, points)
-        except Exception:  # such points are not for this formula: nothing says that the new form is as good
+        except Exception:  # the points are outside the formula's domain: nothing proves that the new form is as good
             return False
         if not all(map(_is_no_worse, after, before, exact)):
             return False

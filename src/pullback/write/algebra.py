@@ -1,7 +1,7 @@
-"""Sums of products in a derivative, put as a person would put them: like terms together, common factors in front.
+"""Sums of products in a derivative, in the form that a person would write: terms collected, common factors first.
 
-Products of sums are not multiplied out, for that is how digits are lost; what was written is kept where the other form
-is longer or less accurate (`tidy.py`).
+Products of sums are not expanded, since that loses digits; the original form stays if the other one is longer or less
+accurate (`tidy.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Algebra:
         self._wholes = [(out, m) for out in outputs if (m := self._product_of(out)) is not None]
 
     def rewrite(self, results: Sequence[fx.Node | None]) -> list[fx.Node | None]:
-        """Put every sum of products that something else reads in its better form; return the results anew."""
+        """Replace every sum of products that another op reads by its better form; return the new results."""
         ends = {node for node in results if node is not None}
         for node in list(self._graph.nodes):
             if not self._is_arithmetic(node):
@@ -122,7 +122,7 @@ class Algebra:
         return self._product(common.times(Monomial.of(self._added(rest, at))), 1.0, at)
 
     def _flat(self, found: Sum) -> Sum:
-        """Return a sum of which no term is a sum itself."""
+        """Return a flattened sum: none of its terms is a sum."""
         flat = Sum({})
         for m, c in found.terms.items():
             inner = self._made_of.get(m.factors[0][0]) if len(m.factors) == 1 and m.factors[0][1] == 1 else None

@@ -1,4 +1,4 @@
-"""Fused ops taken apart into what a person would write: PyTorch's backward ops, and what has several results."""
+"""Decompositions of fused ops into what a person would write: PyTorch's backward ops, and ops with several results."""
 
 from __future__ import annotations
 
@@ -94,4 +94,4 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
 
 APART = _table()
-"""For each op that is taken apart, what it is made of: functions of the same arguments."""
+"""Decompositions by op: functions of the same arguments."""

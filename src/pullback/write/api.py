@@ -50,12 +50,12 @@ _VMAP = "    generate_vmap_rule = True\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written of a target.
+    """The written source of a target.
 
     Attributes:
-        definition: of what.
+        definition: of the target.
         tensors: of the example call.
-        source: the text.
+        source: the source text.
     """
 
     definition: Definition
@@ -104,7 +104,7 @@ def _class(d: Definition, tensors: Sequence[Tensor]) -> str:
     if d.forms is not None and not shapes.elementwise:
         raise FormulaError("its stable forms are not elementwise.")
     stable = d.forms is not None or d.letter != "g"
-    if not stable:  # the forms were measured as they are
+    if not stable:  # stable forms were measured in their present form
         tidied(graph)
     pushed = _forward_mode(d, graph, shapes, example)
     return Writer(d, example, graph, pushed, shapes).text(functools.partial(docstring, d, shapes))
@@ -118,7 +118,7 @@ def traced(d: Definition, tensors: Sequence[Tensor]) -> tuple[Graph, Shapes, lis
     if same is not None:
         try:
             graph = vjp_graph(d, same)
-        except Exception:  # whatever the formula raises on tensors of another shape
+        except Exception:  # any error of the formula on tensors of another shape
             graph = None
         if graph is not None and is_pointwise(graph):
             return graph, shapes_of(graph, d.names, True), same

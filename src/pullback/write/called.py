@@ -1,4 +1,4 @@
-"""What a target is called in Python, and its tensors."""
+"""Python names of a target and its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pullback write`: from what is written on the command line to files."""
+"""`pullback write`: from the command line to files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pullback.write.api import written
 
 
 def run(target: str, inputs: str | None, test: bool, output: str | None, force: bool) -> str:
-    """Write a target; return what to print: the text, or where it is. `inputs` is "FILE:FUNCTION", as of an audit.
+    """Write a target; return the text to print: the source, or its path. `inputs` is "FILE:FUNCTION", as for an audit.
 
     Raises:
-        PullbackError: if there is no such target, it cannot be written, or a file is in the way.
+        PullbackError: if there is no such target, it cannot be written, or a file already exists.
     """
     found = loaded(target, functions=True)
     name = str(getattr(found, "__name__", "written"))

@@ -1,4 +1,4 @@
-"""What is written: a value and its derivative as functions of tensors alone, and what to call them."""
+"""Definition of a Function to write: value and derivative as functions of tensors alone, and names."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Definition:
     """A formula and its derivative, for calls like one example.
 
     Attributes:
-        name: of what is written.
+        name: of the target.
         class_name: of the Function.
-        summary: what its author says of it, in one paragraph; may be empty.
-        names: of the tensors it takes.
-        fixed: the plain arguments that the text is written for, by name.
+        summary: the author's description, in one paragraph; may be empty.
+        names: of the tensors.
+        fixed: the plain arguments that the text is specialised on, by name.
         value: tensors to the leaves of the result.
-        soft: what is differentiated in its place, which returns the same.
+        soft: the function that is differentiated instead, with the same results.
         pull: of a rule: cotangents, outputs, tensors to gradients.
         push: of a rule: tangents, outputs, tensors to tangents.
         kind: see `Op.kind`.
-        forms: the stable forms that stand for the formula.
+        forms: the stable forms that replace the formula.
         wanted: positions of the tensors that get a gradient.
         is_tuple: whether the result is a tuple.
         is_linear: whether the gradient is linear in the cotangent, as every derivative is; a rule need not be.
         original: the op, on tensors alone, for comparison.
-        only: the one dtype that it is for, where its numbers were chosen for that.
-        last: of a gradient the Function that ends its derivatives, through which the inputs go.
-        letter: what a cotangent is called.
-        connected: positions of the outputs that have a derivative, once it was traced.
+        only: the one dtype that its numbers were chosen for, if they were.
+        last: for a gradient the Function that ends its derivatives; the inputs pass through it.
+        letter: name of a cotangent.
+        connected: positions of the outputs with a derivative, once the definition has been traced.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Definition:
     connected: list[int] = field(default_factory=list)
 
     def run(self, given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the outputs, and what is to be differentiated in their place, each a list of tensors."""
+        """Return the outputs, and the outputs of the function that is differentiated, each as a list of tensors."""
         if self.pull is not None or self.push is not None:
             values = tensors_of(self.value(*given))
             return values, values
@@ -118,7 +118,7 @@ class Definition:
         return roots
 
     def cotangents(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return tensors like the outputs that have a derivative, and note which do."""
+        """Return tensors like the differentiable outputs, and record which these are."""
         outs = self.outputs(tensors)
         self.connected = [i for i, out in enumerate(outs) if out.requires_grad]
         return [torch.empty_like(outs[i]) for i in self.connected]

@@ -1,4 +1,4 @@
-"""The docstring: what the function is, its shapes, its derivative, and what the text was written for."""
+"""The written docstring: description, shapes, derivative, and the values that the text is specialised on."""
 
 from __future__ import annotations
 

@@ -45,15 +45,15 @@ def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]
 def in_single_precision(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call in single precision, with several numbers for each one, as far as it takes that.
+    """Return the arguments of a call in single precision, with several numbers for each one if the formula takes them.
 
-    Only so do conversions show: of a float64 tensor to float64 there is none.
+    Only then do conversions show: a conversion of float64 to float64 leaves no op.
     """
     for change in (lambda x: _single(_several(x)), _single):
         changed = tuple(_of_each(change, a) for a in args), {k: _of_each(change, v) for k, v in kwargs.items()}
         try:
             (target.apply if hasattr(target, "apply") else target)(*changed[0], **changed[1])
-        except Exception:  # whatever it raises, it is not for such tensors
+        except Exception:  # any error means that it does not take such tensors
             continue
         return changed
     return args, kwargs

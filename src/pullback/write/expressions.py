@@ -1,4 +1,4 @@
-"""Expressions with the precedence of Python's operators, and what they may refer to."""
+"""Expressions with the precedence of Python's operators, and the context of their spelling."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Text(NamedTuple):
     level: int = ATOM
 
     def at(self, level: int) -> str:
-        """Return it as an operand of something that binds like `level`."""
+        """Return it as an operand of an operator with precedence `level`."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 class Context:
-    """What the spelling of an op may refer to.
+    """Context of an op's spelling.
 
     Attributes:
         dtype: of the example; in the text it is that of `like`.
-        like: the name of a tensor at hand.
+        like: the name of an available tensor.
     """
 
     def __init__(self, dtype: torch.dtype, like: str, show: Callable[[Any], Text]) -> None:
         self.dtype, self.like, self.show = dtype, like, show
 
     def dtype_of(self, dtype: torch.dtype) -> str:
-        """Return a dtype as text: that of the example stands for any."""
+        """Return a dtype as text: the example's dtype becomes the tensors' dtype."""
         return f"{self.like}.dtype" if dtype == self.dtype else str(dtype)
 
 
@@ -49,7 +49,7 @@ def op_name(node: fx.Node) -> str:
 
 
 def infix(symbol: str, level: int, left: Text, right: Text) -> Text:
-    """Return two operands and what is between them."""
+    """Return two operands and the operator between them."""
     tight = level if symbol in "&|^" else level + 1  # a * (b * c) rounds otherwise than (a * b) * c
     if symbol == "*" and _is_number(right) and not _is_number(left):
         left, right = right, left
@@ -83,5 +83,5 @@ def sequence(values: Sequence[Any], context: Context) -> Text:
 
 
 def options_of(node: fx.Node) -> dict[str, Any]:
-    """Return the keyword arguments of a node that say something."""
+    """Return the keyword arguments of a node that differ from their defaults."""
     return {k: v for k, v in node.kwargs.items() if v is not None and not (k == "alpha" and v == 1)}

@@ -41,7 +41,7 @@ class Writer:
         self._short: dict[str, str] = {}
 
     def text(self, docstring: Callable[[Mapping[str, str]], str]) -> str:
-        """Return the class; its docstring is made of the gradients that are one expression."""
+        """Return the class; its docstring states the gradients that are a single expression."""
         kept = [self._kept(self._backward)]
         if self._gradient:
             kept[0] = Kept(dict(zip(self._d.names, self._backward.inputs, strict=True)))
@@ -63,7 +63,7 @@ class Writer:
         return _method("forward", self._d.names, [*self._checks(), *s.take(), returned])
 
     def _checks(self) -> list[str]:
-        """Return what refuses shapes that the rest does not hold for."""
+        """Return the lines that refuse shapes for which the text does not hold."""
         conditions = self._shapes.conditions
         if self._d.only is not None:
             return [
@@ -128,7 +128,7 @@ class Writer:
         return lines, ", ".join(slots[name].variable if name in slots else "None" for name in d.names)
 
     def _reduced(self, gradient: Text, name: str, kept: Kept) -> str:
-        """Return a gradient summed over what was broadcast."""
+        """Return a gradient summed over the broadcast dimensions."""
         if not self._shapes.elementwise:
             return gradient.text
         shape = f"{name}.shape" if name in kept.saved else f"ctx.{name}_shape"
@@ -137,7 +137,7 @@ class Writer:
     def _push(self, graph: Graph, kept: Kept) -> str:
         d = self._d
         tangents = [f"t{name}" for name in d.names]
-        if self._gradient and len(d.names) == 1:  # elementwise: the slope times what is given, either way
+        if self._gradient and len(d.names) == 1:  # elementwise: the slope times the argument, for jvp and vjp
             applied = f"return {self._gradient}.apply({d.names[0]}, {tangents[0]})"
             return _method("jvp", ["ctx", *tangents], [*self._open(kept), applied])
         s = self._statements(graph, kept, {node: tangents[i] for node, i in zip(graph.given, d.wanted, strict=True)})
@@ -149,7 +149,7 @@ class Writer:
         return _method("jvp", ["ctx", *tangents], [*lines, f"return {', '.join(shown)}"])
 
     def _open(self, kept: Kept) -> list[str]:
-        """Return the line that takes what was saved; it is one list for both directions."""
+        """Return the line that unpacks the saved tensors; both directions save the same list."""
         if not kept.saved:
             return []
         names = [name if name in kept.saved else "_" for name in self._saved]
@@ -164,7 +164,7 @@ class Writer:
         return Statements(known, Names(taken), self._dtype, like, shapes)
 
     def _kept(self, graph: Graph) -> Kept:
-        """Return what has to be kept for a graph, and where gradients are summed over what was broadcast, shapes."""
+        """Return the tensors and shapes that a graph needs, including those for summing gradients of broadcasts."""
         names = dict(zip(graph.inputs, self._d.names, strict=True))
         for out, name in zip(graph.outputs, self._outs, strict=True):
             names.setdefault(out, name)
@@ -182,7 +182,7 @@ def _wrapped(start: str, text: str, end: str) -> list[str]:
 
 
 def _quoted(docstring: str) -> str:
-    """Return a docstring in its quotes, which stand on a line of their own after several lines."""
+    """Return a docstring in its quotes; the closing ones follow a multi-line text on a separate line."""
     text = docstring.strip()
     return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
 

@@ -29,13 +29,13 @@ class Slot:
 def each_gradient(
     s: Statements, slots: Mapping[str, Slot], reduced: Callable[[Text, str], str], ctx: str = "ctx"
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the lines that compute each gradient that is asked for, after what they share.
+    """Return the lines that compute each wanted gradient, after their common subexpressions.
 
     Args:
-        s: knows what is there.
+        s: the statements, with the names known so far.
         slots: of the gradients, by the names of their inputs.
-        reduced: a gradient as text, and the name of its input, to its text in the shape of the input.
-        ctx: what the context is called.
+        reduced: maps a gradient as text, and the name of its input, to its text in the shape of the input.
+        ctx: name of the context.
 
     Returns:
         The lines, and the gradients that are one expression, by the names of their inputs.

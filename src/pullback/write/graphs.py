@@ -1,7 +1,7 @@
 """The value, the vjp and the jvp of a definition as graphs of ATen ops with symbolic sizes.
 
-Unlike the graphs that run, these hold for all sizes, and PyTorch's fused backward ops are taken apart in them: what is
-written has to be differentiable again by autograd alone.
+Unlike the graphs that run, these hold for all sizes, and PyTorch's fused backward ops are decomposed: autograd alone
+has to be able to differentiate the written code.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Graph:
         module: of ATen ops.
         inputs: nodes of the formula's tensors.
         given: nodes of the cotangents, or of the tangents.
-        outputs: nodes of the value; `None` for what is no tensor.
+        outputs: nodes of the value; `None` for a result that is no tensor.
         results: nodes of the gradients of `wanted`, or of the tangents of the outputs; `None` where there is none.
-        guards: what the sizes have to fulfil, as sympy expressions.
+        guards: conditions on the sizes, as sympy expressions.
     """
 
     module: fx.GraphModule
@@ -76,8 +76,10 @@ def jvp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
 
 
 def elementwise_jvp(graph: Graph) -> Graph | None:
-    """Return the tangent that the gradients of an elementwise formula of one result say: each with its own tangent in
-    place of the cotangent, added up.
+    """Return the tangent of an elementwise formula with one result, from its gradients.
+
+    Its Jacobian is diagonal, so the tangent is the sum of the gradients, each with its input's tangent as the
+    cotangent.
     """
     if len(graph.given) != 1 or len(graph.outputs) != 1:
         return None
@@ -112,7 +114,7 @@ def elementwise_jvp(graph: Graph) -> Graph | None:
 
 
 def with_meta(copy: fx.Node, node: fx.Node) -> fx.Node:
-    """Return a copy of a node with what is known of that."""
+    """Return a copy of a node with its metadata."""
     copy.meta = dict(node.meta)
     return copy
 
@@ -133,7 +135,7 @@ def _traced(function: Callable[..., Any], given: Sequence[Tensor], n: int, name:
         module = _torch.trace_symbolic(function, given, APART)
     except FormulaError:
         raise
-    except Exception as error:  # whatever a formula raises on tensors without values
+    except Exception as error:  # any error of a formula on tensors without data
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FormulaError(f"{name} cannot be written: it cannot be traced ({reason}).") from error
     placeholders = module.graph.find_nodes(op="placeholder")
@@ -149,7 +151,7 @@ def _traced(function: Callable[..., Any], given: Sequence[Tensor], n: int, name:
 
 
 def find_ends(graph: Graph) -> None:
-    """Note what a graph returns now."""
+    """Update the record of a graph's results."""
     returned: Any = graph.module.graph.output_node().args[0]
     values, results = returned
     graph.outputs = [v for v in values if isinstance(v, fx.Node)]
@@ -164,7 +166,7 @@ def without_outputs(graph: Graph) -> None:
 
 
 def _refuse(graph: Graph, name: str) -> None:
-    """Refuse what would not be the same function once written."""
+    """Refuse a graph that would not be the same function in writing."""
     written = functionalise(graph.module.graph)
     if written is not None:
         raise FormulaError(f"{name} cannot be written: it works in place ({written.target}).")
@@ -174,9 +176,7 @@ def _refuse(graph: Graph, name: str) -> None:
 
 
 def _keep_stops(graph: Graph) -> None:
-    """Tell where the formula stops a gradient from where autograd takes an alias of what it saves: what leads to an
-    output is the formula's.
-    """
+    """Tell the formula's own detach from autograd's alias of a saved tensor: only the former leads to an output."""
     seen: set[fx.Node] = set()
     stack = list(graph.outputs)
     while stack:
@@ -190,7 +190,7 @@ def _keep_stops(graph: Graph) -> None:
 
 
 def value_of(node: fx.Node) -> Any:
-    """Return what a node stood for when it was traced: a tensor without values, a size."""
+    """Return the traced value of a node: a tensor without data, or a size."""
     return node.meta.get("val")
 
 

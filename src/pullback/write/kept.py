@@ -1,4 +1,4 @@
-"""What a forward keeps for its backward: inputs and outputs whose values are read, and shapes."""
+"""Residuals of a written forward: inputs and outputs whose values are read, and shapes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pullback.write.statements import is_size, needed
 
 @dataclass(slots=True)
 class Kept:
-    """What is kept between forward and backward.
+    """Residuals of a forward.
 
     Attributes:
         saved: names of tensors, and their nodes.
-        shapes: names of inputs of which the shape is enough, and their nodes.
+        shapes: names of inputs that are needed for their shape only, and their nodes.
     """
 
     saved: dict[str, fx.Node] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class Kept:
 
 
 def kept_for(graph: Graph, names: Mapping[fx.Node, str], shaped: Collection[str] = ()) -> Kept:
-    """Return what has to be kept for the results of a graph: of inputs that are asked for their sizes alone, the shape.
+    """Return the residuals that a graph's results need; an input that is read for its sizes alone counts as a shape.
 
     Args:
         graph: of the derivative.
-        names: of the inputs and outputs that can be kept, in the order in which they are saved.
-        shaped: names of the inputs whose shapes are read besides.
+        names: of the inputs and outputs that can be saved, in the order in which they are.
+        shaped: names of further inputs whose shapes are read.
     """
     wanted = [node for node in graph.results if node is not None]
     kept = Kept()

@@ -73,7 +73,7 @@ class Sum:
 
 
 def factored(found: Sum) -> tuple[Monomial, Sum]:
-    """Return the greatest product that divides every term, and what is left of the sum."""
+    """Return the greatest common factor of the terms, and the sum divided by it."""
     first, *others = found.terms
     common = dict(first.factors)
     for m in others:

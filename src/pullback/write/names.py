@@ -1,4 +1,4 @@
-"""What intermediate values are called."""
+"""Names of intermediate values."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ _WORDS = """
     exp log log1p expm1 sin cos tan tanh erf cosh sinh abs sigmoid isfinite isnan _to_copy detach
 """
 _ABOUT = frozenset(_WORDS.split())
-"""Ops whose results are called by what they are of."""
+"""Ops whose results are named after their operands."""
 
 
 class Names:
-    """Gives each value a name of its own."""
+    """Gives each value a unique name."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {"torch", "F", "ctx", "inputs", "output", *taken, *keyword.kwlist, *dir(builtins)}

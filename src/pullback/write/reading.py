@@ -22,10 +22,10 @@ from pullback.write.ruled import add_rule, without_residuals
 
 
 def definition_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, list[Tensor]]:
-    """Take a target apart for a call; return what it computes and the tensors of the call.
+    """Take a target apart for a call; return its definition and the tensors of the call.
 
     Raises:
-        OptionError: if it is nothing that can be written.
+        OptionError: if the target is of a kind that cannot be written.
         FormulaError: if the call does not work.
     """
     op = op_of(target)
@@ -63,10 +63,10 @@ def definition_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def op_of(target: Any) -> Op:
-    """Return the op of what may be asked for: an op, a Function or a function.
+    """Return the op of an op, a Function or a function.
 
     Raises:
-        OptionError: if it is something else.
+        OptionError: if it is of another kind.
     """
     if isinstance(target, Op):
         return target
@@ -87,7 +87,7 @@ def op_of(target: Any) -> Op:
 
 
 def _require_meant(target: Any, op: Op, call: Call) -> None:
-    """Refuse a Function whose forward is flat and whose backward is not: no derivative is meant there."""
+    """Refuse a Function whose forward is flat and whose backward is not: its gradient is no derivative on purpose."""
     if not (isinstance(target, type) and _torch.given_by(target, "backward")):
         return
     own, derived = (_gradients(call.flat(f), call.tensors) for f in (target.apply, op))  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def _gradients(flat: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
     leaves = [x for x in given if x.requires_grad]
     try:
         found = torch.autograd.grad([out.sum() for out in outs], leaves, allow_unused=True) if outs else []
-    except Exception:  # whatever a wrong backward raises: it is not what is written
+    except Exception:  # any error of a wrong backward, which is not written anyway
         return []
     return [g for g in found if g is not None]
 
@@ -115,7 +115,7 @@ def _is_tuple(d: Definition, tensors: Sequence[Tensor]) -> bool:
         result = d.original(*(x.detach() for x in tensors))
     except PullbackError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # any error of a user's function
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FormulaError(f"{d.name} cannot be written: the example call raises {reason}.") from error
     if not result or not all(isinstance(leaf, Tensor) for leaf in result):
@@ -124,7 +124,7 @@ def _is_tuple(d: Definition, tensors: Sequence[Tensor]) -> bool:
 
 
 def _summary(target: Any) -> str:
-    text = inspect.cleandoc(target.__doc__ or "")  # its own: `inspect.getdoc` goes on to the bases of a class
+    text = inspect.cleandoc(target.__doc__ or "")  # `inspect.getdoc` would also return the docstring of a base class
     first = " ".join(text.split("\n\n")[0].split())
     return first if len(first) < 400 else ""
 

@@ -16,7 +16,7 @@ from pullback.write.definition import Definition
 
 
 def without_residuals(op: Op) -> Callable[..., Any]:
-    """Return the formula of an op, without what it returns for its rule alone."""
+    """Return the formula of an op, without the residuals that it returns for its rule."""
     if not op._residuals:
         return op._formula
 

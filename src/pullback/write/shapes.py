@@ -1,4 +1,4 @@
-"""What shapes a text holds for: any, if every op is pointwise; else those of the example's kind, and it checks them."""
+"""Shapes for which a text holds: any, if every op is pointwise; else those of the example's kind, which it checks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Shapes:
     """The shapes of the tensors of a call.
 
     Attributes:
-        elementwise: whether every op is, so that any shapes that broadcast will do.
-        inputs: for each input its sizes: letters and numbers.
+        elementwise: whether every op is pointwise, so that any shapes that broadcast will do.
+        inputs: sizes of each input: letters and numbers.
         outputs: the same for the outputs.
-        conditions: what has to be true, in Python, of the inputs by their names.
+        conditions: conditions on the inputs, by their names, in Python.
     """
 
     elementwise: bool
@@ -53,7 +53,7 @@ def is_pointwise(graph: Graph) -> bool:
 
 
 def _is_log_sigmoid(node: fx.Node) -> bool:
-    """Whether a node is log σ, which PyTorch computes with a buffer beside it."""
+    """Whether a node is log σ, for which PyTorch returns a buffer, too."""
     source: Any = node.args[0] if op_name(node) == "getitem" else node
     return op_name(source) == "log_sigmoid_forward"
 
@@ -71,7 +71,7 @@ def alike(tensors: Sequence[Tensor]) -> list[Tensor] | None:
 
 
 def shapes_of(graph: Graph, names: Sequence[str], elementwise: bool) -> Shapes:
-    """Return what a graph was traced for."""
+    """Return the shapes for which a graph was traced."""
     letters: dict[str, str] = {}
     places: dict[str, str] = {}
     found = Shapes(elementwise)
@@ -117,7 +117,7 @@ def _guards(guards: Sequence[Any], places: dict[str, str]) -> list[str]:
     """Return conditions on sizes as Python text.
 
     Raises:
-        FormulaError: if one cannot be said so.
+        FormulaError: if one cannot be expressed.
     """
     found = []
     for guard in guards:

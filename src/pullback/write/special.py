@@ -1,4 +1,4 @@
-"""Ops whose spelling is not their name with arguments: shapes, indices, constants, and what PyTorch has parts of."""
+"""Ops that are not spelled as a plain call: shapes, indices, constants, and ops with unusual arguments."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _mul(node: Any, context: Context) -> Text | None:
 
 
 def _finite(node: Any) -> Any:
-    """Return the x of (x == x) * (|x| != inf), which `torch.isfinite` is made of."""
+    """Return the x of (x == x) * (|x| != inf), the decomposition of `torch.isfinite`."""
     same, bounded = node.args
     if not (isinstance(same, fx.Node) and isinstance(bounded, fx.Node)):
         return None

@@ -98,7 +98,7 @@ def _called(node: fx.Node, name: str, context: Context) -> Text:
 
 
 def _public(name: str, node: fx.Node, context: Context) -> str:
-    """Return what to call: a function, or "" for a method of the first argument."""
+    """Return the name of the public function, or "" for a method of the first argument."""
     if name in _RENAMED:
         return _RENAMED[name]
     first = node.args[0] if node.args else None

@@ -1,4 +1,4 @@
-"""The stable forms of an op: its value, and its gradient as a Function of its own that has forms for its derivative."""
+"""The stable forms of an op: its value, and its gradient as a separate Function with forms for its derivative."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _gradients(forms: Forms, given: Sequence[Tensor], g: Tensor) -> list[Any]:
 
 
 def backward_of(d: Definition) -> Definition:
-    """Return the gradient by stable forms as a function of its own, with its own derivative."""
+    """Return the gradient by stable forms as a separate function, with a derivative by forms."""
     forms = d.forms
     assert forms is not None
     n = range(len(d.names))

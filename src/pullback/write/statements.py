@@ -1,4 +1,4 @@
-"""A graph as statements: what is used once stands where it is used, what is used twice has a name."""
+"""A graph as statements: a value used once is inlined, a value used twice gets a name."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pullback.write.spelling import spelled
 _WIDTH = 72
 """How long an expression may become before a part of it gets a name."""
 _LAST = 60
-"""The same for what is returned, around which more is written."""
+"""The same for a returned expression, which has more text around it."""
 _SHORT = 12
-"""What is no longer never gets one."""
+"""An expression up to this length never gets a name."""
 _SIZES = ("sym_size", "sym_numel")
 
 
 class Statements:
-    """Writes the statements that compute nodes from those that have names.
+    """Writes the statements that compute nodes from named ones.
 
     Args:
-        known: names of the nodes that are there.
-        names: gives others.
+        known: names of the available nodes.
+        names: returns new names.
         dtype: of the example.
-        like: a name of a tensor that is there.
-        shapes: what stands for the shape of an input whose values are not there.
+        like: the name of an available tensor.
+        shapes: expressions for the shapes of inputs whose values are not available.
 
     Attributes:
-        known: names of the nodes that are there so far.
+        known: names of the nodes available so far.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Statements:
         self._context = Context(dtype, like, self.show)
 
     def compute(self, wanted: Iterable[fx.Node], uses: dict[fx.Node, int], named: Iterable[fx.Node] = ()) -> None:
-        """Write what is missing to have some nodes; those in `named` get names."""
+        """Write the missing statements for some nodes; those in `named` get names."""
         with_names, finals = set(named), set(wanted)
         for node in needed(wanted, {*self.known, *self._texts, *self._shapes}):
             text = self._fitting(node, finals)

@@ -1,4 +1,4 @@
-"""The test that goes with a written Function: finite differences, and what has to agree with itself."""
+"""The test of a written Function: finite differences, and consistency of its derivatives."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_vmap_is_a_call_for_each():
 
 
 def test_of(d: Definition, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
-    """Return a test file for what was written of a definition, in a module of that name."""
+    """Return the text of a test file for a definition's source, in a module of that name."""
     single = d.only is not None
     made = [f"{name} = {_literal(x, single)}" for name, x in zip(d.names, tensors, strict=True)]
     returned = f"{', '.join(d.names)}{',' if len(d.names) == 1 else ''}"

@@ -22,7 +22,7 @@ def tidied(graph: Graph) -> None:
 
 
 def duplicate(graph: Graph) -> Graph:
-    """Return a copy of a graph, of nodes of its own."""
+    """Return a copy of a graph with new nodes."""
     new = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for node in graph.module.graph.nodes:
@@ -35,7 +35,7 @@ def duplicate(graph: Graph) -> Graph:
 
 
 def _finish(graph: Graph) -> None:
-    """Have the results be what the graph returns, and drop what nobody needs."""
+    """Make the results the graph's output, and drop unused nodes."""
     graph.module.graph.output_node().args = ([list(graph.outputs), list(graph.results)],)
     simplify(graph.module.graph)
     graph.module.graph.lint()
@@ -44,7 +44,7 @@ def _finish(graph: Graph) -> None:
 
 
 def length(graph: Graph) -> int:
-    """Return how many ops a derivative takes, once the value is there."""
+    """Return the number of ops of a derivative, given the value."""
     there = {*graph.inputs, *graph.given, *graph.outputs}
     found: set[fx.Node] = set()
     stack = [node for node in graph.results if node is not None]

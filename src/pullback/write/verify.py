@@ -1,4 +1,4 @@
-"""What has been written is run beside what it was written from, before anybody sees it."""
+"""Check of a written text against its target, before it is returned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def require_same(d: Definition, source: str, tensors: Sequence[Tensor]) -> None:
 def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) -> None:
     """Compare forward mode with the gradient, ⟨g, J t⟩ with ⟨Jᵀ g, t⟩, for cotangents small and large.
 
-    A rule that is not linear in the cotangent has no tangent, though one was made of it.
+    A rule that is not linear in the cotangent has no tangent, even though the graph has one.
     """
     primals = tuple(tensors[i].detach() for i in d.wanted)
 
@@ -87,7 +87,7 @@ def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) ->
 
 
 def has_vmap(d: Definition, source: str, tensors: Sequence[Tensor]) -> bool:
-    """Whether a text can be batched: what has a size that depends on values cannot."""
+    """Whether a text can be batched: `vmap` has no ops with data-dependent sizes."""
     apply = loaded(source, d.class_name).apply
     try:
         torch.func.vmap(apply)(*(torch.stack([x.detach(), x.detach()]) for x in tensors))
@@ -97,7 +97,7 @@ def has_vmap(d: Definition, source: str, tensors: Sequence[Tensor]) -> bool:
 
 
 def _run(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor], wanted: Sequence[int]) -> dict[str, Any]:
-    """Return what a call and its derivatives give, as far as it goes."""
+    """Return value, gradient and second derivative of a call, as far as they exist."""
     given = [x.detach().clone().requires_grad_(i in wanted) for i, x in enumerate(tensors)]
     leaves = [given[i] for i in wanted]
     found: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _run(function: Callable[..., list[Tensor]], tensors: Sequence[Tensor], wante
     try:
         directions = [_direction(g, 7 + i) for i, g in enumerate(again)]
         second = torch.autograd.grad(again, [*leaves, *gs], directions, allow_unused=True) if again else []
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no second derivative
         return found
     if again:
         found["second derivative"] = [_or_zero(s, x) for s, x in zip(second, [*leaves, *gs], strict=True)]

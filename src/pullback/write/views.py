@@ -9,12 +9,12 @@ from torch import Tensor, fx
 
 aten = torch.ops.aten
 _UNDONE = (aten.t.default, aten.neg.default, aten.flip.default)
-"""What is nothing if it is done twice."""
+"""Ops that are their own inverse."""
 _RESHAPED = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
 def drop_returns(graph: fx.Graph) -> None:
-    """Leave out pairs of transpositions and negations, and reshapes and expansions to the shape that is there."""
+    """Remove pairs of transpositions and negations, and reshapes and expansions to the same shape."""
     ends = set(graph.output_node().all_input_nodes)
     for node in list(graph.nodes):
         same = _unchanged(node)

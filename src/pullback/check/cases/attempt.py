@@ -1,4 +1,4 @@
-"""One guessed call: how far it got, and whether what went wrong says more about the guess than about the function."""
+"""One guessed call: how far it got, and whether an error is evidence about the guess or about the function."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Score(IntEnum):
     RAISED = 0
     NOT_FINITE = 1
     NO_BACKWARD = 2
-    """Its backward raised, perhaps because no such call is meant."""
+    """Its backward raised, perhaps because the call is invalid."""
     BROKEN = 3
-    """Its backward raised as it would whatever it is given."""
+    """Its backward raised an error that no arguments avoid."""
     RAN_BACK = 4
     """Every gradient was zero."""
     PERFECT = 5
@@ -30,12 +30,12 @@ class Score(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of a guessed call.
+    """Result of a guessed call.
 
     Attributes:
-        score: how good an example it is.
-        reason: what keeps it from being perfect; empty otherwise.
-        error: what the forward or the backward raised.
+        score: quality of the example.
+        reason: why it is not perfect; empty otherwise.
+        error: the exception of the forward or the backward.
     """
 
     score: Score
@@ -50,7 +50,7 @@ class Attempt:
 
     @property
     def wants_tensor(self) -> int | None:
-        """Which argument the backward returned a gradient for though it is no tensor: it may be meant to be one."""
+        """Position of a non-tensor argument for which the backward returned a gradient: it may have to be a tensor."""
         found = re.search(r"different (?:from|than) None at position (\d+)", self.reason)
         return int(found[1]) - 1 if found else None
 
@@ -67,13 +67,13 @@ _ENVIRONMENT = re.compile(
     r"|MPS (backend|device)",
     re.IGNORECASE,
 )
-# What the engine says of a backward that is wrong whatever the example.
+# The engine's messages about a backward that is wrong for every example.
 _BROKEN_CONTRACT = re.compile(r"returned an (invalid|incorrect)|returned a gradient different (from|than) None")
 _NAMED_TYPE = re.compile(r"'(\w+)' object|not '?(\w+)'?$")
 
 
 def of_environment(reason: str) -> bool:
-    """Whether a call failed for what this machine or process lacks, whatever its arguments."""
+    """Whether a call failed for lack of a feature of this machine or process, whatever its arguments."""
     return _ENVIRONMENT.search(reason) is not None
 
 
@@ -85,7 +85,7 @@ def attempt(subject: Subject, case: Case) -> Attempt:
         return Attempt(Score.RAISED, str(raised), raised.error)
     roots = run.roots
     if not roots and case.wrt and run.outputs and subject.relaxation is not None:
-        return Attempt(Score.PERFECT)  # its relaxation has no derivative: that is what is to be audited
+        return Attempt(Score.PERFECT)  # its relaxation has no derivative, which is a fault to audit
     if not roots or not case.wrt:
         return Attempt(Score.RAISED, "forward gave no differentiable output")
     if not all(bool(torch.isfinite(_elements(root)).all()) for root in roots):
@@ -115,5 +115,5 @@ def _of_failed_backward(case: Case, raised: Raised) -> Score:
 
 
 def _guessed_types(case: Case) -> set[str]:
-    """Names of the classes of the guessed arguments, of which a tensor may be as wrong as a number."""
+    """Names of the classes of the guessed arguments, for which a tensor may be as wrong as a number."""
     return {type(argument).__name__ for argument in case.arguments()[0]}

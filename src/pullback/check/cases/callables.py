@@ -1,4 +1,4 @@
-"""Callables that stand for one that a function takes as an argument."""
+"""Substitutes for a callable argument."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class StandIn:
-    """A callable that knows how it is written in a reproduction.
+    """A callable with its expression for a reproduction.
 
     Args:
-        function: what a call runs.
-        text: an expression for the same.
+        function: the implementation.
+        text: an equivalent expression.
     """
 
     def __init__(self, function: Callable[..., Tensor], text: str) -> None:
@@ -54,4 +54,4 @@ DISTANCES = (
     StandIn(_distance, "lambda a, b: torch.cdist(a, b)"),
     StandIn(_squared_distance, "lambda a, b: torch.cdist(a, b) ** 2"),
 )
-"""What a callable of two matrices may have to be for a gradient to be right: its own derivative is built in then."""
+"""Candidates for a callable of two matrices whose derivative may be built into the function."""

@@ -1,7 +1,7 @@
-"""The domain that an example shows: rows of length 1, symmetric matrices, sorted rows, which a function may rely on.
+"""The domain that an example suggests, on which a function may rely: rows of length 1, symmetric matrices, sorted rows.
 
-A variant that has lost it is restored, so that it stays an input that the function is for. It is tried as it is, too,
-and what fails only there is told with that in mind.
+A variant outside this domain is projected back, so that it stays a valid input. It is also tried unprojected, and a
+failure there alone is reported with that remark.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _TELLING = 4
 
 @dataclass(frozen=True)
 class Trait:
-    """Something that holds of a tensor.
+    """A property of a tensor.
 
     Attributes:
-        words: what a tensor without it lacks, as in "x without rows of length 1".
+        words: the phrase for a tensor without it, as in "x without rows of length 1".
         holds: whether a tensor has it.
-        restore: the nearest thing with it; `None` where there is none.
-        is_tried_without: whether tensors that lack it are tried; what they do is not told by another rule.
+        restore: the nearest tensor with it; `None` if there is none.
+        is_tried_without: whether tensors without it are tried; no other rule reports failures on these.
     """
 
     words: str
@@ -99,7 +99,7 @@ class Domain:
         return not self._lost(case)
 
     def keep(self, case: Case) -> Iterator[Case]:
-        """Yield a variant, where it lacks something restored; and as it is, if it is the first to lack that."""
+        """Yield a variant with lost properties restored; and unchanged, if it is the first to lose one of them."""
         lost = self._lost(case)
         if not lost:
             yield case
@@ -135,7 +135,7 @@ def _are_equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _shown(t: Tensor) -> Iterator[Trait]:
-    """Yield what a tensor of an example has, hardly by chance."""
+    """Yield the properties of an example's tensor that are unlikely to be a coincidence."""
     if t.layout is not torch.strided or not t.ndim or t.shape[-1] < 2 or not bool(torch.isfinite(t).all()):
         return
     for trait in TRAITS:

@@ -12,7 +12,7 @@ from pullback.dtypes import has_derivative
 
 
 def other_dtypes(case: Case) -> Iterator[Case]:
-    """Yield the case in the other floating (or complex) dtypes, values rounded to what they can hold."""
+    """Yield the case in the other floating (or complex) dtypes, with rounded values."""
     for real, compl in (
         (torch.float32, torch.complex64),
         (torch.bfloat16, None),

@@ -13,13 +13,13 @@ from pullback.errors import OptionError, TargetError
 
 
 def same_for_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
-    """Return what gives every subject one example call; where that is empty, none."""
+    """Return a function that gives every subject the same example call, or none if it is empty."""
     inputs = [(args, dict(kwargs))] if args or kwargs else None
     return lambda subject: inputs
 
 
 def loader(spec: str | None) -> Callable[[], Given]:
-    """Return what loads the function named by "FILE:function"; without one, no subject is given examples.
+    """Return a loader of the function "FILE:function"; without a spec, subjects get no examples.
 
     Raises:
         OptionError: if there is no such file.
@@ -34,13 +34,13 @@ def loader(spec: str | None) -> Callable[[], Given]:
 
 
 def from_function(spec: str) -> Given:
-    """Load the function named by "FILE:function", and return what calls it for a subject; see `examples`."""
+    """Load the function "FILE:function", and return the function that calls it for a subject; see `examples`."""
     given = examples(spec)
     return lambda subject: given(subject.target, subject.name)
 
 
 def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
-    """Load the function named by "FILE:function", which runs the file, and return what calls it for a target.
+    """Load the function "FILE:function", which runs the file, and return the function that calls it for a target.
 
     Raises:
         OptionError: if it cannot be loaded.
@@ -72,7 +72,7 @@ def _pairs(values: Any) -> Inputs:
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
         raise _NotPairsError(f"expected an iterable of (args, kwargs) pairs, got {type(values).__name__}")
     pairs = list(values)
-    if not pairs and isinstance(values, Sized):  # a generator without a yield for this subject says nothing about it
+    if not pairs and isinstance(values, Sized):  # a generator may have no example for this subject
         raise _NotPairsError(f"it returned an empty {type(values).__name__}: return None to have inputs guessed")
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:

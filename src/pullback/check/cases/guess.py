@@ -1,4 +1,4 @@
-"""What values a parameter may take, guessed from its default, its annotation, its uses, its call sites and its name."""
+"""Candidate values of a parameter: from its default, annotation, uses, call sites and name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
     (r"dims?|axis|axes", (-1, 0, 1, (0, 1), None)),
     (r"k|topk|top_k", (2, None, 0.5)),
     (r"(idx|index|indices|ids?|batch|ptr|segment\w*|offsets?)|\w+_(idx|index|indices|ids?)", (_INDEX, _FLOAT, 1)),
-    (r"labels?|targets?|y_true|tgt", (_FLOAT, _INDEX, 1)),  # what needs classes refuses floats
+    (r"labels?|targets?|y_true|tgt", (_FLOAT, _INDEX, 1)),  # a function of class indices refuses floats
     (r"\w*mask\w*", (_MASK, _FLOAT, None)),
     (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),
     (r"(n_?|num_|max_?)?iter(s|ations?)?|\w+_iter(s|ations?)?", (50, 10, 3, 2)),  # few would not converge
@@ -48,7 +48,7 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
     (r"ctx2?|state|config|cfg|options?|kwargs|meta", (None, _FLOAT)),
 )  # fmt: skip
 _NOT_HERE = re.compile(r"\w*process_group|pg|device_mesh|\w*_stream|stream")
-"""Names of what cannot be made here; a tensor in its place would be no call."""
+"""Names of values that cannot be made here; a tensor in their place would be an invalid call."""
 _BY_TYPE: dict[str, Candidates] = {
     "Tensor": (_FLOAT, _INDEX),
     "int": (2, 1, 3, 0, -1),
@@ -97,14 +97,14 @@ def candidates(
     aliases: Sequence[str] = (),
     is_setting: bool = False,
 ) -> list[Any]:
-    """Return the values to try for a parameter, the likeliest first; `TensorOf` and `SequenceOf` stand for tensors.
+    """Return the values to try for a parameter, the likeliest first; `TensorOf` and `SequenceOf` are templates.
 
     Args:
         parameter: with its default, annotation and name.
-        hints: what the module itself passes.
-        used: how the forward uses it; where that takes a tensor, everything else comes last.
-        aliases: names of what the module passes, asked if its own name tells nothing.
-        is_setting: it is a number or a flag, most likely: a tensor of floating numbers comes last.
+        hints: values that the module itself passes.
+        used: how the forward uses it; if that takes a tensor, everything else comes last.
+        aliases: names of the arguments that the module passes, used if its own name is no clue.
+        is_setting: it is most likely a number or a flag: a tensor of floating numbers comes last.
     """
     if _NOT_HERE.fullmatch(parameter.name):
         return [*hints, None]
@@ -129,7 +129,7 @@ def candidates(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are the same argument; arrays and the like do not say so in one word."""
+    """Whether two values are the same argument; `==` of arrays and the like is no bool."""
     try:
         return a is b or bool(a == b)
     except Exception:
@@ -169,7 +169,7 @@ def hints_from_calls(source: FunctionSource | None, position: int) -> list[Any]:
 
 
 def names_at_calls(source: FunctionSource | None, position: int) -> list[str]:
-    """Return the names of what the module itself passes as that argument: "padding" of `self.padding`."""
+    """Return the names of the arguments that the module itself passes there: "padding" of `self.padding`."""
     found = []
     for site in source.call_sites if source else ():
         match site.arguments[position] if position < len(site.arguments) else None:

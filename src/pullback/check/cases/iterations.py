@@ -1,6 +1,6 @@
-"""Iterative functions: how they show, and their calls with ten times the iterations.
+"""Iterative functions: how to recognise them, and their calls with ten times the iterations.
 
-What changes with more iterations was not converged.
+A result that changes with more iterations was not converged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FACTORS = (1.0, 0.875, 0.5, 1.25)
 
 
 def more_iterations(case: Case) -> Case | None:
-    """Return the case with ten times the iterations; `None` if no argument says how many there are."""
+    """Return the case with ten times the iterations; `None` if no argument is their number."""
     counts = {
         position: _TIMES * value
         for position, value in enumerate(case.values)
@@ -39,12 +39,12 @@ class _Count(_torch.DispatchMode):
 
 
 def iterates(subject: Subject, case: Case, variant: Case) -> bool:
-    """Whether the number of operations of a forward depends on its numbers: it goes on until something is reached.
+    """Whether the number of operations of a forward depends on its values: it iterates to a tolerance.
 
     Args:
-        subject: what is called.
-        case: an example, run as it is and with its numbers scaled.
-        variant: another one, that counts if its tensors have the same shapes.
+        subject: the function.
+        case: an example, run unchanged and with scaled values.
+        variant: another one; it counts if its tensors have the same shapes.
     """
     others = [case.map_inputs(lambda t, by=factor: by * t, case.label) for factor in _FACTORS]  # type: ignore[misc]
     if [v.shape for v in variant.tensors] == [v.shape for v in case.tensors]:

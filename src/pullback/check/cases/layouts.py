@@ -37,7 +37,7 @@ def contiguous(case: Case) -> Case:
 
 
 def _each_once(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
-    """Return changed tensors; what was one tensor in two places stays one."""
+    """Return changed tensors; a tensor at two positions stays one tensor."""
     changed = {id(t): change(t) for t in tensors.values()}
     return {p: changed[id(t)] for p, t in tensors.items()}
 
@@ -51,7 +51,7 @@ def _batches_swapped(t: Tensor) -> Tensor:
 
 
 def conjugated(t: Tensor) -> Tensor:
-    """Return the values of a complex `t` as conjugates of what lies in memory."""
+    """Return the values of a complex `t` as a conjugate view of their conjugates."""
     return t.conj().resolve_conj().conj()
 
 
@@ -76,4 +76,4 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], bool]]] 
     "conjugated": (conjugated, Tensor.is_complex),
     "channels last": (lambda t: t.contiguous(memory_format=torch.channels_last), lambda t: t.ndim == 4),
 }
-"""Changes of strides, by their labels, and the tensors that each can be made of."""
+"""Changes of strides, by their labels, with the tensors that each applies to."""

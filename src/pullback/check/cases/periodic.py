@@ -57,14 +57,14 @@ def taken(t: Tensor, dims: Sequence[int], order: Tensor) -> Tensor:
 
 
 def broken_tail(t: Tensor, dims: Sequence[int], size: int, same: float) -> tuple[Index, Index] | None:
-    """Return where a tail begins that does not repeat what stands one period before, and where that stands.
+    """Return where a tail begins that differs from the elements one period before, and the position of these.
 
     A tail begins in the second half: what breaks off earlier takes elements together by blocks. It breaks at half of
     its first period or more, in two places at least: where one of several equal elements is chosen, as by `argmax`, one
     alone differs.
 
     Args:
-        t: what should be periodic.
+        t: the tensor that should be periodic.
         dims: along which dimensions.
         size: the period.
         same: difference that counts as none, relative to the largest element.

@@ -1,7 +1,7 @@
-"""Finding one working example of a function that comes without any: guess, try, keep the best.
+"""Search for a working example of a function without one: guess, try, keep the best.
 
-The parameters get ranked guesses (`guess.py`); which of them to change is learnt from what the trials raise
-(`search.py`), within bounds on their number and on time.
+The parameters get ranked guesses (`guess.py`); the errors of the trials say which of them to change (`search.py`),
+within bounds on their number and on time.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from pullback.errors import FormulaError
 _MAX_TRIALS = 1500
 _MAX_SECONDS = 4.0
 _AFTER_BROKEN = 100
-"""Trials after a call whose backward seems to fail whatever it is given: perhaps the call was no valid one."""
+"""Further trials after a call whose backward seems to fail for all arguments: the call may have been invalid."""
 _ALWAYS = 5
-"""Calls whose backward raised the same, after which it would whatever it is given, if none raised another."""
+"""Number of equal backward errors, without any other, after which all arguments are assumed to fail."""
 _AFTER_ENVIRONMENT = 20
 """Failures for want of a GPU, a process group or a package, after which no other call is tried."""
 _AFTER_MEMORY = 5
 """Calls that ask for more memory than there is, after which no other is tried."""
 _AFTER_REFUSED = 20
-"""Refusals of what an op's formula does, whatever it is given, after which no other call is tried."""
+"""Number of refusals by an op's formula, regardless of arguments, after which no other call is tried."""
 
 
 @dataclass
 class Probe:
-    """What probing found.
+    """Result of a search for an example.
 
     Attributes:
-        case: the best working example, or `None`: its backward runs, or fails whatever it is given.
-        trials: how many calls were tried.
-        reasons: what the trials raised, the most frequent first.
-        lacks: what this machine or process lacks, as a trial said; empty if nothing.
-        broken: the same call with tensors of other shapes, if the backward failed there as it might whatever it is
-            given: those shapes may be no valid ones, or the fault of the function.
+        case: the best working example, or `None`: its backward runs, or fails for all arguments.
+        trials: number of calls tried.
+        reasons: exceptions of the trials, the most frequent first.
+        lacks: a missing feature of this machine or process, as a trial reported it; empty if nothing.
+        broken: the same call with tensors of other shapes, if the backward failed there as it might for all arguments:
+            the shapes may be invalid, or the function at fault.
     """
 
     case: Case | None = None
@@ -60,7 +60,7 @@ class Probe:
 
 
 class _Trials:
-    """Makes guessed calls, keeps the best and counts what they raised."""
+    """Makes guessed calls, keeps the best and counts their exceptions."""
 
     def __init__(self, subject: Subject, events: Events, flawed: Callable[[Case], bool]) -> None:
         self.subject = subject
@@ -126,10 +126,10 @@ def probe(
     """Look for a working example of `subject`: a call that runs forward and backward with finite outputs.
 
     Args:
-        subject: what is called.
+        subject: the function.
         generator: of the values of tensors.
-        events: told of each call.
-        flawed: whether the gradients of a call that ran have shapes that the engine puts right in silence; such a
+        events: receives each call.
+        flawed: whether the gradients of a call that ran have shapes that the engine silently corrects; such a
             call is taken only if none is found that has not.
     """
     trials = _Trials(subject, events, flawed)

@@ -17,7 +17,7 @@ from pullback.check.subject import Subject
 _RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compiled|module)\(")
 """A line of a script that runs the subject."""
 _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
-"""What needs the function's module to be in `sys.modules`."""
+"""Features that need the function's module to be in `sys.modules`."""
 ALTERED = "# other values than the audit's, which are too many to print"
 NO_LITERAL = f"# {GAP} stands for"
 """Remarks in a script that is not the failing case itself."""
@@ -25,7 +25,7 @@ _TAKEN = ("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call"
 
 
 class _Name:
-    """Stands for a variable inside the `repr` of nested arguments."""
+    """Placeholder for a variable inside the `repr` of nested arguments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +72,7 @@ def script(
 
 
 def _holding(case: Case, names: Mapping[int, str]) -> list[str]:
-    """Return the lines that find what a subject holds, and let a function of all inputs give it other values."""
+    """Return the lines that find the tensors a subject holds, and let a function of all inputs replace them."""
     if not case.held:
         return []
     held = ", ".join(f"{names[p]}={h.text}" for p, h in case.held.items())
@@ -117,7 +117,7 @@ def call_text(case: Case, moved: Mapping[str, str] | None = None) -> str:
 def definition(name: str, case: Case, body: Iterable[str], also: str = "") -> list[str]:
     """Return the lines of a function of the list of differentiated inputs, which starts by calling the subject.
 
-    It takes what `also` names, too.
+    It also takes the names in `also`.
 
     Its body continues with `out`, and with the inputs under their own names.
     """
@@ -163,7 +163,7 @@ def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
         load = [line for line in load[:-1] if line != "import runpy"]
         load += [*_imported(found[1]), f"fn = names{found[2]}"]
     elif found is not None and any(module == home for module, _ in wanted):
-        # From the same run of the file: what is compared by identity, as an enumeration, must not exist twice.
+        # From the same run of the file: objects compared by identity, such as enumerations, must not exist twice.
         load[-1:] = [f"names = runpy.run_path({found[1]})", f"fn = names{found[2]}"]
     for module, path in wanted:
         root = path.partition(".")[0]
@@ -185,7 +185,7 @@ def _imported(file: str) -> list[str]:
 
 
 def _spaced(lines: Iterable[str]) -> Iterator[str]:
-    """Put an empty line after each block, without which Python's prompt does not take what follows."""
+    """Insert an empty line after each block, without which Python's prompt does not take the next line."""
     inside = False
     for line in lines:
         if inside and not line.startswith(" "):
@@ -195,7 +195,7 @@ def _spaced(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _seeded(lines: Iterable[str], seed: int) -> Iterator[str]:
-    """Set the random state before each line that runs the subject, outside of what a compiler may trace."""
+    """Set the random state before each line that runs the subject, outside of code that a compiler may trace."""
     for line in lines:
         if _RUNS.search(line) and not line.startswith((" ", "def ", "class ", "#", "from ", "import ")):
             yield f"torch.manual_seed({seed})"

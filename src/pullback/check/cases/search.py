@@ -1,4 +1,4 @@
-"""Best-first search for a working call, led by how far the forward got and by what it stumbled over."""
+"""Best-first search for a working call, guided by how far the forward got and by its error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pullback.check.cases.usage import Usage, kept_as_settings, usage
 from pullback.check.subject import Subject
 
 _PROGRESS = 3.0
-"""What a line further into the forward is worth, in steps of the search."""
+"""Weight of one more line of the forward, in steps of the search."""
 _FIRST = 1000
 """The same for the likeliest values in every family of shapes, which are all tried."""
 _RAN = 60
@@ -64,12 +64,12 @@ def asked_shapes(message: str) -> list[Shape]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One call to try.
+    """One candidate call.
 
     Attributes:
-        values: for each parameter, which of its candidates.
-        shapes: for each parameter, which of the shapes of a tensor alone; `None` for that of the family.
-        family: which of `FAMILIES`.
+        values: for each parameter, the index of its candidate.
+        shapes: for each parameter, the index of a shape for that tensor alone; `None` for the family's shape.
+        family: index into `FAMILIES`.
         dtype: of the floating tensors.
         differentiated: the parameters that require grad; `None` for every floating tensor.
     """
@@ -82,10 +82,10 @@ class Choice:
 
 
 class Search:
-    """Proposes calls with one list of parameters, and learns from what came of each.
+    """Proposes calls with one list of parameters, and learns from their results.
 
     Args:
-        subject: what is called.
+        subject: the function.
         chosen: its parameters.
         generator: of the values of tensors.
     """
@@ -132,7 +132,7 @@ class Search:
         return None
 
     def learn(self, outcome: Attempt) -> None:
-        """Queue what differs in one thing from the call proposed last, by what came of that."""
+        """Queue calls that differ in one respect from the last one, chosen by its result."""
         cost, choice = self._current
         if outcome.score >= Score.RAN_BACK and self._keeps_defaults(choice):
             self._settled = True  # a default is never left once a call with it runs
@@ -239,7 +239,7 @@ class Search:
                 )
             arguments.append(value)
         case = make_case(arguments, {}, self.names, "example", nested=self._subject.kind != "function")
-        # What is in a default was not asked to be differentiated.
+        # Tensors in a default are not differentiated.
         made = [i for i in range(len(arguments)) if isinstance(self._chosen(choice, i), TensorOf | SequenceOf)]
         wanted = made if choice.differentiated is None else choice.differentiated
         return replace(case, wrt=tuple(p for p in case.wrt if case.paths[p][1] in wanted))

@@ -12,10 +12,11 @@ from pullback.check.cases.sizes import resized
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], alive: Callable[[], bool]) -> Case:
-    """Return a case no larger than `case` for which `fails` holds.
+    """Return a case, no larger than `case`, for which `fails` holds.
 
-    Greedy: any simplification that still fails is kept, until none does or `alive` says stop. Sizes go
-    first, then values to short decimals. Two positions that share a tensor are left as they are.
+    Greedy: any simplification that still fails is kept, until none does or `alive` returns false. Sizes are reduced
+        first,
+    then values to short decimals. Two positions that share a tensor stay unchanged.
     """
     if len({id(v) for v in case.tensors}) < len(case.wrt):
         return case
@@ -26,7 +27,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], alive: Callable[[], bool])
             if not alive():
                 break
             if candidate.doubtful and not case.doubtful:
-                continue  # what is shown must be as good an input as what failed
+                continue  # the shrunk input must be as valid as the original
             if fails(candidate):
                 case, progress = candidate, True
                 break

@@ -55,7 +55,7 @@ def argument_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
 
 
 def _unpacked(node: ast.FunctionDef | None, name: str) -> list[str]:
-    """Return the names that a function unpacks its `*name` into, a number in place of what is no name; or none."""
+    """Return the names that a function unpacks its `*name` into, a number in place of any other target; or none."""
     for statement in ast.walk(node) if node is not None else ():
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=items)], value=ast.Name(id=unpacked)) if unpacked == name:

@@ -59,14 +59,14 @@ def other_lengths(case: Case) -> Iterator[Case]:
     sizes = {size for v in case.values if isinstance(v, Tensor) for size in v.shape}
     last = next((t.shape[-1] for t in case.tensors if t.ndim), 0)
     for new in POINTS:
-        if last and new not in sizes:  # where two are equal, one taken for the other does not show
+        if last and new not in sizes:  # with two equal sizes, confusing them has no effect
             yield replace(resized(case, {last: new}), label=case.label, fit=f"a last dimension of {new}")
 
 
 def broadcasts(case: Case) -> Iterator[Case]:
-    """Yield the case with one input of a shape that broadcasts to its own, where there are several tensors.
+    """Yield the case with one input of a shape that broadcasts to the original, if there are several tensors.
 
-    A forward that takes them need not mean to: what fails here is told with that in mind.
+    A forward may accept these by accident: a failure here is reported with that remark.
     """
     if sum(isinstance(v, Tensor) for v in case.values) < 2:
         return

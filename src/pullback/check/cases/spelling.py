@@ -16,7 +16,7 @@ from torch import Tensor
 from pullback.check.cases.callables import StandIn
 
 GAP = "..."
-"""Stands for a value that has no literal."""
+"""Placeholder for a value that has no literal."""
 _MAX_ELEMENTS = 200
 _PLAIN = bool | int | complex | str | bytes | range | slice
 _OF_TORCH = torch.dtype | torch.Size | torch.layout | torch.memory_format
@@ -73,7 +73,7 @@ def spelled(value: object) -> str:
 
 
 def needed(value: object) -> Iterator[tuple[str, str]]:
-    """Yield (module, dotted name) of what has to be imported for the source of a value.
+    """Yield (module, dotted name) of each import that the source of a value needs.
 
     That is `spelled`'s for a leaf, and `repr` for the lists, tuples and mappings that hold leaves.
     """
@@ -103,7 +103,7 @@ def _imported(named: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_reached(named: Any) -> bool:
-    """Whether a class or function is what its module has under its name."""
+    """Whether a class or function can be found under its name in its module."""
     module, path = getattr(named, "__module__", None), getattr(named, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str):
         return False

@@ -1,8 +1,8 @@
-"""Inputs that differ from the working example in several things at once, as a hypothesis strategy.
+"""Inputs that differ from the working example in several ways at once, as a hypothesis strategy.
 
-The variants of `check/variants.py` change one thing at a time, the same ones in every run. What goes wrong only where
-two things meet, as for an odd size in a strided tensor of float32, is looked for among these. Each choice has the
-simplest first, to which hypothesis shrinks: small sizes, the example's own values, dtype and layout.
+The variants of `check/variants.py` change one thing at a time, the same ones in every run. Faults that need a
+combination, such as an odd size in a strided float32 tensor, are searched for here. Each choice starts with the
+simplest, to which hypothesis shrinks: small sizes, the example's own values, dtype and layout.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _valued(draw: st.DrawFn, case: Case, position: int) -> tuple[Case, list[str]
     if kind:
         t = ORDINARY[kind](t)
         labels.append(f"{kind} in {name}")
-    # a smaller tensor may be a parameter with a domain of its own, as in `values.other_values`
+    # a smaller tensor may be a parameter with a restricted domain, as in `values.other_values`
     parameter = kind in CONSTANTS and t.numel() < max(v.numel() for v in case.tensors)
     return case.with_values({position: t}, doubtful=case.doubtful or parameter), labels
 

@@ -1,4 +1,4 @@
-"""Tensors that hold what changing their elements one by one would break."""
+"""Tensors with a structure that changing single elements would destroy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pullback.check.case import Case
 
 
 def is_structured(t: Tensor) -> bool:
-    """Whether a tensor holds what changing its elements one by one would break.
+    """Whether a tensor has a structure that changing single elements would destroy.
 
-    What `is_fixed` says, a symmetric matrix, rows of length 1 or of sum 1: a forward may rely on that without
-    checking it, and its value elsewhere means nothing.
+    That is a tensor for which `is_fixed` is true, a symmetric matrix, or rows of length 1 or of sum 1: a forward may
+    rely on it without a check, and its value elsewhere is meaningless.
     """
     if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
         return False
@@ -26,7 +26,7 @@ def is_structured(t: Tensor) -> bool:
 
 
 def is_fixed(t: Tensor) -> bool:
-    """Whether a tensor holds only zeros and ones, or a triangular matrix: no other values can be made like these."""
+    """Whether a tensor holds only zeros and ones, or is a triangular matrix: there are no other values of that kind."""
     if t.ndim < 1 or t.numel() < 2 or t.shape[-1] < 2:
         return False
     if bool(((t == 0) | (t == 1)).all()) and bool((t == 0).any() & (t == 1).any()):

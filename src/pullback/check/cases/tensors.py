@@ -48,7 +48,7 @@ SHAPES: tuple[Shape, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TensorOf:
-    """Stands for a tensor, made once its shape is chosen."""
+    """Template of a tensor, which is made once its shape is chosen."""
 
     kind: Kind = "float"
 
@@ -60,7 +60,7 @@ class TensorOf:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOf:
-    """Stands for a tuple of floating tensors of one shape."""
+    """Template of a tuple of floating tensors of one shape."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""What the source of a forward tells of its parameters by the way it uses them."""
+"""Evidence about the parameters of a forward in its source: how they are used."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Usage:
     """How one parameter is used.
 
     Attributes:
-        roles: what it must be for that.
+        roles: types that the use requires.
         lengths: numbers of items that it is unpacked into.
-        constants: values that it is said to equal.
+        constants: values with which it is compared.
     """
 
     roles: frozenset[Role] = frozenset()
@@ -41,7 +41,7 @@ class Usage:
 
 
 def usage(node: ast.FunctionDef, names: Sequence[str]) -> dict[str, Usage]:
-    """Return what the body of a function shows of each of its parameters. A parameter assigned anew is still it."""
+    """Return how the body of a function uses each of its parameters; a rebound parameter still counts as itself."""
     roles: defaultdict[str, set[Role]] = defaultdict(set)
     lengths: defaultdict[str, list[int]] = defaultdict(list)
     constants: defaultdict[str, list[Any]] = defaultdict(list)

@@ -43,9 +43,9 @@ def other_values(case: Case) -> Iterator[Case]:
 
 
 def other_numbers(case: Case) -> Iterator[Case]:
-    """Yield the case with one argument that is no tensor changed: half a float, a flag that is flipped, another dim.
+    """Yield the case with one non-tensor argument changed: a float halved, a flag flipped, another dim.
 
-    An argument at its default hides what the backward does with others.
+    With an argument at its default, errors of the backward for other values do not show.
     """
     ranks = {v.ndim for v in case.values if isinstance(v, Tensor)}
     for position, value in enumerate(case.values):
@@ -62,8 +62,8 @@ def other_numbers(case: Case) -> Iterator[Case]:
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:
     """Yield the case with the free tensors changed; to a constant first without those that may be parameters.
 
-    A tensor smaller than the others may be a parameter with a domain of its own, such as alpha != 1, which a
-    forward seldom tests: what fails only where these are all 0 or all 1 is told with that in mind.
+    A tensor smaller than the others may be a parameter with a restricted domain, such as alpha != 1, which a forward
+    seldom checks: a failure only where these are all 0 or all 1 is reported with that remark.
     """
     doubtful = case.doubtful
     if label in CONSTANTS:
@@ -113,7 +113,7 @@ def _spread(t: Tensor, offset: float) -> Tensor:
 
 
 def shared(case: Case, apart: Collection[int] = ()) -> Iterator[Case]:
-    """Yield the case with one tensor passed as two arguments, for each pair of one shape, but for those at `apart`."""
+    """Yield the case with one tensor passed as two arguments, for each pair of one shape, except those at `apart`."""
     free = [p for p in case.wrt if p not in apart]
     for order, first in enumerate(free):
         for second in free[order + 1 :]:
@@ -123,7 +123,7 @@ def shared(case: Case, apart: Collection[int] = ()) -> Iterator[Case]:
 
 
 def other_callables(case: Case) -> Iterator[Case]:
-    """Yield the case with distances in place of the callables that stand for the function's own."""
+    """Yield the case with distance functions in place of the substitutes for the function's own callables."""
     positions = [p for p, v in enumerate(case.values) if v is SMOOTH]
     for other in DISTANCES if positions else ():
         yield case.with_values(dict.fromkeys(positions, other))
@@ -135,7 +135,7 @@ def positive(case: Case) -> Iterator[Case]:
 
 
 def with_numbers(case: Case, held: Collection[int]) -> Iterator[Case]:
-    """Yield the case with a number in place of each differentiated tensor, but for some that are held."""
+    """Yield the case with a number in place of each differentiated tensor, except held ones."""
     for position in case.wrt:
         if position not in held:
             rest = tuple(p for p in case.wrt if p != position)

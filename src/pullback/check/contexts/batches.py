@@ -15,7 +15,7 @@ from pullback.check.contexts.transforms import Setting, tensor_slots
 from pullback.check.trial import Raised, guarded, reseed
 
 _FACTORS = (1.0, 0.75, 1.25)
-"""What the examples of a batch are of the first: their signs and their order of size stay."""
+"""Factors of a batch's examples relative to the first: signs and orders of magnitude stay."""
 _WEIGHTS = (1.0, 0.5, 2.0)
 _SHARED_AT_MOST = 3
 
@@ -114,12 +114,12 @@ class Batch:
             return list(torch.func.vmap(one, dims, randomness="same")(tuple(self.cotangents()), *xs))
 
     def labels(self) -> list[str]:
-        """Return what `looped` and `mapped` return."""
+        """Return the labels of the results of `looped` and `mapped`."""
         outputs = [f"value of output {order}" for order in range(len(self.setting.outputs))]
         return [*outputs, *(f"gradient of {name}" for name in self.setting.names)]
 
     def code(self) -> list[str]:
-        """Return lines of a reproduction that print what the loop and vmap say."""
+        """Return lines of a reproduction that print the results of the loop and of vmap."""
         names = [variables(self.setting.case)[slot[0]] for slot in self.slots]
         stacks = [
             _stack_text(name, dim, order < self.differentiated, self.varied)
@@ -163,8 +163,8 @@ class Batch:
 
 
 def batches(setting: Setting) -> Iterator[tuple[Batch, list[Tensor | None]]]:
-    """Yield batches, each with what a loop gives: all batched, along other dimensions, one tensor alone."""
-    # A tensor that was guessed for an index may be meant to be a number: only a given one is batched.
+    """Yield batches, each with the loop's results: all inputs batched, along other dimensions, one tensor alone."""
+    # A tensor guessed for an index may have to be a number: only a given one is batched.
     slots = tensor_slots(setting) if setting.case.label == "given" else setting.slots
     shapes = [setting.case.values[slot[0]].ndim for slot in slots]
     varied = True

@@ -1,4 +1,4 @@
-"""Comparing what a context makes of a function with what eager mode makes of it, and saying so."""
+"""Comparison of a function's gradients in a context with those of eager mode, and the findings."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Way:
-    """One context that a function is put in.
+    """One context for a function.
 
     Attributes:
-        name: as a user would write it, e.g. "torch.func.vjp".
+        name: in the form that a user would write, e.g. "torch.func.vjp".
         run: returns the gradient of each input there.
         code: lines of a reproduction that bind `got` to that gradient, given `preamble`'s names.
         hint: what to do about a difference.
-        raising: what to do if it raises and the error says nothing known.
+        raising: what to do about an unknown error.
         severity: of a difference.
-        cause: whose doing a difference is, if that is known.
-        context: what it does with the function.
-        refused_as: severity if it raises; by default info if PyTorch says clearly why, else a warning.
+        cause: cause of a difference, if known.
+        context: its kind.
+        refused_as: severity if it raises; by default info if PyTorch gives a clear reason, else a warning.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Way:
 def compare(
     audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Way], promised: bool = True
 ) -> Iterator[Finding]:
-    """Yield the refusals, each reason once, up to the first difference.
+    """Yield the refusals, without repeated reasons, up to the first difference.
 
     Args:
         audit: of the subject.
-        rule: id of the rule that asks.
-        known: where to compare.
-        ways: what to compare.
-        promised: whether the author says that they are supported; else what raises there is an info.
+        rule: id of the calling rule.
+        known: the eager results.
+        ways: the contexts.
+        promised: whether the author declares that they are supported; otherwise an error there is an info.
     """
     refusals: set[str] = set()
     for way in ways:
@@ -94,16 +94,16 @@ def compare_one(audit: Audit, rule: str, setting: Setting, way: Way) -> Finding 
 
 @dataclass(frozen=True)
 class Told:
-    """How a difference is told.
+    """Report of a difference.
 
     Attributes:
         name: the context.
         code: lines of the reproduction, after the case's script.
         hint: what to do.
         severity: of the finding.
-        cause: whose doing it is, if that is known.
-        labels: what was compared, in order; by default the gradient of each input.
-        yardstick: what the context is compared with.
+        cause: of the difference, if known.
+        labels: labels of the compared tensors; by default the gradient of each input.
+        yardstick: the reference of the context.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Told:
 
 
 def differing(audit: Audit, rule: str, setting: Setting, different: Difference, told: Told) -> Finding:
-    """Build the finding that a context says something else than its yardstick."""
+    """Build the finding that a context differs from its reference."""
     labels = told.labels or [f"gradient of {name}" for name in setting.names]
     label = labels[different.order]
     at = f"[{', '.join(map(str, different.index))}]" if different.index else ""
@@ -142,7 +142,7 @@ def differing(audit: Audit, rule: str, setting: Setting, different: Difference, 
 
 @dataclass(frozen=True)
 class Refused:
-    """How a refusal is told: see `Way`; `hint` is for an error that says nothing known."""
+    """Report of a refusal: see `Way`; `hint` is for an unknown error."""
 
     name: str
     code: Sequence[str]

@@ -32,7 +32,7 @@ def slots_of(case: Case, positions: Sequence[int]) -> Slots:
 def pure(call: Callable[..., Any], case: Case, slots: Slots, outputs: Sequence[int]) -> Pure:
     """Return `call` on a case as a function of the tensors at `slots` that returns the given tensor outputs.
 
-    Written so that tracers can follow it: what can be worked out beforehand is.
+    Tracers can follow it, since everything that can be computed beforehand is.
     """
     moved = {position for slot in slots for position in slot}
     copied = case.non_leaf
@@ -58,7 +58,7 @@ def pure(call: Callable[..., Any], case: Case, slots: Slots, outputs: Sequence[i
 
 
 def _arranger(case: Case) -> Callable[[list[Any]], tuple[Any, dict[str, Any]]]:
-    """Return what puts leaves back into `(args, kwargs)`, without pytrees if nothing is nested."""
+    """Return the function from leaves to `(args, kwargs)`, without pytrees if nothing is nested."""
     spec = case.spec
     args, kwargs = tree_unflatten(list(range(len(case.values))), spec)
     if not all(isinstance(leaf, int) for leaf in (*args, *kwargs.values())):

@@ -1,4 +1,4 @@
-"""What PyTorch says when a function does not support a transform, and what its author can do about it."""
+"""PyTorch's errors about unsupported transforms, each with advice for the author."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pullback.check.trial import Raised
 from pullback.errors import PullbackError
 
 SPLIT = "torch.func needs forward(ctx, …) split into forward(…) and setup_context(ctx, inputs, output)"
-"""What to do about a Function in the old style."""
+"""Advice for a Function in the old style."""
 _LENGTH = 200
 _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"
 
 
 Blame = Literal["", "function", "PyTorch"]
 Context = Literal["vectorised", "traced", "other"]
-"""What a transform does with a function: run it on batches, follow it with a tracer, or neither."""
+"""Kind of a transform: it runs a function on batches, traces it, or does neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something raised.
+    """Reason for an exception.
 
     Attributes:
-        clear: whether it says plainly that this is not supported.
-        blame: whose fault it can only be: the function's, which can be mended there, or PyTorch's own.
-        reason: one line of what it says.
+        clear: whether it says plainly that the context is not supported.
+        blame: whose fault it must be: the function's, which its author can mend, or PyTorch's.
+        reason: the message, in one line.
         hint: what to do.
     """
 
@@ -41,7 +41,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An error that PyTorch raises: what it says, what to do, where it is a plain refusal, whose fault it is."""
+    """A known error of PyTorch: its pattern, the advice, whether it is a plain refusal, and whose fault it is."""
 
     pattern: str
     hint: str
@@ -127,9 +127,9 @@ _KNOWN = (
 
 
 def is_promised(subject: Subject, *, vmap: bool) -> bool:
-    """Whether the author says that `torch.func` is supported, or that `vmap` is: what raises there breaks a promise.
+    """Whether the author declares support for `torch.func`, or for `vmap`: an error there breaks a promise.
 
-    A Function says so by `setup_context`, and by a rule for `vmap`. A callable says nothing.
+    A Function declares it by `setup_context`, and by a rule for `vmap`. A callable declares nothing.
     """
     if subject.kind != "function":
         return subject.is_made

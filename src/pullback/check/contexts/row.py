@@ -38,8 +38,8 @@ def row(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> tuple[C
 
     Args:
         audit: of the subject.
-        done: ids of the rules that were carried through.
-        told: all findings, those that are allowed included.
+        done: ids of the rules that were completed.
+        told: all findings, including allowed ones.
     """
     return tuple(
         Context(name, _state([f for f in told if f.rule.startswith(rules)]) or _unless_idle(audit, done, name))
@@ -48,7 +48,7 @@ def row(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> tuple[C
 
 
 def _state(findings: Sequence[Finding]) -> ContextState | None:
-    """Return what findings say of a context; `None` if there are none that do."""
+    """Return the state of a context by its findings; `None` if none of them affects it."""
     if any(f.severity == "error" for f in findings):
         return "error"
     if any(f.severity == "warning" and f.verdict != "inconclusive" for f in findings):

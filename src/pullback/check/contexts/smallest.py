@@ -1,4 +1,4 @@
-"""The smallest example that shows what a context does wrong, where running the context again and again is too slow."""
+"""The smallest example of a context's fault, for contexts that are too slow to run again and again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZES = (1, 2)
 
 
 def on_smallest(audit: Audit, setting: Setting, found: Finding, find: Callable[[Setting], Finding | None]) -> Finding:
-    """Return what `find` finds on the first tiny example on which it is as bad as `found`, or else `found` itself."""
+    """Return the finding on the first tiny example with one as severe as `found`, or else `found` itself."""
     for case in _tiny(setting.case):
         small = setting_of(audit.subject, case)
         if small is None or all(g is None or not bool(g.any()) for g in small.gradients):

@@ -19,16 +19,16 @@ from pullback.check.trial import as_real, guarded, reseed
 _SEED = 7
 _AGREEMENT = 1e-6
 _SHARP = 1e-4
-"""What is known less sharply than to this part is worth finer steps."""
+"""Relative error bar above which a derivative is estimated with finer steps."""
 _TELLING = 0.1
-"""What is not even known to this part tells nothing."""
+"""Relative error bar above which a derivative is undecided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """The derivative of <g, tangent> along a direction: numeric, with its error bar, and by its graph.
 
-    `decided` is false where the numeric one is too blurred to tell.
+    `decided` is false if the error bar is too large.
     """
 
     expected: float
@@ -41,7 +41,7 @@ class Mismatch:
 def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mismatch | None:
     """Compare the gradient of a tangent with the numeric derivative of that tangent.
 
-    Nothing but forward mode is differentiated numerically, so the answer does not depend on the backward.
+    The numeric derivative is of forward mode alone, so the result does not depend on the backward.
 
     Raises:
         Raised: if forward mode, or the backward through it, raises.

@@ -1,4 +1,4 @@
-"""The subject as a pure function of tensors, for a transform to act on, with what eager mode says of it.
+"""The subject as a pure function of tensors, for a transform to act on, with its results in eager mode.
 
 The composition rules ask one question of many contexts: is the gradient there the one that eager mode gives?
 """
@@ -33,16 +33,16 @@ transform loses or mistakes differs by far more."""
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A case on which eager mode gives a gradient, always the same.
+    """A case with a reproducible gradient in eager mode.
 
     Attributes:
-        subject: what is called.
+        subject: the function.
         case: the arguments.
-        slots: where each differentiated tensor stands; one passed twice counts once.
+        slots: positions of each differentiated tensor; one passed twice counts once.
         inputs: these tensors, detached.
         names: their names.
-        outputs: positions of the differentiable outputs among the tensors that come out.
-        form: what comes out: one tensor, a tuple or list of tensors, or any other structure.
+        outputs: positions of the differentiable outputs among the output tensors.
+        form: structure of the result: one tensor, a tuple or list of tensors, or any other.
         cotangents: one per differentiable output.
         values: the differentiable outputs, detached.
         gradients: the eager gradient of each input.
@@ -130,9 +130,9 @@ def parts(expected: Sequence[Tensor | None], got: Sequence[Tensor | None]) -> Di
 
 
 def setting_of(subject: Subject, case: Case) -> Setting | None:
-    """Return what eager mode says of a case; `None` if that is no yardstick.
+    """Return the reference results of eager mode on a case; `None` if there are none.
 
-    It is none if forward or backward raises, nothing is differentiable, or a second run says something else.
+    There are none if forward or backward raises, nothing is differentiable, or a second run differs.
     """
     try:
         run = forward(subject, case)

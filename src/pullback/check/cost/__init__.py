@@ -1,1 +1,1 @@
-"""What a backward keeps and computes: bytes and operations."""
+"""Cost of a backward: bytes of its residuals, and its operations."""

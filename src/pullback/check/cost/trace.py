@@ -1,4 +1,4 @@
-"""One forward and backward of a Function, with what was kept in between and every ATen op of the backward."""
+"""One forward and backward of a Function, with its residuals and every ATen op of the backward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step:
 
     @property
     def is_view(self) -> bool:
-        """Whether it made nothing new: what it returned lies in memory that it read, and was not written to."""
+        """Whether it is a view: its results alias its operands, and it wrote to none of them."""
         return storages(self.made) <= storages(self.read) and not self.name.endswith("_")
 
 
@@ -37,7 +37,7 @@ class Trace:
 
     Attributes:
         run: the forward.
-        call: what the backward was given and returned, and what was kept for it.
+        call: arguments and results of the backward, and its residuals.
         steps: the ops of the backward, in order.
     """
 
@@ -52,7 +52,7 @@ class Trace:
 
     @property
     def computed(self) -> list[Tensor]:
-        """What was kept besides inputs and outputs: memory that is held for the backward alone."""
+        """Residuals that are neither inputs nor outputs: memory that is held for the backward alone."""
         known = storages([*self.inputs, *self.run.outputs])
         return [t for t in self.call.kept if storage_of(t) not in known]
 
@@ -97,7 +97,7 @@ def trace(subject: Subject, case: Case, mask: Sequence[bool] | None = None) -> T
 
 
 def storages(tensors: Collection[Tensor]) -> set[int]:
-    """Return which pieces of memory the tensors lie in; views share theirs."""
+    """Return the storages of the tensors; views share theirs."""
     return {storage_of(t) for t in tensors}
 
 
@@ -108,7 +108,7 @@ def is_plain(t: Tensor) -> bool:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers in the same order, whatever their dtypes."""
+    """Whether two tensors hold equal numbers in the same order, whatever their dtypes."""
     return a.numel() == b.numel() and bool((a.detach().flatten() == b.detach().flatten()).all())
 
 
@@ -123,7 +123,7 @@ def describe(t: Tensor) -> str:
 
 
 def storage_of(t: Tensor) -> int:
-    """Return which piece of memory a tensor lies in, by its address; of a sparse one, which tensor it is."""
+    """Return the identity of a tensor's storage, its address; for a sparse tensor, that of the tensor."""
     return t.untyped_storage().data_ptr() if t.layout is torch.strided else id(t)
 
 

@@ -74,10 +74,10 @@ def gradients(
     mask: Sequence[bool] | None = None,
     call: Callable[..., Any] | None = None,
 ) -> list[Tensor | None]:
-    """Run forward and backward afresh; return the gradient of each input that requires grad.
+    """Run forward and backward on fresh copies; return the gradient of each input that requires grad.
 
     Args:
-        subject: what is called.
+        subject: the function.
         case: the arguments.
         cotangents: one per differentiable output; by default `standard_cotangents`.
         mask: which inputs require grad; all by default.
@@ -96,11 +96,11 @@ def difference(
     rounding: float | None = None,
     floor: float = 0.0,
 ) -> Difference | None:
-    """Return where `got` differs most from `expected` beyond rounding; `None` if nowhere.
+    """Return where `got` differs most from `expected` beyond rounding; `None` if it does not.
 
-    A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to
-    the largest element of each tensor; by default what the dtype allows. A difference below `floor` is none: where all
-    elements cancel, their own size says nothing of the rounding on the way to them.
+    A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to the largest
+    element of each tensor; the default depends on the dtype. Differences below `floor` do not count: if all elements
+    cancel, their size is no measure of the rounding error before that.
     """
     worst: Difference | None = None
     worst_excess = 1.0
@@ -122,7 +122,7 @@ def difference(
 
 
 def _excess(e: Tensor, g: Tensor, rounding: float | None, floor: float) -> Tensor:
-    """Return by how many times each element exceeds what rounding allows."""
+    """Return |e − g| over the allowed error, rounding · (max |e| + |e|) + floor, for each element."""
     if rounding is None:
         rounding = max(_ROUNDING.get(t.dtype, 0.0) for t in (e, g))
     wide = torch.complex128 if e.is_complex() or g.is_complex() else torch.float64

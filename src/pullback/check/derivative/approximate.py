@@ -1,4 +1,4 @@
-"""Gradients that are off by what an approximation leaves: an iteration that stopped early, a quadrature, float32."""
+"""Gradients that are off by the error of an approximation: an iteration that stopped early, a quadrature, float32."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _SINGLE = 5e-4
-"""Of the derivative: what a chain of operations in float32 may be off by."""
+"""Relative error of the derivative that a chain of float32 operations may have."""
 _A_PART = 0.5
-"""Of the derivative, that an iteration which stopped early may be off by: a factor that is lost is more."""
+"""Relative error of the derivative that an iteration may have which stopped early: a lost factor is larger."""
 _ABOUT_SMALL = 10.0
 """Times the largest difference that is small."""
 _HALVINGS = 8
-"""Of what is left of the way from the example to a variant."""
+"""Bisections between the example and a variant."""
 
 
 def converges(audit: Audit, case: Case, order: int) -> bool:
-    """Whether what is wrong is right once an iteration goes on for longer."""
+    """Whether a wrong gradient becomes right with more iterations."""
     longer = more_iterations(case)
     again = None if longer is None else audit.compare(longer)
     return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)

@@ -37,11 +37,11 @@ _NOTHING = 1e-12
 _CANCELLED, _STEEPEST = 16.0, 100.0
 """Units in the last place of the terms of a gradient that cancel; how much larger than the cotangent these may be."""
 _NEGLIGIBLE = 1e-8
-"""A disagreement below this part of the output's own size may be what an iteration left unconverged."""
+"""Disagreements below this part of the output's own size may be due to an unconverged iteration."""
 Restriction = Callable[[Tensor, Tensor], Tensor]
-"""Direction and input -> the part of the direction along which the input is to be moved."""
+"""Direction and input -> the part of the direction along which to move the input."""
 _TELLING = 16
-"""Of so many elements none was wrong: then a direction that is must owe it to others, if there are others."""
+"""If none of this many elements is wrong, a wrong direction is attributed to the other elements, if there are any."""
 _UNEQUAL = (1.0, 0.75, 0.875, 0.625, 0.9375)
 """By how much elements are moved at once: by steps of several lengths, all in one direction."""
 MAX_ELEMENTS = 48
@@ -71,9 +71,9 @@ class Comparison:
         expected, got, bar: at the worst element (or direction).
         index: of the worst element; `None` if only a direction was compared.
         failing, compared: elements (or directions) that disagree, and all that were compared.
-        flat: no disagreeing element moves the output at all.
-        still: how many disagreeing elements do not.
-        moves: some element does move the output.
+        flat: no disagreeing element changes the output at all.
+        still: number of disagreeing elements that do not.
+        moves: some element does change the output.
         kink: the point is a kink for this input.
         low, high: the interval of right values.
         largest: the largest magnitude in the gradient.
@@ -102,7 +102,7 @@ class Comparison:
 
     @property
     def is_small(self) -> bool:
-        """Whether a disagreement is of the size that unconverged iterations leave, or of rounding beside the rest."""
+        """Whether a disagreement has the size of an unconverged iteration's error, or of rounding beside the rest."""
         return self.weight <= 1
 
     @property
@@ -124,10 +124,10 @@ def compare_input(
     elements: int = MAX_ELEMENTS,
     within: Restriction | None = None,
 ) -> Comparison:
-    """Compare the gradient of the `order`-th input along random directions, and where in doubt by elements.
+    """Compare the gradient of the `order`-th input along random directions, and in case of doubt by elements.
 
-    The directions are `within` a part of the space; by default, that of symmetric matrices at one of these, and at
-    probabilities, where the function says nothing of others, that of probabilities.
+    The directions are `within` a subspace: by default the symmetric ones at a symmetric matrix and, if the result is
+    inconclusive at probabilities, those that keep their sums, since a function may be defined on these alone.
     """
     compared = _compare(sampler, order, gradient, generator, directions, elements, within or symmetric_part)
     if compared.status == "inconclusive" and within is None and are_probabilities(sampler.case.tensors[order]):
@@ -212,8 +212,9 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
 def _cancelled(sampler: Sampler, estimate: Estimate, gradient: Tensor, largest: float) -> float:
     """Return a bound on the rounding error of an element of a gradient whose terms cancel, from their size.
 
-    That is the cotangent's, times what the output has for each unit of the input. The gradient of a norm over two
-    elements, or of one, is 0, and no term of it.
+    A term is about max |w| · min(max |y| / max |x|, `_STEEPEST`), with the cotangent w; its rounding error is
+    `_CANCELLED` · eps times that. The gradient of a norm over two elements, or of
+    one, is 0 although none of its terms is.
     """
     if not largest or not estimate.magnitude.numel():
         return 0.0
@@ -227,8 +228,8 @@ def _judge(
 ) -> Status:
     """Compare one number with its interval.
 
-    `size` bounds the magnitude of the terms that were summed to `got`, whose rounding is not held
-    against the gradient; nor is `lost`, what they may have lost to underflow.
+    `size` bounds the magnitude of the terms that were summed to `got`; the rounding error of these is not counted.
+    Neither is `lost`, a bound on what the terms may have lost to underflow.
     """
     low, high, bar = sampler.project(estimate)
     if math.isnan(low):
@@ -246,7 +247,7 @@ def _judge(
         negligible = _NOTHING * float(sampler.weights.abs().sum())
     if distance > SIGNIFICANT * bar + precision * (size + relevant) + lost:
         return "wrong" if distance > negligible else "inconclusive"
-    telling = 0.1 * max(size, relevant) or negligible  # where both are 0, what would count as a difference
+    telling = 0.1 * max(size, relevant) or negligible  # if both are 0, the smallest difference that counts
     return "inconclusive" if SIGNIFICANT * bar > telling else "ok"
 
 
@@ -259,7 +260,7 @@ def _compare_elements(
     most: int,
     within: Restriction,
 ) -> Comparison:
-    """Compare single elements; what a direction suspected counts only if an element bears it out."""
+    """Compare single elements; a disagreement along a direction counts only if an element confirms it."""
     x = sampler.case.tensors[order]
     picked = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
     scale = step_scale(x).flatten()
@@ -300,9 +301,9 @@ def _compare_elements(
 
 
 def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], within: Restriction) -> bool:
-    """Whether the derivative along a mixture of elements is not the sum of theirs: then there is none.
+    """Whether the derivative along a mixture of elements differs from the sum of theirs: then there is none.
 
-    At equal values moving one up or down may leave the middle one as it is, while moving all does not.
+    With equal values, moving one element up or down may leave the median unchanged, while moving all does not.
     """
     x = sampler.case.tensors[order]
     if x.is_complex():

@@ -1,8 +1,8 @@
-"""A numeric derivative that is asked twice before anything is called wrong by it.
+"""A numeric derivative with confirmation, before it makes anything wrong.
 
-A ripple shorter than the steps can look like a smooth curve of another slope, sharply. Steps 4096 times smaller
-see it as it is, and see a slow curve as well, only with more of its rounding noise. So an estimate that disagrees
-with what was returned is taken again with those, and the sharper of the two counts.
+A ripple shorter than the steps can look like a smooth curve of another slope, with a small error bar. Steps 4096 times
+smaller resolve it, and resolve a slow curve as well, only with more of its rounding noise. So an estimate that
+disagrees with the returned gradient is repeated with those, and the one with the smaller error bar counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 from pullback.check.derivative.oracle import SIGNIFICANT, Curve, Estimate, differentiate
 
 _FINER = {torch.float64: 2.0**-12, torch.complex128: 2.0**-12, torch.float32: 2.0**-6, torch.complex64: 2.0**-6}
-"""By the dtype of what is moved; half precision resolves no smaller steps."""
+"""By the dtype of the moved tensors; half precision resolves no smaller steps."""
 
 
 def confirmed(curve: Curve, disagrees: Callable[[Estimate], bool], moved: Sequence[Tensor]) -> Estimate:
-    """Return the derivative at 0 of `curve`, from two ladders of steps where the first one disagrees.
+    """Return the derivative of `curve` at 0, from two ladders of steps if the first one disagrees.
 
     Args:
-        curve: what is differentiated.
-        disagrees: whether an estimate contradicts what is to be judged by it.
-        moved: the tensors that the curve moves; the narrowest dtype says how small a step may be.
+        curve: the function to differentiate.
+        disagrees: whether an estimate contradicts the gradient in question.
+        moved: the tensors that the curve moves; the narrowest dtype limits the step.
     """
     found = differentiate(curve)
     if not disagrees(found):

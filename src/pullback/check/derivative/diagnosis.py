@@ -35,7 +35,7 @@ def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
 
 
 class _Overwriting(DispatchMode):
-    """Notices a write by indices of which one wins where several are the same."""
+    """Notices an indexed write with repeated indices, whose result depends on the order."""
 
     seen = False
 
@@ -91,10 +91,10 @@ def _right_once_conjugated(audit: Audit, result: FirstOrder, comparison: Compari
 
 
 def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:
-    """Return the differentiable outputs whose cotangent makes no difference to any gradient.
+    """Return the differentiable outputs whose cotangent does not affect any gradient.
 
-    Decided on fresh runs: the gradient is taken again with that cotangent multiplied by -3, and by 0, since a backward
-    may read no more of it than whether it is there, or odd.
+    Decided on fresh runs: the gradient is recomputed with that cotangent multiplied by -3, and by 0, since a backward
+    may read only its presence, or be even in it.
     """
     if not any(g is not None and bool((g.isfinite() & (g != 0)).any()) for g in result.gradients):
         return []

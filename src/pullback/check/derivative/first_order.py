@@ -22,22 +22,22 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, forward, vjp
 
 _FLOAT8 = 1
-"""Bytes of a number that PyTorch converts and does not compute with."""
+"""Bytes of a dtype that PyTorch only converts and does not compute with."""
 _NUDGES, _OF_NOISE = 4, 4.0
-"""Runs on inputs that differ in the last bit, and how many times what they change counts as noise."""
+"""Runs on inputs that differ in the last bit, and the multiple of their effect that counts as noise."""
 
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """What one case showed.
+    """First-order comparison on one case.
 
     Attributes:
         case: the arguments.
         run: the forward; its graph may be freed.
         cotangents: one per differentiable output.
-        gradients: one per differentiated input, `None` where the graph gave none.
+        gradients: one per differentiated input, `None` where the graph returned none.
         comparisons: one per differentiated input.
-        error: what the backward raised, then there is no gradient.
+        error: the exception of the backward; then there is no gradient.
     """
 
     case: Case
@@ -67,14 +67,14 @@ def first_order(
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
     Args:
-        subject: what is audited.
+        subject: the audited function.
         case: the arguments.
         generator: of directions and cotangents.
         directions: random directions for each input.
-        numeric: the same values in the form the forward is sampled on (contiguous, say); `case` by default.
+        numeric: the same values in the form in which the forward is sampled (contiguous, say); `case` by default.
         settled: inputs, by order, that need no comparison.
-        unit: take cotangents of ones, which read better, instead of random ones, which show more.
-        elements: how many elements of an input are compared singly, at most.
+        unit: use cotangents of ones, which are easier to read, instead of random ones, which detect more.
+        elements: maximum number of elements of an input that are compared singly.
         goes_on: whether to compare one more input.
 
     Returns:
@@ -114,9 +114,10 @@ def first_order(
 def _unless_noise(
     subject: Subject, case: Case, cotangents: Sequence[Tensor], gradients: Sequence[Tensor | None], c: Comparison
 ) -> Comparison:
-    """Return a comparison in 16 bits as inconclusive if the last bit of the inputs changes the gradient by as much.
+    """Return a 16-bit comparison as inconclusive if the last bit of the inputs changes the gradient by as much.
 
-    Terms that cancel, as in a norm over two elements, leave rounding of their own size, which nothing else tells.
+    Terms that cancel, as in a norm over two elements, have a rounding error of their own size, which nothing else
+    measures.
     """
     gradient = gradients[c.order]
     if c.status != "wrong" or gradient is None or gradient.dtype.itemsize != 2 or not math.isfinite(c.got):

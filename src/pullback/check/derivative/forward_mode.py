@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _AGREEMENT = 1e-7
 _SHARP = 1e-4
-"""What is known less sharply than to this part is worth finer steps."""
+"""Relative error bar above which a derivative is estimated with finer steps."""
 _TELLING = 0.1
-"""What is not even known to this part tells nothing."""
+"""Relative error bar above which a derivative is undecided."""
 NEGLIGIBLE = 1e-6
-"""Beside the values themselves: a derivative that is zero but for so much rounding is zero."""
+"""Part of the values themselves below which a derivative counts as zero, being rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
 class JvpDisagreement:
-    """The worst element of a tangent along `direction` of the `order`-th input that is not the numeric derivative.
+    """The element of a tangent, along `direction` of the `order`-th input, farthest from the numeric derivative.
 
-    `decided` is false where no element of any output has a numeric derivative that is sharp enough to tell.
+    `decided` is false if no element of any output has a numeric derivative with a small enough error bar.
     """
 
     output: int

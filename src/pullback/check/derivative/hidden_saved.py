@@ -13,9 +13,9 @@ from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 
 
 def hidden_saved(subject: Subject, case: Case) -> int:
-    """Count the tensors kept for backward that are neither input nor output, and change with the inputs.
+    """Count the saved tensors that are neither input nor output, and change with the inputs.
 
-    None where the forward takes no other inputs like these.
+    Return `None` if the forward takes no other inputs of this kind.
     """
     if subject.kind != "function":
         return 0

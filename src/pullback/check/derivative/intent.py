@@ -1,8 +1,8 @@
-"""Functions that are not a derivative on purpose, and how that shows.
+"""Functions whose gradient is no derivative on purpose, and how to recognise them.
 
-Straight-through estimators, surrogates and gradient modifiers are correct code whose backward disagrees with
-the forward's derivative. Four signs are accepted; each is precise enough that a slip in a smooth function
-does not pass for intent.
+Straight-through estimators, surrogates and gradient modifiers are correct code whose backward disagrees with the
+forward's derivative. Four signs are accepted; each is precise enough that a mistake in a smooth function does not pass
+for intent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _EXPLICIT = re.compile(
 _OF_LIE = re.compile(r"(?<![^\W_])\w*lie(_?(tensor|group|algebra)s?)?(?![^\W_])", re.IGNORECASE)
 """Modules of Lie groups, whose gradients are taken in the tangent space."""
 _RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased|gumbel", re.IGNORECASE)
-"""What excuses a function that draws random numbers: the gradient of an expectation has many unbiased estimators, and
-the derivative of one draw is only one of them."""
+"""Words that excuse a function that draws random numbers: the gradient of an expectation has many unbiased estimators,
+and the derivative of one draw is only one of them."""
 _CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
 _GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
 _NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
@@ -58,11 +58,11 @@ _LITTLE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Why a backward that differs from the derivative is taken to be meant.
+    """Why a backward that differs from the derivative is considered intended.
 
     Attributes:
-        sign: "declared", "worded", "identity", "flat", "rounded", "bound" or "cut". What is only worded, in a name or a
-            docstring, excuses nothing: somebody who reads the words sees a slip in a smooth function no better.
+        sign: "declared", "worded", "identity", "flat", "rounded", "bound" or "cut". An intent that is only worded, in a
+            name or a docstring, excuses nothing in a smooth function.
         reason: in words, for the finding.
     """
 
@@ -71,7 +71,7 @@ class Intent:
 
 
 def severity_of(intent: Intent) -> Severity:
-    """Return how bad a deviation is that is meant: words may be about something else, structure is not."""
+    """Return the severity of an intended deviation: words may be about something else, structure is not."""
     return "warning" if intent.sign in ("worded", "cut") else "info"
 
 
@@ -106,9 +106,9 @@ def declared_random(subject: Subject) -> Intent | None:
 
 
 def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
-    """Return an intent if every output is an input unchanged: then the backward is there to change gradients.
+    """Return an intent if every output is an input unchanged: then the backward exists to change gradients.
 
-    To be judged on generic values: x * x is also "unchanged" at 1.
+    It needs generic values: x * x is also "unchanged" at 1.
 
     Args:
         run: the forward.
@@ -139,9 +139,9 @@ def _is_same(out: Tensor, x: Tensor) -> bool:
 def flat(result: FirstOrder, name: str) -> Intent | None:
     """Return an intent if the forward is flat almost everywhere in an input whose gradient is not zero.
 
-    It speaks for the whole function where every disagreeing input is flat, or where the name says that it
-    quantises: then a scale's gradient is an estimate too, and so is that of a largest element, which makes the scale.
-    Else a slip in another input would hide behind it.
+    It excuses the whole function if every disagreeing input is flat, or if the name says that it quantises: then the
+    gradient of a scale is an estimate too, and so is that of a largest element, which determines the scale. Otherwise a
+    mistake in another input would go unnoticed.
     """
     estimated = [c for c in result.wrong if flat_in(c)]
     if _QUANTISES.search(name):
@@ -153,14 +153,14 @@ def flat(result: FirstOrder, name: str) -> Intent | None:
 
 _FLAT = Intent("flat", "its forward is flat almost everywhere and its backward is not")
 ROUNDED = Intent("rounded", "its forward moves in steps as small as those of half precision, in which it may compute")
-"""Not known to be meant, but no derivative can be had of it either."""
+"""The deviation is not known to be intended, but there is no derivative to compare with either."""
 
 
 def rounds_inside(subject: Subject, case: Case) -> bool:
     """Whether a forward that looks flat moves in steps that half precision inside it would make.
 
     Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
-    both. What says that it quantises does so on purpose, however finely.
+    both. A function whose name says that it quantises does so on purpose, however finely.
     """
     if _QUANTISES.search(subject.name):
         return False

@@ -14,7 +14,7 @@ from pullback.check.trial import standard_cotangents
 
 Gradients = Sequence[Tensor | None]
 _CANCELLED = 64.0
-"""Units in the last place of the cotangent: a gradient below that is what cancelling terms leave."""
+"""Units in the last place of the cotangent: a gradient below that is the residue of cancelling terms."""
 
 
 def nonlinearity(
@@ -48,7 +48,7 @@ def nonlinearity(
 
 
 def _zero_sum(root: Tensor) -> Tensor:
-    """Return a cotangent of alternating signs whose sum is exactly 0: not to be taken for no cotangent."""
+    """Return a cotangent of alternating signs whose sum is exactly 0, but which is not 0 itself."""
     signs = 1 - 2 * (torch.arange(root.numel()) % 2)
     if root.numel() % 2:
         signs[-1] = 0

@@ -1,4 +1,4 @@
-"""Gradients around a kink: what a backward may return at it."""
+"""Gradients around a kink: the range of values that a backward may return at it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NEARBY_DISTANCE = 1e-4
 def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest gradient at points around a kink.
 
-    Where three elements tie, a sort may hand the middle one's gradient to any of three places, though to move it
-    up or down alone shows only two of them. Every limit of gradients nearby is a generalised derivative
-    (F. H. Clarke, Optimization and Nonsmooth Analysis, 1983, section 2.5), so their hull is accepted. That these
-    gradients are right is what the ordinary cases test.
+    Where three elements tie, a sort may route the middle one's gradient to any of three places, though moving it up or
+    down alone shows only two of them. Every limit of nearby gradients is a generalised derivative (F. H. Clarke,
+    Optimization and Nonsmooth Analysis, 1983, section 2.5), so their hull is accepted. That these gradients themselves
+    are right is tested on the ordinary cases.
     """
     found = []
     for trial in range(_NEARBY):
@@ -37,7 +37,7 @@ def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -
     x = sampler.case.tensors[order].detach().flatten()
     stacked = torch.stack(found) if found else torch.full_like(x, torch.nan).unsqueeze(0)
     low, high = _real(stacked).amin(0), _real(stacked).amax(0)
-    for value in _real(x).unique():  # what one of several tied elements got, another may get
+    for value in _real(x).unique():  # tied elements are interchangeable
         tied = _real(x) == value
         low[tied], high[tied] = low[tied].min(), high[tied].max()
     return low, high
@@ -56,8 +56,8 @@ def _real(t: Tensor) -> Tensor:
 def in_hull(value: Tensor, low: Tensor, high: Tensor, interval: tuple[float, float]) -> bool:
     """Whether a value lies among the gradients nearby.
 
-    Where these leave the interval of the one-sided derivatives, several inputs tie and 64 samples do not reach
-    the ends of their hull: twice its width is accepted then.
+    If these leave the interval of the one-sided derivatives, several inputs tie and 64 samples do not reach the ends of
+    their hull: then twice its width is accepted.
     """
     value = _real(value)
     width = high - low

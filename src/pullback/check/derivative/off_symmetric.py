@@ -1,7 +1,7 @@
 """Gradients that are right along symmetric directions at a symmetric matrix, and wrong along others.
 
-`compare_input` keeps a symmetric input symmetric. What that hides, such as a missing transpose, is looked for here.
-It stays hidden in a function that reads one triangle only, as `eigvalsh` and `cholesky` do: such a one is defined on
+`compare_input` keeps a symmetric input symmetric. Faults that this conceals, such as a missing transpose, are searched
+for here. A function that reads one triangle only, as `eigvalsh` and `cholesky` do, is exempt: it is defined on
 symmetric matrices, and its gradient is symmetric by convention.
 """
 

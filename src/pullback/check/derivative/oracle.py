@@ -10,8 +10,8 @@ central differences with Richardson extrapolation, and says how far off the esti
 * noise: the error of F's own arithmetic, measured over a window as wide as the steps that are used
   (J. J. More and S. M. Wild, Estimating computational noise, SIAM J. Sci. Comput. 33, 2011, eq. 3.2: the
   k-th difference of a smooth function fades as the k-th power of the spacing, that of noise does not).
-  It is never taken below half an ulp of the precision that the outputs betray: a forward that works in
-  float32 inside cannot be seen through more sharply than that, whatever the dtype of its outputs.
+  It is never taken below half an ulp of the precision that the outputs reveal: a forward that computes in float32
+  inside limits the accuracy, whatever the dtype of its outputs.
 
 Kinks are found by one-sided differences: where the left and the right derivative differ by more than ten
 bars, both are kept, and every value between them is a derivative.
@@ -144,15 +144,18 @@ def _richardson(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Extrapolate difference quotients to step 0 and return the entry of the table with the least bar.
 
+    With D(h) = y' + c h^p + …, the combination (2^p D(h/2) − D(h)) / (2^p − 1) has no h^p term. Its noise is at most
+    (2^p n(h/2) + n(h)) / (2^p − 1).
+
     Args:
         differences: (levels, n), each level with half the step of the one before.
         powers: exponents of the step in the error expansion, ascending.
-        noise: (levels, n), what the forward's noise does to each quotient.
+        noise: (levels, n), the effect of the forward's noise on each quotient.
         slope: (n,), the steepness over the largest step, against which an error is large or small.
 
     Returns:
-        Value, bar, and whether the value settled: at a jump or a vertical slope the quotients grow without
-        bound, and the best entry of the table is merely the least bad.
+        Value, bar, and whether the value settled: at a jump or a vertical slope the quotients diverge, and the best
+        entry of the table is merely the least bad.
     """
     best = differences[-1].clone()
     best_bar = torch.full_like(best, torch.inf)
@@ -179,9 +182,9 @@ def _richardson(
 
 
 def _unless_contradicted(values: Tensor, bars: Tensor) -> Tensor:
-    """Set to infinity the bars of levels that finer ones contradict: at a coarse step agreement may be chance.
+    """Set to infinity the bars of levels that finer ones contradict: agreement at coarse steps may be accidental.
 
-    A level counts if its interval of three bars and those of all finer levels have a value in common.
+    A level counts if its interval of three bars intersects those of all finer levels.
     """
     low = (values - 3 * bars).nan_to_num(nan=-torch.inf).flip(0).cummax(0).values.flip(0)
     high = (values + 3 * bars).nan_to_num(nan=torch.inf).flip(0).cummin(0).values.flip(0)
@@ -192,7 +195,7 @@ def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[T
     """Return the noise of each element, and whether both sides are about as noisy.
 
     It is the larger of two windows' and the precision's. One window on each side, neither holding 0, where a
-    kink would be taken for noise. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
+    kink would count as noise. Where one side is quiet and the other is chaos, 0 is the edge of a domain.
     """
     windows = [torch.stack([curve(spacing * k) for k in _NOISE_POINTS]) for spacing in _NOISE_SPACINGS]
     quieter, louder = (_difference_noise(window).nan_to_num(nan=0.0) for window in windows)
@@ -210,7 +213,7 @@ def _difference_noise(samples: Tensor) -> Tensor:
 
 
 def _divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
-    """Return the divided difference over all `points`, scaled so that noise of deviation 1 gives deviation 1."""
+    """Return the divided difference Σᵢ yᵢ wᵢ with wᵢ = 1 / Πⱼ (xᵢ − xⱼ), over ‖w‖: noise of deviation 1 keeps it."""
     x = torch.tensor(points, dtype=torch.float64)
     weights = 1 / (x.unsqueeze(1) - x + torch.eye(len(points), dtype=torch.float64)).prod(1)
     scaled: Tensor = (weights / weights.norm()) @ samples

@@ -1,4 +1,4 @@
-"""What a `backward` is given and what it returns, before PyTorch's engine sums, casts and checks it."""
+"""Arguments and results of a `backward`, before PyTorch's engine sums, casts and checks them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Recorded:
     Attributes:
         cotangents: as received; `None` where unmaterialised.
         needs: `ctx.needs_input_grad`.
-        returned: what came back, as a tuple.
-        raised: whether nothing came back.
-        kept: tensors that the forward kept for it, by `save_for_backward` or on `ctx`.
+        returned: the results, as a tuple.
+        raised: whether it raised instead.
+        kept: tensors that the forward saved, by `save_for_backward` or on `ctx`.
     """
 
     cotangents: tuple[Any, ...]
@@ -85,7 +85,7 @@ def backward_name(cls: type[torch.autograd.Function]) -> str:
 def record_base(subject: Subject, case: Case, mask: Sequence[bool] | None = None) -> list[Recorded]:
     """Run forward and backward of a case once and return the calls of `backward` that returned something.
 
-    The engine may refuse afterwards what they returned.
+    The engine may refuse their results afterwards.
     """
     with recording(subject) as calls, suppress(Raised):
         run = forward(subject, case, mask)

@@ -17,13 +17,13 @@ from pullback.dtypes import has_derivative
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Where two runs from the same state of PyTorch's and Python's generators differ.
+    """Difference of two runs from the same state of PyTorch's and Python's generators.
 
     Attributes:
         what: "output" or "gradient".
         where: which one, and the two values.
-        is_rounding: by no more than another order of the same operations would make.
-        by_numpy: they agree once NumPy's generator starts from the same state, too.
+        is_rounding: whether the difference is no larger than another order of the same operations would cause.
+        by_numpy: whether they agree once NumPy's generator starts from the same state, too.
     """
 
     what: str

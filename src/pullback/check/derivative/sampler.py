@@ -1,6 +1,6 @@
 """The forward of one case along a line through one of its inputs, and the step that suits its values.
 
-Of a relaxed op, whose derivative is by its own declaration not that of its forward, the relaxation is sampled.
+For a relaxed op, whose declared derivative is not that of its forward, the relaxation is sampled.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sampler:
         return sampled
 
     def derivative(self, order: int, direction: Tensor, disagrees: Callable[[Estimate], bool]) -> Estimate:
-        """Estimate J v for `direction`, with finer steps too where `disagrees` says so of the first estimate."""
+        """Estimate J v for `direction`, with finer steps too if the first estimate `disagrees`."""
         return confirmed(
             lambda t: self.sample(order, (t * direction).to(direction.dtype)), disagrees, moved=[direction]
         )
@@ -78,9 +78,9 @@ class Sampler:
         return False
 
     def blurred(self, order: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
-        """Widen the bars by what moving the inputs by `epsilon`, relatively, does to the derivative.
+        """Widen the bars by the effect on the derivative of moving the inputs by `epsilon`, relatively.
 
-        Arithmetic of that precision answers for some such input: of sin(2000 x) in bfloat16 nothing is left.
+        Arithmetic in that precision is right for some input this close: nothing is known of sin(2000 x) in bfloat16.
         """
         generator = torch.Generator().manual_seed(_BLUR_SEED)
         spread = torch.zeros_like(estimate.low)
@@ -126,7 +126,7 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
     def draw() -> Tensor:
         magnitude = (
             2 * torch.randint(3, 8, t.shape, generator=generator) + 1
-        ) / 16  # never 1: that hides a lost factor
+        ) / 16  # never 1, which would conceal a lost factor
         return magnitude * (torch.randint(0, 2, t.shape, generator=generator) * 2 - 1)
 
     if t.is_complex():
@@ -135,10 +135,10 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return such a tensor to move `x` along: a symmetric matrix stays one, and so do rows of probabilities.
+    """Return such a tensor to move `x` along: symmetric for a symmetric matrix, of sum 0 for rows of probabilities.
 
-    Many functions of symmetric matrices read one triangle only, and are defined by what they do on these; a transport
-    plan is one between masses that are equal.
+    Many functions of symmetric matrices read one triangle only, and are defined on these alone; a transport plan
+    requires masses of equal sum.
     """
     direction = random_like(x, generator)
     if are_probabilities(x):

@@ -1,11 +1,11 @@
 """Double backward against finite differences of first-order gradients.
 
 The probe is a non-linear composite, phi(x) = sum w * out**2, whose cotangent 2 w out depends on x: a linear one
-has a constant cotangent and hides both a missing second-order term and a `once_differentiable` that does not
-protect. <u, H v> is taken by autograd in the two ways that users take it, `autograd.grad` and `.backward()`, since
-some errors are attached to nodes that only the latter runs; the reference is the numeric derivative of the
-first-order gradient along v. An input that the backward gives no gradient (None) is held: to the author it is a
-constant, and what a second derivative by it should be nobody has said.
+has a constant cotangent, with which neither a missing second-order term nor an ineffective `once_differentiable` shows.
+<u, H v> is taken by autograd in the two ways that users take it, `autograd.grad` and `.backward()`, since some errors
+are attached to nodes that only the latter runs; the reference is the numeric derivative of the first-order gradient
+along v. An input without a gradient (None) is held fixed: its author declares it a constant, and its second derivative
+is undefined.
 
 Where the first order is no derivative (straight-through, or wrong), the composite has no reference. Then the
 backward itself is probed: b(x, g) with g fixed, differentiated in x, against its finite differences.
@@ -49,18 +49,18 @@ _CLEAR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SecondOrder:
-    """What double backward did.
+    """Result of double backward.
 
     Attributes:
         status: "raised" if every way raised.
         way: "autograd.grad" or ".backward()", the one that `status` is about.
         expected, got, bar: <u, H v>, numeric and by autograd.
-        error: what was raised, if anything was.
+        error: the exception, if there was one.
         composite: whether the composite was probed, or the backward alone.
         changed: the first-order gradient itself changes under create_graph; where.
         hidden: how many saved tensors are neither inputs nor outputs.
         u, v: the directions, one tensor for each input.
-        unconverged: it is wrong, and right with ten times the iterations.
+        unconverged: whether it is wrong, but right with ten times the iterations.
     """
 
     status: Status
@@ -78,7 +78,7 @@ class SecondOrder:
 
     @property
     def is_clear(self) -> bool:
-        """Whether what was raised says that double backward is not supported."""
+        """Whether the error says that double backward is not supported."""
         return self.error is not None and _CLEAR.search(str(self.error.error)) is not None
 
 
@@ -93,7 +93,7 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
-        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase is nobody's concern
+        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase does not matter
         quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)
         for block in probe.blocks() if is_smooth and quiet else ():
             found = [_lost_or_nothing(outcome) for outcome in block.outcomes()]
@@ -146,7 +146,7 @@ def _unjudged(outcome: SecondOrder) -> SecondOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """<H u, v> by double backward and the magnitude of its terms, or what was raised."""
+    """<H u, v> by double backward and the magnitude of its terms, or the exception."""
 
     way: str
     got: float = 0.0
@@ -262,7 +262,7 @@ class _Probe:
         return [torch.zeros_like(x) if g is None else g for x, g in zip(run.inputs, found, strict=True)]
 
     def changes_under_create_graph(self, names: list[str]) -> str:
-        """Say how the first-order gradient differs when its graph is built; empty if it does not."""
+        """Return how the first-order gradient differs if its graph is built; empty if it does not."""
         try:
             plain = self.gradient(forward(self.subject, self.case), create_graph=False)
             built = self.gradient(forward(self.subject, self.case), create_graph=True)

@@ -1,7 +1,7 @@
-"""Memory that was allocated and never written: what it holds differs from run to run, and so would any verdict.
+"""Memory that was allocated and never written: its content, and so every verdict, differs from run to run.
 
-One forward and backward are run with new memory filled with NaN, which PyTorch does in its deterministic mode, and
-once more with zeros in it. NaN that is there in the first run only was never written.
+One forward and backward run with new memory filled with NaN, which PyTorch does in its deterministic mode, and a second
+time with zeros in it. A NaN in the first run only was never written.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _fresh_memory_is_nan() -> Iterator[None]:
 
 
 class _FreshMemoryIsZero(_torch.DispatchMode):
-    """Has new memory hold zeros: it may hold the NaN of the other run, which would be taken for a value."""
+    """Fills new memory with zeros: the NaN of the other run might be reused, and count as a value."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""What a function says of itself: its name, its docstring, the remarks in its source, and what its callers say."""
+"""Words about a function: its name, its docstring, the comments in its source, and those of its callers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def texts(subject: Subject) -> Iterator[str]:
 
 
 def words_of_name(subject: Subject) -> str:
-    """Return the words that the name of a subject is made of."""
+    """Return the words in the name of a subject."""
     return words_of(subject.name)
 
 
 def words_of(name: str) -> str:
-    """Return the words that a name is made of, "symmetric eig" for `linalg.SymmetricEig`."""
+    """Return the words in a name, "symmetric eig" for `linalg.SymmetricEig`."""
     return " ".join(_SPLIT_NAME.split(name.rsplit(".", 1)[-1])).lower()
 
 
 def docstring(subject: Subject) -> str:
-    """Return the docstring, empty where there is none."""
+    """Return the docstring; empty if there is none."""
     text = (subject.source.docstring if subject.source else "") or getattr(subject.target, "__doc__", None)
     return text if isinstance(text, str) else ""
 

@@ -1,8 +1,7 @@
-"""Stands in for what cannot be imported, so that functions which do not need it can be audited.
+"""Stands in for modules that cannot be imported, so that functions which do not need them can be audited.
 
-A stand-in has every attribute, each a stand-in, too. While a module is imported a stand-in may be called, decorate
-something or be derived from, for that is what the top of a module does with it. All else, and whatever is done later,
-raises `AbsentError`: no result depends on one.
+Every attribute of a stand-in is a stand-in, too. During an import it may be called, used as a decorator or subclassed,
+which top-level code does. Any other use, and any later one, raises `AbsentError`: no result depends on a stand-in.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class _Module(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds stand-ins for some modules, and for what is below them, as long as something is imported."""
+    """Finder of stand-ins for some modules and their submodules, active during an import."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -88,7 +87,7 @@ class _Finder(MetaPathFinder, Loader):
         return tuple(self._names)
 
     def add(self, name: str) -> bool:
-        """Have something stand in for a module or a name in one; return whether that could be done."""
+        """Install a stand-in for a module or a name in one; return whether that was possible."""
         if name in self._names or name in _KEPT:
             return False
         self._names[name] = None
@@ -132,14 +131,14 @@ class _Finder(MetaPathFinder, Loader):
 def import_without(
     do: Callable[[], ModuleType], wanted: str
 ) -> tuple[ModuleType | None, BaseException | None, tuple[str, ...]]:
-    """Import a module, with stand-ins for what it imports in vain.
+    """Import a module, with stand-ins for its missing imports.
 
     Args:
         do: imports it.
         wanted: its name.
 
     Returns:
-        The module, or `None`; what it raised at first, where there is none; and what was stood in for.
+        The module, or `None`; its first exception, if there is no module; and the missing imports.
     """
     first: BaseException | None = None
     with _Finder() as finder:
@@ -156,7 +155,7 @@ def import_without(
 
 
 def _missing(error: BaseException, wanted: str) -> str | None:
-    """Return the module, or the name in one, whose lack made an import fail; `None` where that is not to be told."""
+    """Return the module, or the name in one, whose absence made an import fail; `None` if it is unknown."""
     if isinstance(error, AbsentError):
         return None
     if isinstance(error, ModuleNotFoundError) and error.name:

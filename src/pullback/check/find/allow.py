@@ -32,7 +32,7 @@ def comments(text: str) -> list[Comment]:
 
 
 def allowed(found: Sequence[Comment], first: int, last: int) -> tuple[dict[str, str], tuple[int, ...]]:
-    """Return what the comments on lines `first` to `last`, and those directly above, allow.
+    """Return the rules that the comments on lines `first` to `last`, and those directly above, allow.
 
     Returns:
         Rule name -> reason, and the lines of the allow comments that name no rule or give no reason.

@@ -1,4 +1,4 @@
-"""Tells from a syntax tree alone which of its classes derive from `torch.autograd.Function`."""
+"""Finds in a syntax tree alone the classes that derive from `torch.autograd.Function`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pullback.check.find.scopes import Definition, dotted
 
 TORCH_NAMES = frozenset({"Function", "InplaceFunction", "NestedIOFunction", "_SingleLevelFunction"})
-"""What PyTorch calls the class itself and those that it derives from it for others to build on."""
+"""PyTorch's names of the class itself and of its subclasses that serve as bases."""
 
 _UNBOUND = frozenset({"Function", "InplaceFunction", "autograd.Function", "autograd.function.InplaceFunction"})
 
@@ -33,7 +33,7 @@ class Bases:
         return definition in self._functions
 
     def of(self, definition: Definition) -> tuple[list[Definition], bool]:
-        """Return the bases that stand in this file, and whether any stands neither here nor in PyTorch."""
+        """Return the bases defined in this file, and whether any is defined neither here nor in PyTorch."""
         names = _base_names(definition)
         local = [self._classes[name.rpartition(".")[2]] for name in names if self._is_local(name)]
         return local, any(not (self._is_local(name) or self._is_torch(name)) for name in names)
@@ -83,7 +83,7 @@ def _base_names(definition: Definition) -> list[str]:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """Map each name that the file imports, or assigns from a dotted name, to what it stands for."""
+    """Map each name that the file imports, or assigns from a dotted name, to the dotted name."""
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         match node:

@@ -41,9 +41,9 @@ def call_sites(tree: ast.Module, names: Collection[str]) -> dict[str, tuple[Call
 
 
 def instantiations(tree: ast.Module, names: Collection[str]) -> dict[str, tuple[tuple[ast.Call, bool], ...]]:
-    """Return the calls `Name(…)` of each class of `names`, and whether what they give is called at once.
+    """Return the calls `Name(…)` of each class of `names`, and whether the result is called at once.
 
-    Nothing of a class whose name the module gives to something else as well.
+    A class whose name the module also binds to another object is left out.
     """
     once = {name for name, times in Counter(_bound(tree)).items() if times == 1} & set(names)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -25,7 +25,7 @@ def discover(target: str) -> list[Subject]:
     Args:
         target: a file, a module or a package, or any of these with `:name` of something in it.
 
-    A Function that the source shows but that cannot be had alive is a subject without a target; it says why.
+    A Function that is only known from its source is a subject without a target; it has the reason.
 
     Raises:
         TargetError: nothing of that name exists, it cannot be read, or it holds no custom function.
@@ -60,13 +60,13 @@ def subjects_of_module(module: ModuleType) -> list[Subject]:
 
 
 def subject_of(obj: Any) -> Subject:
-    """Return the subject that a live object is.
+    """Return the subject of a live object.
 
     Args:
         obj: an `autograd.Function` class or its `apply`, a custom op, or any other callable.
 
     Raises:
-        TargetError: it is none of these, or a class that must be constructed first.
+        TargetError: if it is none of these, or a class that must be constructed first.
     """
     found = find_given(obj)
     return _subject(found, found.name)
@@ -93,14 +93,14 @@ def load_inputs(spec: str) -> Callable[[Any], Iterable[Any]]:
 
 
 def loaded(target: str, functions: bool = False) -> Any:
-    """Import what "FILE:NAME" or "MODULE:NAME" names; what it prints goes to standard error.
+    """Import the object of "FILE:NAME" or "MODULE:NAME"; its prints go to standard error.
 
     Args:
-        target: of which the name may be dotted.
+        target: its NAME may be dotted.
         functions: whether a message names the Functions of the module too, beside other callables.
 
     Raises:
-        TargetError: if there is nothing of that name, or it cannot be imported.
+        TargetError: if there is no object of that name, or it cannot be imported.
     """
     parsed = parse_target(target)
     with contextlib.redirect_stdout(sys.stderr):
@@ -138,7 +138,7 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
 
 
 def _failed(homes: Sequence[Home]) -> list[str]:
-    """Return the submodules that could not be imported, and whose source shows no Function to be told of."""
+    """Return the submodules that could not be imported and whose source shows no Function to report."""
     return [home.name for home in homes if homes[0].module is not None and home.module is None and not home.sources()]
 
 
@@ -156,7 +156,7 @@ def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:
 
 
 def _unique_names(found: Sequence[Found], package: str) -> list[str]:
-    """Name each: shortly if that is unique, else with the module and what is around it, else by line."""
+    """Name each subject: by its short name if that is unique, else with its module and scope, else with its line."""
     schemes: list[Callable[[int, Found], str]] = [
         lambda _, one: f"{one.module.removeprefix(package)}.{one.qualname}".removeprefix("."),
         lambda _, one: f"{one.qualname} (line {one.location.line})",

@@ -1,4 +1,4 @@
-"""Gets at a Function that is defined inside another function, by calling that one with guessed arguments."""
+"""Creates a Function that is defined inside another function, by calling the latter with guessed arguments."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _VALUES = {"int": 2, "float": 1.0, "bool": False, "str": ""}
 
 @dataclass(frozen=True, slots=True)
 class FactoryCall:
-    """What came of the wish to call a factory.
+    """Result of an attempt to call a factory.
 
     Attributes:
-        expression: the call, e.g. "make(k=2)"; as the definition has it, "make(k, f)", if it was not called.
-        made: the Functions that exist since.
+        expression: the call, e.g. "make(k=2)"; in the form of the definition, "make(k, f)", if it was not called.
+        made: the Functions defined since.
         returned: its result.
-        why: why it was not called, or what it raised; empty if it returned.
+        why: why it was not called, or its exception; empty if it returned.
     """
 
     expression: str
@@ -48,8 +48,8 @@ class FactoryCall:
 def call_factory(home: Home, source: FunctionSource) -> FactoryCall:
     """Call the outermost function around a Function's definition, if its required arguments can be guessed.
 
-    That executes the user's code; an exception there is caught. What is named like main, train, test, run or
-    demo is not called.
+    This runs the user's code; an exception is caught. Functions with a name like main, train, test, run or demo are not
+    called.
     """
     path = source.qualname.partition(".<locals>")[0]
     factory = attribute(home.module, path)

@@ -22,10 +22,10 @@ _LEFT_OUT = frozenset({"node_modules", "site-packages", "build", "dist"})
 
 
 def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]:
-    """Return targets with what they hold in place of folders that are no packages.
+    """Return targets with each folder that is not a package replaced by its files and packages.
 
-    Left out are hidden folders, environments, what git ignores, and what matches a pattern; so are tests, unless the
-    folder itself is called `tests`.
+    Hidden folders, environments, files that git ignores and files that match a pattern are left out; so are tests,
+    unless the folder itself is called `tests`.
 
     Args:
         targets: as on the command line.
@@ -41,7 +41,7 @@ def _is_plain(target: str) -> bool:
     path = Path(target)
     if not target or not path.is_dir():  # Path("") is the current folder
         return False
-    if _is_of_tests(path):  # a package, too: as one, it would leave out what tests
+    if _is_of_tests(path):  # a package, too, whose own search would leave out tests
         return True
     return not (path / "__init__.py").exists() and (written_as_path(target) or not is_module(target))
 
@@ -71,7 +71,7 @@ def _is_test(file: Path) -> bool:
 
 
 def _skipped(tests: Collection[Path]) -> str:
-    """Return a clause that tells of tests that were skipped; or nothing."""
+    """Return a clause about skipped tests; empty if there were none."""
     if not tests:
         return ""
     if len(tests) == 1:
@@ -117,7 +117,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _not_ignored(folder: Path) -> Iterator[Path]:
-    """Yield Python files: those that git does not ignore, where it knows the folder."""
+    """Yield Python files: in a git repository those that git does not ignore."""
     command = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, check=False)

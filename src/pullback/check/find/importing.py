@@ -1,4 +1,4 @@
-"""Imports the code to audit, which executes it. What fails to import is reported, never raised."""
+"""Imports the code to audit, which executes it. A failing import is reported, never raised."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def import_all(root: Home) -> list[Home]:
 
 
 def guarded(action: Callable[[], object]) -> str:
-    """Run somebody's code; return what it raised as "Type: message" on one line, or "" if it did not.
+    """Run foreign code; return its exception as "Type: message" on one line, or "".
 
-    `sys.exit` counts as raising; only Ctrl-C gets through.
+    `sys.exit` counts as an exception; only Ctrl-C is not caught.
     """
     try:
         action()
@@ -74,7 +74,7 @@ def _in_a_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _importing(program: str) -> Iterator[None]:
-    """Import without writing byte code, and without showing our own command line to what is imported."""
+    """Import without writing byte code, and with our command line hidden from the module."""
     before = sys.dont_write_bytecode, sys.argv
     sys.dont_write_bytecode, sys.argv = True, [program]
     try:
@@ -84,9 +84,10 @@ def _importing(program: str) -> Iterator[None]:
 
 
 def imported(home: Home) -> Home:
-    """Return a module imported by its name, or with the reason why it cannot be.
+    """Return a module imported by its name, or the reason why it cannot be.
 
-    What it imports in vain is stood in for. Where a package around it fails all the same, it is imported without.
+    Stand-ins replace its missing imports. If an enclosing package fails all the same, the module is imported without
+    it.
     """
     return _with_stand_ins(home, lambda: importlib.import_module(home.name))
 

@@ -1,4 +1,4 @@
-"""Finds the custom functions that exist in this process, and how a reproduction gets at each."""
+"""Finds the custom functions that exist in this process, and an expression by which a reproduction refers to each."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Function = type[torch.autograd.Function]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing to audit, before it has a name that is unique among all that was found.
+    """One function to audit, before it has a name that is unique among all.
 
     Attributes:
         target, kind, location, source, load, why_unaudited: as in `Subject`.
         name: its short name.
-        module: the module that it belongs to.
-        qualname: its name there, with the classes and functions around it.
+        module: its module.
+        qualname: its qualified name there.
         bound: whether that module has a name for it.
-        hidden: whether it is there for others to derive from, or for export, and not to be called itself.
+        hidden: whether it exists for others to derive from, or for export, and is not called itself.
     """
 
     target: Any
@@ -149,7 +149,7 @@ def find_op(op: Any, home: Home) -> Found:
 
 
 def find_callable(obj: Any, home: Home) -> Found:
-    """Describe a callable of a module: an op of `pullback.function`, or whatever the user named."""
+    """Describe a callable of a module: an op of `pullback.function`, or a callable that the user named."""
     source = source_of(obj)
     inner = obj.func if isinstance(obj, functools.partial) else obj
     qualname = getattr(inner, "__qualname__", None) or type(inner).__qualname__
@@ -208,7 +208,7 @@ def reach(obj: Any, qualname: str, module: ModuleType | None) -> str | None:
 
 
 def attribute(obj: Any, path: str) -> Any:
-    """Return what a dotted path leads to from an object; `None` if to nothing, or to an error."""
+    """Return the object at a dotted path from an object; `None` if there is none, or a lookup raises."""
     for part in path.split("."):
         try:
             obj = getattr(obj, part, None)
@@ -218,7 +218,7 @@ def attribute(obj: Any, path: str) -> Any:
 
 
 def _reach_apply(cls: Function, module: ModuleType | None) -> str | None:
-    """Return what gives `cls.apply` from the names of a module: "Op.apply", "Outer.Op.apply" or an alias."""
+    """Return the expression for `cls.apply` in names of a module: "Op.apply", "Outer.Op.apply" or an alias."""
     if (expression := reach(cls, cls.__qualname__, module)) is not None:
         return f"{expression}.apply"
     return _name_of(module, lambda value: applied_class(value) is cls)

@@ -1,4 +1,4 @@
-"""Finds the one thing that a user named or handed over, and says what it is."""
+"""Finds the one object that a user named or passed, and determines its kind."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from pullback.errors import TargetError
 
 
 def find_attribute(home: Home, name: str) -> Found | None:
-    """Describe what a module has under a name, which may be dotted; `None` if it has nothing there.
+    """Describe the object of a module with a name, which may be dotted; `None` if there is none.
 
     Raises:
-        TargetError: what it has is nothing that can be audited.
+        TargetError: if it is of a kind that cannot be audited.
     """
     obj: Any = home.module
     parts = name.split(".")
@@ -55,7 +55,7 @@ def find_attribute(home: Home, name: str) -> Found | None:
 
 
 def find_given(obj: Any) -> Found:
-    """Describe a live object that was handed to the library.
+    """Describe a live object that was passed to the library.
 
     Raises:
         TargetError: it is nothing that can be audited.
@@ -64,10 +64,10 @@ def find_given(obj: Any) -> Found:
 
 
 def describe(obj: Any, home: Home, what: str) -> Found:
-    """Say what an object of a module is: a Function class or its `apply`, an op, or another callable.
+    """Describe an object of a module: a Function class or its `apply`, an op, or another callable.
 
     Raises:
-        TargetError: it is none of these; the message calls it `what`.
+        TargetError: if it is none of these; the message calls it `what`.
     """
     if (carried := _carried(obj)) is not None:
         return find_carried(carried, home)
@@ -153,7 +153,7 @@ def _find_op_overload(op: Any, home: Home) -> Found:
 
 
 def _load_op(name: str, home: Home, defined: Any) -> str:
-    """Return the lines that give `torch.ops.ns.name`, after importing what defines it."""
+    """Return the lines for `torch.ops.ns.name`, after the import of its definition."""
     importable = defined is not None and home.module is not None and home.name != "__main__"
     define = f"import {home.name}\n" if importable else ""
     return f"import torch\n{define}fn = torch.ops.{name.replace('::', '.')}"

@@ -32,7 +32,7 @@ _WORD = re.compile(r"\w+")
 def with_submodules(root: Home) -> list[Home]:
     """Return a module and, if it is a package, those of its submodules that may hold custom functions.
 
-    They are not imported. Each knows the names of the Functions of the whole package.
+    They are not imported. Each has the names of the Functions of the whole package.
     """
     folders = _folders(root)
     if root.loose or not (folders or root.module is None):
@@ -45,7 +45,7 @@ def with_submodules(root: Home) -> list[Home]:
 
 
 def in_package(module: str, package: str) -> bool:
-    """Whether a module is `package` or lies in it."""
+    """Whether a module is `package` or inside it."""
     return module == package or module.startswith(f"{package}.")
 
 
@@ -107,7 +107,7 @@ def _mentions(words: frozenset[str]) -> re.Pattern[str]:
 
 
 def _bases_in(text: str) -> frozenset[str]:
-    """Return the words that a text puts among the bases of a class or gives another name, by a quick look."""
+    """Return the words among the bases of a class, or bound to another name, in a text, by a quick scan."""
     renamed = [name for name in TORCH_NAMES if f"{name} as " in text]
     words = " ".join([*_CLASS.findall(text), *_ASSIGNED.findall(text), *renamed])
     return frozenset(_WORD.findall(words))

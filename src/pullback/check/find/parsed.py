@@ -1,4 +1,4 @@
-"""Parsed Python files, and what a syntax tree tells of the custom functions in them."""
+"""Parsed Python files, and the custom functions in their syntax trees."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FunctionSource:
 
 
 class SourceFile:
-    """One parsed file: its classes and functions, and what is known of each.
+    """One parsed file: its classes and functions, and facts about each.
 
     Args:
         text: the file's content.
@@ -140,7 +140,7 @@ class SourceFile:
         return any(self._bases.of(base)[1] for base in self._line_of(definition))
 
     def _line_of(self, definition: Definition) -> list[Definition]:
-        """Return the class and those of this file that it derives from, the nearest first."""
+        """Return the class and its base classes in this file, the nearest first."""
         line = [definition]
         for known in line:
             line += [base for base in self._bases.of(known)[0] if base not in line]

@@ -1,4 +1,4 @@
-"""Where audited code lives: how its file is shown to the user, and how a reproduction gets at it again."""
+"""Modules of audited code: how to show their files to the user, and how a reproduction imports them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pullback.errors import TargetError
 from pullback.report.model import Location
 
 IN_PROGRAM = "# in the program or notebook that defines it"
-"""Where alone a reproduction runs, if what it calls belongs to the main program."""
+"""The only condition under which a reproduction runs that calls a function of the main program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Home:
     Attributes:
         name: of the module, as in `sys.modules`.
         file: its source; `None` where there is none (a notebook, a compiled module).
-        shown: `file` as the user would write it.
+        shown: `file` in the form that the user would write.
         module: the module; `None` if it could not be imported.
         why: why it could not; empty otherwise.
-        loose: whether it is a file that belongs to no package, run by its path rather than imported.
+        loose: whether it is a file outside of any package, run by its path rather than imported.
         setup: lines of Python that a reproduction needs before it can import or run it.
         known: names of the Functions of its package, to be recognised as bases.
-        absent: what it imports that was stood in for.
+        absent: its missing imports, which stand-ins replace.
     """
 
     name: str
@@ -71,10 +71,10 @@ class Home:
         return f"{self.setup}{self._bind('fn', expression)}"
 
     def load_unnamed(self, found: str, making: str = "", before: str = "") -> str:
-        """Return lines that bind `fn` to what no name of the module leads to, but exists once it is imported.
+        """Return lines that bind `fn` to an object that no name of the module refers to, but that its import creates.
 
         Args:
-            found: the expression that gives it, in PyTorch's names and those of `before`.
+            found: the expression for it, in PyTorch's names and those of `before`.
             making: an expression in the module's names that has to be evaluated first.
             before: lines that `found` needs.
         """
@@ -95,10 +95,10 @@ class Home:
 
 
 def shown_path(file: str) -> str:
-    """Return a path as the user would write it.
+    """Return a path in the form that the user would write.
 
-    Relative to the folder that installed packages are in, else to the current folder, else to the entry of
-    `sys.path` that it is below, else as it is.
+    It is relative to the folder of installed packages, else to the current folder, else to the entry of `sys.path`
+    above it, else absolute.
     """
     path = Path(file).resolve()
     if not path.exists():

@@ -11,12 +11,12 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is around a node.
+    """Enclosing definitions of a node.
 
     Attributes:
-        prefix: what `__qualname__` puts before a name defined here, e.g. "make.<locals>.".
-        functions: around it, outermost first.
-        parent: the innermost class.
+        prefix: the part that `__qualname__` puts before a name defined here, e.g. "make.<locals>.".
+        functions: the enclosing functions, outermost first.
+        parent: the innermost enclosing class.
     """
 
     prefix: str = ""
@@ -26,7 +26,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A class or a function, and what is around it."""
+    """A class or a function, and its scope."""
 
     node: ast.ClassDef | ast.FunctionDef
     scope: Scope
@@ -48,7 +48,7 @@ class Definition:
 
 
 def walk(tree: ast.Module) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node below `tree` in source order, with what is around it.
+    """Yield every node below `tree` in source order, with its scope.
 
     Iterative: an expression may be nested deeper than Python's recursion limit.
     """

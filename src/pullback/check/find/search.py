@@ -1,4 +1,4 @@
-"""Brings together what lives in imported modules and what only their source shows."""
+"""Merges the Functions of imported modules with those that only a source shows."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _NOT_THERE = (
 
 
 def find_all(homes: Sequence[Home]) -> list[Found]:
-    """Return the Functions and ops of some modules; the Functions of one that is not imported, from its source.
+    """Return the Functions and ops of some modules; for a module that is not imported, the Functions in its source.
 
     Ops are those of `torch.library` and of `pullback.function`.
 
-    Left out are the Functions that only exist for others to derive from. Functions that are defined inside
-    another function are had by calling that one, where its arguments can be guessed.
+    Functions that only exist for others to derive from are left out. To find a Function defined inside another
+    function, the enclosing function is called if its arguments can be guessed.
     """
     live = _find_live(homes) if homes[0].module is not None else []
     present: set[tuple[str, Any]] = {one.definition for one in live}
@@ -49,9 +49,9 @@ def find_all(homes: Sequence[Home]) -> list[Found]:
 
 
 def _find_live(homes: Sequence[Home]) -> list[Found]:
-    """Return the Functions and ops of these modules, the first of which may be their package.
+    """Return the Functions and ops of these modules; the first may be the package of the others.
 
-    A class that a factory makes again and again is taken once, and each time that a module has a name for it.
+    A class that a factory makes repeatedly is taken once, and in addition each time that a module has a name for it.
     """
     gc.collect()
     found: list[Found] = []
@@ -79,14 +79,14 @@ def _find_live(homes: Sequence[Home]) -> list[Found]:
 
 
 def _live_ops(homes: Sequence[Home]) -> list[Any]:
-    """Return the custom ops of this process, with those of the modules that another has replaced since."""
+    """Return the custom ops of this process, including those of modules that have been replaced."""
     values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
     ops = [*_torch.custom_ops(), *filter(_torch.is_custom_op, values)]
     return list({id(op): op for op in ops}.values())
 
 
 def _live_made(homes: Sequence[Home]) -> list[Any]:
-    """Return what Pullback made that these modules have a name for (methods are not: they need a self)."""
+    """Return objects made by Pullback that these modules name, except methods, which need a self."""
     values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
     return list({id(made): made for made in values if is_made(made) or is_carried(made)}.values())
 
@@ -126,7 +126,7 @@ def _find_missing(homes: Sequence[Home], present: set[tuple[str, Any]]) -> Itera
 
 
 def _load_among_all(cls: Function, home: Home, making: str = "") -> str:
-    """Return what binds `fn` to a Function that has no name: it is looked for among all, once it was made."""
+    """Return the lines that bind `fn` to a Function without a name: it is found among all subclasses, once made."""
     before = "def derived(cls):\n    return [cls, *(each for one in cls.__subclasses__() for each in derived(one))]\n"
     found = f"next(c for c in derived(torch.autograd.Function) if c.__qualname__ == {json.dumps(cls.__qualname__)})"
     return home.load_unnamed(f"{found}.apply", making, before)

@@ -29,20 +29,20 @@ def parse_file(path: str | Path, known: Collection[str] = ()) -> list[FunctionSo
     """Return the `autograd.Function` classes of a file, at any depth, in source order. Nothing is executed.
 
     Args:
-        path: a Python file, in whatever encoding it declares.
+        path: a Python file, in the encoding that it declares.
         known: names of Functions of other files of the same package, to be recognised as bases.
 
     Raises:
-        TargetError: the file cannot be read or is not valid Python.
+        TargetError: if the file cannot be read or is not valid Python.
     """
     return source_file(read(path), str(path)).functions(known)
 
 
 def source_of(obj: Any) -> FunctionSource | None:
-    """Return the source of a class or a callable, or `None` where there is none to be had.
+    """Return the source of a class or a callable, or `None` if it is not available.
 
-    A class gives its own definition, a module or another instance that of its `forward` or `__call__`, a
-    partial or a custom op that of the function in it, a lambda `None`.
+    A class has its own definition; a module or another instance has that of its `forward` or `__call__`, a partial or a
+    custom op that of its function; a lambda has `None`.
     """
     if isinstance(obj, type):
         return _source_of_class(obj)

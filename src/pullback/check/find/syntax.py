@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those of functions and classes nested in it."""
+    """Yield the nodes of a function's body, except those of nested functions and classes."""
     queue: list[ast.AST] = list(function.body)
     while queue:
         node = queue.pop(0)

@@ -1,4 +1,4 @@
-"""Understands what the user named: a file, a module or a package, each with or without `:name`."""
+"""Parses the user's target: a file, a module or a package, each with or without `:name`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ADDED: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target string, taken apart.
+    """A parsed target string.
 
     Attributes:
-        spec: what the user wrote.
-        path: the file, if a file was named; a folder with an `__init__.py` stands for that file.
+        spec: the string.
+        path: the file, if a file was named; a folder with an `__init__.py` means that file.
         module: the module, if a module was named.
-        name: what follows the colon; empty for everything in it.
+        name: the part after the colon; empty for everything in it.
     """
 
     spec: str
@@ -96,7 +96,7 @@ def own_path() -> list[Path]:
 def package_of(path: Path) -> tuple[Path, str]:
     """Return the folder to import a file from, and its module's name there.
 
-    For a file beside an `__init__.py` this is the folder above the outermost package; else its own.
+    For a file in the folder of an `__init__.py` this is the folder above the outermost package; else its own.
     """
     path = path.resolve()
     if not path.stem.isidentifier():
@@ -140,12 +140,12 @@ def _split(spec: str) -> tuple[str, str]:
 
 
 def written_as_path(place: str) -> bool:
-    """Whether a word can only be meant as a path."""
+    """Whether a word can only be a path."""
     return place.endswith((".py", ".ipynb")) or "/" in place or os.sep in place or place in (".", "..")
 
 
 def is_module(place: str) -> bool:
-    """Whether a word is the name of a module that is there, and no mere folder."""
+    """Whether a word is the name of an existing module, rather than a mere folder."""
     spec = locate(place)
     return spec is not None and spec.origin is not None
 

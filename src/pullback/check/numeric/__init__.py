@@ -1,1 +1,1 @@
-"""What a subject computes, number by number, against what it should: for the rules about accuracy."""
+"""Accuracy of a subject's values and gradients, number by number, for the rules about accuracy."""

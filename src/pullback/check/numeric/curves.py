@@ -1,4 +1,4 @@
-"""What the page draws of an elementwise subject: its gradient along a line, and its errors over the range."""
+"""Data for the plots of an elementwise subject: its gradient along a line, and its errors over the range."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ulp_errors(dtype: torch.dtype, sweep: Sweep) -> Iterator[UlpErrors]:
         return
     (x,) = sweep.at.values()
     for quantity in sweep.quantities:
-        if quantity.exact or dtype != torch.float64:  # a float64 run beside itself tells nothing
+        if quantity.exact or dtype != torch.float64:  # float64 against itself shows nothing
             parts = list(_parts(x, quantity, quantity.within_range(dtype)))
             if parts:
                 at, ulp = zip(*((part.at, part.ulp) for part in parts), strict=True)

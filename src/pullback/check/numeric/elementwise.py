@@ -21,17 +21,17 @@ Columns = Mapping[str, Floats]
 
 _MOST_INPUTS = 3
 _PROBED = 7
-"""Rows of the probe, of which one element is moved."""
+"""Rows of the probe; one element of them is moved."""
 _MOVE = 1.375
 _FEW_DIGITS = torch.bfloat16
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A subject whose output i depends on element i of some inputs alone, the other arguments held fixed.
+    """A subject whose output i depends only on element i of some inputs, with the other arguments fixed.
 
     Attributes:
-        subject: what is run.
+        subject: the function.
         base: the working example.
         names: of the inputs that vary.
     """
@@ -66,11 +66,10 @@ class Elementwise:
         ]
 
     def case(self, dtype: torch.dtype, at: Columns) -> Case:
-        """Return the example with points in place of the inputs that vary, all in one dtype.
+        """Return the example with points in place of the varying inputs, all in one dtype.
 
-        What is held fixed is rounded to few digits first: it has to be the same number in every dtype.
-        Of the shape all but the first size is kept, so that whatever else is passed still fits; the last point is
-        repeated to fill it.
+        Fixed tensors are first rounded to few digits, so that they are the same numbers in every dtype. All sizes but
+        the first are kept, so that other arguments still fit; the last point is repeated to fill the shape.
         """
         shape = self.shape
         row = math.prod(shape[1:])

@@ -1,4 +1,4 @@
-"""Where a gradient jumps: at kinks of the forward, wherever they lie, to the last bit."""
+"""Jumps of a gradient: at kinks of the forward, located to the last bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tupl
 
     Args:
         function: the subject.
-        by: the input that moves, from -16 to 16.
+        by: the moving input, from -16 to 16.
         beside: the values of the others.
     """
 

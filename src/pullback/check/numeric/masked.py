@@ -1,4 +1,4 @@
-"""Where a branch that `where` does not select spoils the gradient: 0 times its infinite or undefined derivative."""
+"""Gradients spoiled by a branch that `where` does not select: 0 times its infinite or undefined derivative."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[T
 
 
 def masked(sweeper: Sweeper, at: Columns, quantity: Measured, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
-    """Return those of some bad points of a gradient at which more digits would not help.
+    """Return those bad points of a gradient at which higher precision would not help.
 
-    An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at numbers that
-    overflow nothing: a mask in the backward that is multiplied by what is not finite.
+    An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at points without
+    overflow: a mask in the backward is multiplied by a non-finite value.
     """
     found = np.zeros_like(bad)
     if not quantity.by or not bad.any():
@@ -56,7 +56,7 @@ def masked(sweeper: Sweeper, at: Columns, quantity: Measured, k: int, dtype: tor
 
 
 def _branches(value: Term) -> Iterator[tuple[Term, Term, bool]]:
-    """Yield each branch that depends on an input: its condition, the branch, and what selects it."""
+    """Yield each branch that depends on an input: its condition, the branch, and the selecting node."""
     for term in topological([value]):
         if term.op == "where":
             condition, chosen, other = term.args

@@ -1,4 +1,4 @@
-"""What is known of a subject's accuracy, each fact worked out once, when a rule asks for it."""
+"""Facts about a subject's accuracy, each computed once, on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sweep:
 
 
 class Numbers:
-    """What is known of the accuracy of one subject."""
+    """Facts about the accuracy of one subject."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -39,7 +39,7 @@ class Numbers:
 
     @functools.cached_property
     def elementwise(self) -> Elementwise | None:
-        """The subject as one that computes elementwise; `None` if it does not, draws, or has no derivative."""
+        """The subject as an elementwise function; `None` if it is none, draws random numbers, or has no derivative."""
         facts = self._facts
         if facts.draws or facts.backward_draws or not facts.backward_works:
             return None
@@ -47,7 +47,7 @@ class Numbers:
 
     @functools.cached_property
     def sweeper(self) -> Sweeper | None:
-        """What measures it then."""
+        """Measures the elementwise subject; `None` if there is none."""
         return None if self.elementwise is None else Sweeper(self.elementwise, self._facts.options.seed)
 
     @functools.cached_property

@@ -62,7 +62,7 @@ def _first_bad(
 
 
 def plainest(at: Columns, among: Mask) -> tuple[int, dict[str, float]]:
-    """Return the place of a point, of some, and the point: the one most like what people pass, not large, tiny or 0."""
+    """Return index and coordinates of the most ordinary of some points: neither large, tiny nor 0."""
     with np.errstate(divide="ignore"):
         far: Floats = np.max([np.where(x == 0, _ODD_ZERO, np.abs(np.log2(np.abs(x)))) for x in at.values()], axis=0)
         far = far + _TIE * np.any([np.signbit(x) for x in at.values()], axis=0)

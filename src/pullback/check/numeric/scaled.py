@@ -1,7 +1,7 @@
-"""Subjects that mix elements, on their example made larger, smaller and moved: float32 and 16 bits beside float64.
+"""Subjects that mix elements, on their example scaled up, scaled down and shifted: float32 and 16 bits against float64.
 
-The float64 run is given the very numbers of the other one. It counts for a tensor where it is finite and where small
-changes of the inputs change it little. Beside 16 bits there is a float32 run, too: what it loses is no fault of theirs.
+The float64 run gets exactly the numbers of the other one. It is the reference for a tensor if it is finite and small
+changes of the inputs change it little. For 16 bits there is a float32 run, too: errors that it shares are not counted.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Beside:
-    """One tensor in a dtype beside the same in float64.
+    """Results for one tensor in a dtype, with those in float64.
 
     Attributes:
         label: "value" or "gradient of x".
         dtype: the dtype.
-        got: in it, as float64.
-        right: in float64.
-        inside: of 16 bits, computed in float32 and rounded at the end.
+        got: the result in it, as float64.
+        right: the result in float64.
+        inside: for 16 bits, the result computed in float32 and rounded at the end.
     """
 
     label: str
@@ -67,7 +67,7 @@ class Beside:
 
     @property
     def error_inside(self) -> float:
-        """That of what was computed in float32, relative to the largest element."""
+        """The error of the float32 computation, relative to the largest element."""
         return 0.0 if self.inside is None else self._error_of(self.inside, 0.0)
 
     def _error_of(self, x: Tensor, usual: float) -> float:
@@ -81,10 +81,10 @@ class Scaled:
 
     Attributes:
         case: the variant, in the narrower dtype.
-        label: what was done to the example.
-        change: what does it to a tensor, by a factor or a shift.
+        label: its change of the example.
+        change: applies it to a tensor, by a factor or a shift.
         amount: the factor or the shift.
-        tensors: values and gradients that float64 can judge.
+        tensors: values and gradients for which float64 is a reference.
     """
 
     case: Case

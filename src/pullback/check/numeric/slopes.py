@@ -15,7 +15,7 @@ from pullback.check.trial import Raised, as_real
 _STEP = 2.0**-10
 """The first step of the ladder is about a sixteenth of this, relative to the point, or to 1 if that is larger."""
 _TELLING = 1e-3
-"""An estimate with a bar wider than that, relative to the larger of the slope and 1, says nothing."""
+"""An estimate with a wider bar than that, relative to the larger of the slope and 1, decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Slope:
 
 
 def slope_at(function: Elementwise, by: str, point: dict[str, float], step: float = _STEP) -> Slope | None:
-    """Return the derivative of the value by one input at a point, in float64; `None` where it cannot be told."""
+    """Return the derivative of the value by one input at a point, in float64; `None` if it is undecided."""
     scale = step * max(1.0, abs(point[by]))
 
     def curve(t: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values and derivatives of an elementwise subject at points over the whole range of a dtype, each beside its truth."""
+"""Values and derivatives of an elementwise subject at points over the whole range of a dtype, with the true ones."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Measured:
 
     Attributes:
         by: the input that it is differentiated by; empty for the value itself.
-        computed: what the subject computes.
-        truth: what it should.
-        errors: the one against the other.
+        computed: the subject's results.
+        truth: the true values.
+        errors: of the results.
         exact: whether the truth is the oracle's; else it is a float64 run of the subject.
-        formula: the term of the value, where that is known.
+        formula: the term of the value, if known.
     """
 
     by: str
@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def label(self) -> str:
-        """What to call it in a message."""
+        """Name of the quantity in messages."""
         return f"gradient of {self.by}" if self.by else "value"
 
     def within_range(self, dtype: torch.dtype) -> Mask:
@@ -149,7 +149,7 @@ class Sweeper:
 
 
 def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:
-    """Return some of many points, none below the normal numbers, with 0 and ±1 where they lie in the domain."""
+    """Return some of many points, none of them subnormal, with 0 and ±1 if they lie in the domain."""
     step = max(1, len(next(iter(at.values()))) // _POINTS)
     normal = np.all([(x == 0) | (np.abs(x) >= least) for x in at.values()], axis=0)
     marks = np.array([x for x in (0.0, -0.0, 1.0, -1.0) if low <= x <= high])

@@ -1,4 +1,4 @@
-"""What a function should have computed: exact values where its forward can be traced, else a float64 run of itself."""
+"""True values of a function: exact ones if its forward can be traced, else a float64 run of the function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pullback.numerics.term import Term
 from pullback.numerics.written import as_written
 
 _BESIDE = tuple(k * 2.0**-44 for k in (-2, -1, 1, 2))
-"""How far beside a point, relative to it, a float64 run is asked whether it is stable there."""
+"""Relative offsets from a point at which the stability of a float64 run is tested."""
 _STEADY = 2.0**-28
 """By how much, relative to the value, it may change there. 2⁻²⁴ is half a unit in the last place of float32."""
 _AROUND, _NOISE_STEP = (-4.0, -2.83, -1.79, 0.94, 2.06, 3.17), 2.0**-8
@@ -50,7 +50,7 @@ class Wider:
         self.function = function
 
     def truths(self, at: Columns, dtype: torch.dtype) -> list[Truth]:
-        """Return what is computed in float64; about points of float64 nothing."""
+        """Return the results of a float64 run; for points of float64 all undecided."""
         count = len(next(iter(at.values())))
         nothing = Truth(np.full(count, np.nan), np.zeros(count), np.ones(count, dtype=np.bool_))
         if dtype == torch.float64:
@@ -83,16 +83,16 @@ def _steady(high: Floats, beside: Sequence[Floats], noise: Floats) -> Truth:
 
 
 def _noise(high: Floats, around: Sequence[Floats]) -> Floats:
-    """Return the size of what is not smooth in values around a point, by their sixth difference.
+    """Return the noise in values around a point: their sixth divided difference, Σᵢ yᵢ / Πⱼ (pᵢ − pⱼ), normalised.
 
-    A difference that cancels, such as 1 - cos(1e-7), may be the same for all neighbours, and wrong by a per cent: a
-    step. As the steps grow, a smooth function's differences of high order fade, those of a staircase do not.
+    A difference that cancels, such as 1 - cos(1e-7), may be equal at all neighbours, and wrong by a per cent: a step.
+    As the steps grow, high-order differences of a smooth function fade; those of a staircase do not.
     """
     points = np.array([*_AROUND, 0.0])
     weights = 1 / np.prod(points[:, None] - points + np.eye(len(points)), axis=1)
     with np.errstate(invalid="ignore", over="ignore"):
         noise: Floats = np.abs((weights / np.linalg.norm(weights)) @ np.array([*around, high]))
-    return np.where(np.isnan(noise), 0.0, noise)  # beside a point that is finite there may be others: `beside` tells
+    return np.where(np.isnan(noise), 0.0, noise)  # a finite point may have non-finite neighbours: see `beside`
 
 
 def terms(function: Elementwise) -> list[Term] | None:
@@ -122,14 +122,14 @@ def _traced(function: Elementwise, relaxed: bool) -> Term:
         with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
             module = _torch.trace_ops(value, *(fixed[p] for p in varying))
         return terms_of(module, function.names)[0]
-    except Exception as error:  # whatever a user's function or the tracer raises, or what is no tensor in its graph
+    except Exception as error:  # any error of a user's function or the tracer, or about a non-tensor in its graph
         raise Raised("tracing", error) from None
 
 
 def believable(found: Sequence[Truth], function: Elementwise, at: Columns) -> list[bool]:
-    """Return, of the value and each derivative, whether exact values and a float64 run agree at ordinary points.
+    """Return, for the value and each derivative, whether exact values and a float64 run agree at ordinary points.
 
-    They do not where the backward is wrong, or no derivative on purpose, or where a trace does not show what runs.
+    They do not if the backward is wrong, or no derivative on purpose, or if the trace differs from the code that runs.
     """
     try:
         computed = function.run(torch.float64, at)

@@ -16,9 +16,9 @@ STEP = 0.25
 
 
 def weight(quantity: Measured, at: Columns) -> Floats:
-    """Return the errors, relative to the true value or, where that is larger, to its usual size.
+    """Return the errors relative to the true value or, where that is larger, to its usual magnitude.
 
-    The derivative 6e-8 of tanh at 9 may as well be 0: that of a batch is some 0.1 elsewhere. 0.5 may not.
+    The derivative 6e-8 of tanh at 9 may as well be 0, since elsewhere in a batch it is about 0.1. But 0.5 may not.
     """
     true = quantity.truth.high
     inside = np.isfinite(true) & common(at)

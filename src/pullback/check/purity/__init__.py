@@ -1,1 +1,1 @@
-"""What a call leaves behind, and where it leaves the graph."""
+"""Side effects of a call, and operations that leave the graph."""

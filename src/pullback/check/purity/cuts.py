@@ -26,7 +26,7 @@ _OF_SHAPE = frozenset(
     [f"{name}_like" for name in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")]
     + [f"new_{name}" for name in ("empty", "full", "ones", "zeros")]
 )
-"""Functions that take the shape of a tensor and none of its numbers."""
+"""Functions that read the shape of a tensor, but no numbers."""
 _OF_TORCH = f"{Path(torch.__file__).resolve().parent}{os.sep}"
 _OURS = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
@@ -48,7 +48,7 @@ class Cut:
 
     @property
     def is_stop(self) -> bool:
-        """Whether it is what people write who mean no gradient to go on."""
+        """Whether it is a deliberate way to stop a gradient."""
         return self.call in ("detach", "data") or self.call.endswith("under no_grad")
 
     @property
@@ -57,7 +57,7 @@ class Cut:
         return f"{self.call} in line {self.line} of {Path(self.file).name}"
 
     def loses(self, x: Tensor) -> bool:
-        """Whether what went in depends on `x`."""
+        """Whether an operand depends on `x`."""
         return any(_depends(t, x) for t in self.lost)
 
 

@@ -1,8 +1,8 @@
-"""Settings of the process and of the thread, and whether a call leaves them as it found them.
+"""Settings of the process and of the thread, and whether a call restores them.
 
-A setting may have been changed by an earlier call already, so that before and after are the same. Each is therefore
-put to a known value first, and the random number generators to two different states: what is the same after both was
-set by the call.
+An earlier call may have changed a setting already, so that it is equal before and after. Each is therefore first set to
+a known value, and the random number generators to two different states: a generator with the same state after both was
+seeded by the call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Setting:
     shown: str
 
     def put(self, value: Any) -> None:
-        """Have a value, which needs no writing where it is there: PyTorch's own tests forbid it for some."""
+        """Set a value, unless it is set already: PyTorch's own tests forbid writing some."""
         if self.get() != value:
             self.set(value)
 
@@ -141,7 +141,7 @@ _STATES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def changes(subject: Subject, case: Case) -> list[Change]:
-    """Return what a forward and a backward leave changed, the forward's changes first.
+    """Return the settings that a forward and a backward leave changed, the forward's changes first.
 
     Raises:
         Raised: if forward or backward raises.
@@ -156,7 +156,7 @@ def changes(subject: Subject, case: Case) -> list[Change]:
 
 
 def _changed(stage: str, first: dict[str, Any], second: dict[str, Any]) -> Iterator[Change]:
-    """Yield the settings that differ from what a run was started with, and the generators left in one state by both."""
+    """Yield the settings that differ from their values before a run, and the generators left in one state by both."""
     for setting in SETTINGS:
         for start, left in zip(setting.starts, (first[setting.name], second[setting.name]), strict=True):
             if left != start:

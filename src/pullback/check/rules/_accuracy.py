@@ -1,4 +1,4 @@
-"""What the rules about accuracy share: the point that is shown, how grave it is, and its lines of a reproduction."""
+"""Shared parts of the rules about accuracy: the point to show, its severity, and its lines of a reproduction."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def spelled_point(point: dict[str, float]) -> str:
 
 
 def onset_text(found: Onset | None, point: dict[str, float]) -> str:
-    """Say where it begins, for the end of a message; nothing where that is the point itself or not known."""
+    """Return a clause on where it begins, for the end of a message; empty if that is the point itself, or unknown."""
     if found is None or found.point == point:
         return ""
     line = "" if len(point) == 1 else "on the line through 0 "
@@ -76,7 +76,7 @@ def onset_text(found: Onset | None, point: dict[str, float]) -> str:
 
 
 def truth_text(quantity: Measured, value: float) -> str:
-    """Say what the value should be, and how that is known."""
+    """Return the true value as text, with its source."""
     return f"exactly {show(value)}" if quantity.exact else f"{show(value)} in a float64 run of the same function"
 
 
@@ -85,11 +85,11 @@ class Spot:
     """One quantity at one point of a sweep.
 
     Attributes:
-        sweeper: what measured it.
-        sweep: where it was found.
+        sweeper: made the sweep.
+        sweep: the results.
         dtype: of the sweep.
-        quantity: which of the sweep's quantities.
-        index: which of its points.
+        quantity: index of the sweep's quantity.
+        index: index of the point.
     """
 
     sweeper: Sweeper
@@ -110,12 +110,12 @@ class Spot:
 
     @property
     def got(self) -> float:
-        """What is computed there."""
+        """The computed value."""
         return float(self.measured.computed[self.index])
 
     @property
     def expected(self) -> float:
-        """What is right there."""
+        """The true value."""
         return float(self.measured.truth.high[self.index])
 
     def case(self) -> Case:
@@ -135,7 +135,7 @@ class Spot:
 def accuracy_finding(
     audit: Audit, rule: str, severity: Severity, spot: Spot, tell: str, hint: str, verdict: Verdict = "unstable"
 ) -> Finding:
-    """Build a finding about one quantity at one point; `tell` goes on after what is computed and what is right."""
+    """Build a finding about one quantity at one point; `tell` continues the message after both values."""
     measured = spot.measured
     says = truth_text(measured, spot.expected)
     case = spot.case()
@@ -159,7 +159,7 @@ def _shown(case: Case, by: str, says: str) -> list[str]:
 
 
 def gradient_lines(case: Case, by: str, says: str) -> list[str]:
-    """Return lines that print the first element of a gradient, and what it should be."""
+    """Return lines that print the first element of a gradient, and the true one."""
     position = next(p for p in case.wrt if case.names[p] == by)
     return [
         f"g = torch.autograd.grad(out.sum(), {variables(case)[position]})[0]",

@@ -22,5 +22,5 @@ def origin(t: Tensor, run: Run) -> Origin:
 
 
 def bytes_kept(got: int, needed: int = 0) -> Evidence:
-    """Return the numbers of memory that is kept, beside what the backward needs of it."""
+    """Return the bytes of memory that is kept, and those that the backward needs of it."""
     return Evidence(needed, got, where="kept for the backward", unit="bytes")

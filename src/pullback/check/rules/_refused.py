@@ -1,4 +1,4 @@
-"""A forward that raises on an input of another size: by mistake, or because it says that it will not have it."""
+"""A forward that raises on an input of another size: by mistake, or by a deliberate check."""
 
 from __future__ import annotations
 

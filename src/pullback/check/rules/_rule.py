@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""Definition of a rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Runtime = Callable[["Audit"], Iterator["Finding"]]
 
 @dataclass(frozen=True, slots=True)
 class SourceMatch:
-    """What a static rule sees: the line, what is wrong there and what to do."""
+    """A match of a static rule: the line, the fault and the remedy."""
 
     line: int
     message: str
@@ -30,7 +30,7 @@ class SourceMatch:
 
 
 Static = Callable[[FunctionSource], Iterator[SourceMatch]]
-"""Looks at the source alone. Nothing was run: the page says what a match can and cannot prove."""
+"""Reads the source alone. Nothing was run: the page says what a match can and cannot prove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class Rule:
     """One property.
 
     Attributes:
-        id: stable for ever, e.g. "PB101".
+        id: permanent, e.g. "PB101".
         name: reads as "allow NAME".
         summary: the first line of its page.
         page: what it finds, why it hurts, its limits, a bad and a good example.
         runtime: runs the subject; `None` for a rule of the runner or of the source alone.
-        static: reads the source; `None` if the source cannot show it.
+        static: reads the source; `None` if the source cannot show the fault.
         kinds: the subjects that it applies to.
-        shrinks: whether the runner may look for a smaller example by running the rule again; not where that is
-            slow, or where the rule does it itself.
-        stands_for: id of the rule that measures the same on a function that runs; then the source, which proves
-            less, is not asked.
-        blames: the method of a Function that is to be looked at, whose line a finding gets; empty for all of it.
-        varies: it looks at variants of the example too. It is run on the example, and again on these.
+        shrinks: whether the runner may look for a smaller example by running the rule again; not if that is
+            slow, or if the rule does it itself.
+        stands_for: id of the rule that measures the same property on a function that runs; then this one, which proves
+            less, is skipped.
+        blames: the method of a Function at fault, whose line a finding gets; empty for the whole Function.
+        varies: it examines variants of the example too. It runs on the example first, and later on these.
         late: it takes a hundred runs, or a compiler: it comes after all others, and after the variants.
     """
 

@@ -1,4 +1,4 @@
-"""What the rules about accuracy say of functions that mix elements: float32 beside a float64 run."""
+"""Findings of the rules about accuracy for functions that mix elements: float32 against a float64 run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_OF_16_BITS = 8.0
 _ALL = 0.25
 """The share of the largest element beyond which an error leaves nothing of it."""
 _INPUT = 16.0
-"""So many times what float32's last bit of the inputs changes is an error that their rounding explains."""
+"""Errors below this multiple of the effect of one input ulp in float32 are attributed to input rounding."""
 
 
 def nonfinite_when_scaled(audit: Audit) -> Finding | None:
@@ -35,7 +35,7 @@ def nonfinite_when_scaled(audit: Audit) -> Finding | None:
     assert beside is not None
     if trial.dtype.itemsize == 2:
         return _finding(audit, "PB301", "warning" if trial.amount == 1 else "info", trial, beside)
-    underflows = trial.amount < 1 and beside.size == 0  # in float64, too: it is no witness of what is right
+    underflows = trial.amount < 1 and beside.size == 0  # in float64, too, which is then no reference
     nan = bool(beside.got.isnan().any()) and not underflows
     severity: Severity = "info" if trial.largest > _NOW_AND_THEN else "warning"
     return _finding(audit, "PB301", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, beside)

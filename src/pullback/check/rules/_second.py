@@ -1,4 +1,4 @@
-"""What the rules about double backward share."""
+"""Shared parts of the rules about double backward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_once_differentiable(audit: Audit) -> bool:
-    """Whether the backward is decorated with `once_differentiable`, by its source or by what it raises."""
+    """Whether the backward is decorated with `once_differentiable`, judging by its source or its error."""
     source = audit.subject.source
     backward = source.methods.get("backward") if source else None
     if backward is not None and "once_differentiable" in decorator_names(backward):
@@ -29,7 +29,7 @@ def is_once_differentiable(audit: Audit) -> bool:
 
 
 def runs_without_grad(audit: Audit) -> bool:
-    """Whether the backward is decorated so that autograd does not record it."""
+    """Whether the backward is decorated to run without autograd recording it."""
     source = audit.subject.source
     backward = source.methods.get("backward") if source else None
     return backward is not None and bool({"no_grad", "inference_mode"} & decorator_names(backward))

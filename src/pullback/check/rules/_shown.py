@@ -1,4 +1,4 @@
-"""Lines of reproductions that several rules share: a gradient beside what it should be."""
+"""Lines of reproductions that several rules share: a gradient beside the expected one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _step_along(c: Comparison, name: str, step: str) -> list[str]:
 
 
 def chosen_outs(run: Run) -> str:
-    """Return the expression for those of `audit.floating_outs` that are part of the graph."""
+    """Return the expression for those of `audit.floating_outs` that are in the graph."""
     floating = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
     ranks = [floating.index(p) for p in run.differentiable]
     return "outs" if len(ranks) == len(floating) else f"[outs[k] for k in {ranks}]"

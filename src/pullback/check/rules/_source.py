@@ -1,4 +1,4 @@
-"""What the rules about the source ask of it. Nothing is imported and nothing is run."""
+"""Queries of the source for the rules about it. Nothing is imported and nothing is run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def is_saved_tensors(node: ast.AST) -> bool:
 
 
 def writes(method: ast.FunctionDef, names: Collection[str]) -> Iterator[Write]:
-    """Yield, in the order of lines, what writes into one of `names`, unless the method gave it to something else."""
+    """Yield, in line order, the nodes that write into one of `names`, unless the method has rebound the name."""
     nodes = list(own_nodes(method))
     first: list[ast.expr] = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     first += [
@@ -89,7 +89,7 @@ def writes(method: ast.FunctionDef, names: Collection[str]) -> Iterator[Write]:
 
 
 def calls(method: ast.FunctionDef) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call in a method with the last name of what it calls, nested functions included."""
+    """Yield every call in a method with the last name of the callee, nested functions included."""
     for node in ast.walk(method):
         if isinstance(node, ast.Call):
             function = node.func

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def unwritten_finding(audit: Audit, where: Unwritten) -> Finding:
-    """Say that a gradient, or an output, was never written: a mistake, or what leaves the gradient unjudged."""
+    """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
     at = f"[{', '.join(map(str, where.index))}]" if where.index else ""
     if where.kind == "output":
         return audit.finding(

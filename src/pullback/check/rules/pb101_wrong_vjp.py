@@ -111,7 +111,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
-    """Yield what is NaN on the first ordinary variant that has such a gradient, and was not on the example."""
+    """Yield the comparisons with NaN on the first ordinary variant that has one, if the example has none."""
     if audit.base_result is None or any(math.isnan(c.got) for c in audit.base_result.wrong):
         return
     for result in audit.results():
@@ -125,11 +125,11 @@ def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
 def _disagreements(
     audit: Audit, wrong: Sequence[tuple[FirstOrder, Comparison]], reported: set[int]
 ) -> Iterator[Finding]:
-    """Yield a finding for each input that is none of those reported, and note which are now.
+    """Yield a finding for each input without one so far, and record it as reported.
 
-    Of inputs that may be none, one finding says enough: it is about what the function is for.
+    For inputs that may be invalid one finding is enough: it is about the domain of the function.
     """
-    is_doubted = bool(audit.base.fit)  # that is told
+    is_doubted = bool(audit.base.fit)  # which the finding mentions
     for result, comparison in wrong:
         if comparison.order in reported or (is_doubted and result.case.doubtful):
             continue
@@ -145,7 +145,7 @@ def _disagreements(
 
 
 def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
-    """Yield what example and variants show together."""
+    """Yield the findings that need the example and all variants together."""
     if base is None:
         if audit.base_run.roots:
             yield _inconclusive(audit, "the output is not finite on the example")
@@ -175,7 +175,7 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
 
 
 def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent | None:
-    """Return the intent behind a disagreement; nobody means NaN on an ordinary input, unless it is our guess."""
+    """Return the intent behind a disagreement; NaN on an ordinary input is never intended, unless it is our guess."""
     case = result.case
     excused = case.extreme or case.doubtful or (audit.guessed and not case.is_variant)
     return audit.intent_of(result, comparison) if excused or not math.isnan(comparison.got) else None
@@ -262,7 +262,7 @@ def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Co
     ratio = _ratio(c)
     small_ratio = small_c.got / small_c.expected if small_c.expected else math.nan  # a small example has zeros
     if ratio is None or not abs(ratio - small_ratio) > 1e-6:
-        return ""  # it does not depend on the size
+        return ""  # the factor does not depend on the size
     for position, x, y in zip(result.case.wrt, result.case.tensors, small.case.tensors, strict=True):
         name = result.case.names[position]
         sizes = [
@@ -277,7 +277,7 @@ def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Co
 
 
 def _ratio(c: Comparison) -> float | None:
-    """Return by what factor everything that was compared is off, judged by the worst of it."""
+    """Return the common factor by which all comparisons are off, judged by the worst of them."""
     if math.isfinite(c.got) and abs(c.expected) > 1e-9 and abs(c.got) > 1e-9 and c.failing == c.compared:
         return c.got / c.expected
     return None

@@ -104,7 +104,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
 
 
 def _is_none(value: ast.expr) -> bool:
-    """Whether a value is None, or a name that may stand for it."""
+    """Whether a value is None, or a name that may be bound to it."""
     return isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None)
 
 

@@ -68,7 +68,7 @@ _BACKWARD = ("torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    broadcast = {bad.name for bad in misshapen(audit.subject, audit.base) if bad.is_broadcast}  # which PB115 tells
+    broadcast = {bad.name for bad in misshapen(audit.subject, audit.base) if bad.is_broadcast}  # reported by PB115
     for case in (audit.base, *_ones(audit.base), *(audit.given if audit.guessed else ())):
         for bad in misshapen(audit.subject, case):
             if bad.is_broadcast or (bad.summed and bad.name in broadcast):

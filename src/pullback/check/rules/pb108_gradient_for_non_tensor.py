@@ -77,7 +77,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _unasked(audit: Audit, case: Case) -> Iterator[tuple[int, Any, Any]]:
-    """Yield (place, argument, gradient) for each gradient of what is no tensor."""
+    """Yield (place, argument, gradient) for each gradient of a non-tensor argument."""
     arguments = case.arguments()[0]
     for call in record_base(audit.subject, case):
         for place, (argument, gradient) in enumerate(zip(arguments, call.returned, strict=False)):

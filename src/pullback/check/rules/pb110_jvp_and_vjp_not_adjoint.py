@@ -131,7 +131,7 @@ def _tail(audit: Audit, order: int, direction: Tensor, cotangents: list[Tensor])
 
 
 def _settled(audit: Audit) -> bool:
-    """Whether PB101 or PB102 already says which of the two is wrong."""
+    """Whether PB101 or PB102 already reports which of the two is wrong."""
     if audit.intent is not None:
         return False
     first = audit.base_result

@@ -94,7 +94,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     read = names_read(backward)
     unread = [argument for argument in arguments if argument.arg not in read]
     if not arguments or marked or (len(arguments) > 1 and len(unread) < len(arguments)):
-        return  # one of several may belong to an output that does not depend on any input
+        return  # with several, one may belong to an output that does not depend on any input
     if unread and "NotImplementedError" not in ast_text(backward) and returns_a_value(backward):
         yield SourceMatch(backward.lineno, f"backward never reads its cotangent {unread[0].arg}", _HINT)
 

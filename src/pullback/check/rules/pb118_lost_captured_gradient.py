@@ -145,7 +145,7 @@ def _moves(audit: Audit, held: Held) -> bool:
 
 
 def _reached(audit: Audit, held: Mapping[str, Held]) -> list[str]:
-    """Return the names of tensors that `.backward()` gives a gradient, by the graph or by hand inside the backward."""
+    """Return the names of tensors that get a gradient by `.backward()`, from the graph or from code in the backward."""
     kept = {name: h.tensor.grad for name, h in held.items()}
     for h in held.values():
         h.tensor.grad = None

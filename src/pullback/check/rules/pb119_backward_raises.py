@@ -110,7 +110,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _refusal_of_grad(audit: Audit) -> Iterator[Finding]:
-    """Tell of a backward that takes `.backward()` alone, which was then used in all that follows."""
+    """Report a backward that works by `.backward()` alone, which all later checks then used."""
     if refusal := refusal_of_grad():
         tail = [audit.outs, "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs])"]
         message = f"torch.autograd.grad is not supported: {refusal}"
@@ -119,7 +119,7 @@ def _refusal_of_grad(audit: Audit) -> Iterator[Finding]:
 
 
 def _in_other_mode(audit: Audit) -> Iterator[Finding]:
-    """Tell of a backward that raises where the modules that the subject is, holds or is given are in the other mode."""
+    """Report a backward that raises with the subject's modules, or those in its arguments, in the other mode."""
     modules = modules_of(audit.subject, audit.base)
     try:
         with in_other_mode(modules):
@@ -148,9 +148,9 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
         return "info"
     if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
-        return "warning"  # it says that the variant is no input for it: a singular matrix
+        return "warning"  # the error rejects the variant as invalid input: a singular matrix
     if isinstance(error.error, NotImplementedError):
-        return "warning"  # there is none, and it says so
+        return "warning"  # there is no backward, with a clear error
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))

@@ -80,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _context(run: Run, function: type[torch.autograd.Function]) -> Any:
-    """Return the node that the forward made, which is its `ctx`; views and casts may lie above it."""
+    """Return the node of the forward, which is its `ctx`; views and casts may lie above it."""
     waiting = [root.grad_fn for root in run.roots]
     seen = set()
     while waiting:

@@ -113,7 +113,7 @@ def _watched(audit: Audit, backward: bool) -> _Watched:
 
 
 def _held(calls: Sequence[_Watched]) -> list[list[Any]]:
-    """Return, of each call that left something alive, what that is."""
+    """Return the surviving objects of each call that left some alive."""
     alive = [[thing for ref in watched if (thing := ref()) is not None] for watched in calls]
     return [things for things in alive if things]
 
@@ -146,4 +146,4 @@ def _script(audit: Audit, backward: bool) -> list[str]:
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)
-"""Not shrunk: a collection takes a tenth of a second, and a smaller example says no more."""
+"""Not shrunk: a collection takes a tenth of a second, and a smaller example shows no more."""

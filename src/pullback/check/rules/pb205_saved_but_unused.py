@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class _Swap:
-    """Hooks that hand back another tensor in the place of the `position`-th saved one; by default the saved ones.
+    """Hooks that return another tensor in place of the `position`-th saved one; by default the saved ones.
 
     Attributes:
         saved: every tensor that was saved, in order.
@@ -180,4 +180,4 @@ def _script(audit: Audit, position: int) -> list[str]:
 
 
 RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
-"""Not shrunk: the bytes are those of the example."""
+"""Not shrunk: the bytes in the message are those of the example."""

@@ -104,7 +104,7 @@ def _shared_with(out: Tensor, inputs: list[Tensor]) -> int | None:
 
 
 def _after_write(out: Tensor, x: Tensor) -> Literal["refused", "written", "apart"]:
-    """Return what an in-place operation on the output does to the input."""
+    """Return the effect on the input of an in-place operation on the output."""
     before = x.detach().clone()
     try:
         out.add_(1)

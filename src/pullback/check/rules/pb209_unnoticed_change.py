@@ -116,14 +116,14 @@ def _tensors(run: Run) -> list[Tensor]:
 
 
 def _changed(t: Tensor, expression: str) -> str:
-    """Return an expression for what a tensor is changed to."""
+    """Return an expression for the new value of a tensor."""
     if has_derivative(t):
         return f"-3 * {expression}"
     return f"~{expression}" if t.dtype == torch.bool else f"{expression}.max() + {expression}.min() - {expression}"
 
 
 def _named(audit: Audit, position: int) -> tuple[str, str]:
-    """Return what to call one of these tensors, and an expression for it in a reproduction."""
+    """Return the name of one of these tensors, and an expression for it in a reproduction."""
     given = _given(audit)
     if position < len(given):
         return audit.base.names[given[position]], variables(audit.base)[given[position]]

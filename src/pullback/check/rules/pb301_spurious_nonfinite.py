@@ -125,7 +125,7 @@ def _is_any_number(sweeper: Sweeper, point: dict[str, float], k: int) -> bool:
 
 
 _ALL = 0.1
-"""Of a number, so much of it that the rest says little."""
+"""Relative change of the true value between adjacent float32 inputs beyond which it is ill-conditioned."""
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -82,13 +82,13 @@ if TYPE_CHECKING:
 _MOST = {torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 8.0, torch.float64: 64.0}
 """Ulp beyond which an error is looked at."""
 _HALF = {torch.float32: 2.0**-12, torch.float64: 2.0**-26}
-"""What an error is, of the value or its usual size, that took half of the digits."""
+"""Error that loses half of the digits, relative to the value or its usual magnitude."""
 _SINGLE = 2.0**-32
 """A usual error in float64 that only float32 on the way explains, not a difference that cancels somewhere."""
 _NARROW = (torch.bfloat16, torch.float16)
 _INSIDE = 1.0
 _INPUT = 4.0
-"""So many times what a unit in the last place of the input changes is an error that rounding explains."""
+"""Errors below this multiple of the effect of one input ulp are attributed to input rounding."""
 _LOST: dict[Severity, str] = {
     "error": ", nothing of it is right",
     "warning": ", half of its digits or more",
@@ -126,7 +126,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int) -> Iterator[Finding]:
-    """Yield what float32 or float64 show: the point where the error weighs most, else the one with the most ulp."""
+    """Yield the finding in float32 or float64: at the point with the greatest weighted error, else the most ulp."""
     quantity = sweep.quantities[k]
     weights = weight(quantity, sweep.at)
     if dtype == torch.float64 and not (_is_sure(sweeper, quantity) and np.median(weights[common(sweep.at)]) > _SINGLE):
@@ -155,7 +155,7 @@ def _candidates(quantity: Measured, dtype: torch.dtype) -> Mask:
 
 
 def _beyond_input(sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int, among: Mask) -> Mask:
-    """Return those of some points at which the error is larger than the rounding of the input explains."""
+    """Return those of some points at which the error exceeds the effect of input rounding."""
     where = np.flatnonzero(among)
     if not len(where):
         return among
@@ -193,7 +193,7 @@ def _finding(
 
 
 def _in_narrow(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k: int) -> Finding | None:
-    """Return what 16 bits show that float32 inside would mend."""
+    """Return the finding in 16 bits that computing in float32 inside would remove."""
     quantity = sweep.quantities[k]
     bad = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype))
     if not bad.any():

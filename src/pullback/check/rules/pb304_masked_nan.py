@@ -119,7 +119,7 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
 
 
 def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> Iterator[Finding]:
-    """Yield what can be said where the forward cannot be traced: more digits do not help, and there is a derivative."""
+    """Yield findings without a trace: a NaN that more digits do not remove, at a point with a numeric derivative."""
     value, slope = sweep.quantities[0], sweep.quantities[k]
     nonzero = np.all([x != 0 for x in sweep.at.values()], axis=0)
     candidates = slope.computed.isnan().numpy() & np.isfinite(value.truth.high) & slope.errors.undecided & nonzero

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 _LADDERS = (2.0**-10, 2.0**-16)
 _BESIDE = 1e-9
-"""Relative distance at which a point is beside the jump, and not on it."""
+"""Relative distance at which a point is beside the jump, rather than on it."""
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _finding(
 
 
 def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[float, float, Slope] | None:
-    """Return where, what, and what is right, if the gradient at a point is wrong on every ladder of steps."""
+    """Return the point, the gradient and the right one, if the gradient is wrong there on every ladder of steps."""
     got = float(function.run(torch.float64, single(point))[1 + function.names.index(by)][0])
     slopes = [slope_at(function, by, point, step) for step in _LADDERS]
     sure = [slope for slope in slopes if slope is not None and not slope.accepts(got)]

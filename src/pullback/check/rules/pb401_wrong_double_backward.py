@@ -79,7 +79,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if second is None or second.status != "wrong":
         return
     if audit.intent is not None and (audit.intent.sign == "cut" or audit.is_native):
-        return  # what is cut off is a constant to every order
+        return  # a cut is a constant to every order
     cut = runs_without_grad(audit)
     hidden = second.hidden > 0 and not second.changed and not cut
     others = [("PB402", is_once_differentiable(audit)), ("PB404", hidden)]
@@ -110,7 +110,7 @@ def _of_one_input(audit: Audit) -> Iterator[Finding]:
 
 
 def _at_zero(audit: Audit) -> Iterator[Finding]:
-    """Yield the finding that only the second derivative is NaN at 0, as that of a branch not taken makes it."""
+    """Yield the finding that only the second derivative is NaN at 0, as an unselected branch makes it."""
     if audit.second is None or audit.second.status != "ok" or not audit.has_time():
         return
     for case in audit.domain.keep(audit.base.map_inputs(torch.zeros_like, "all zeros")):

@@ -131,7 +131,7 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
     try:
         mismatch = tangent_graph_mismatch(setting, tangents)
     except Raised:
-        return  # no second derivative, and it says so
+        return  # no second derivative, with a clear error
     if mismatch is None:
         return
     if not mismatch.decided:

@@ -120,13 +120,13 @@ def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None
     with compile_in_this_process():
         try:
             torch.compile(torch.sin)(torch.ones(2))
-        except Exception:  # no C++ compiler here, say: nothing that the function could help
+        except Exception:  # no C++ compiler, for example: not a fault of the function
             return None
         return compare_one(audit, "PB409", base, _Compiled(base, fullgraph, "inductor").way())
 
 
 class _Compiled:
-    """The function of a setting, compiled: its tensors are arguments, what else it takes is constant."""
+    """The function of a setting, compiled: its tensors are arguments, other arguments are constants."""
 
     def __init__(self, setting: Setting, fullgraph: bool, backend: str = "aot_eager") -> None:
         self.fullgraph = fullgraph
@@ -163,7 +163,7 @@ class _Compiled:
 def _resized(audit: Audit, base: Setting) -> Setting | None:
     """Return the example with one size changed, if the forward takes that, and no number has to change with it.
 
-    What is no tensor is a constant of what was compiled.
+    Non-tensor arguments are constants of the compiled function.
     """
     present = {size for value in base.case.values if isinstance(value, Tensor) for size in value.shape}
     for size in sorted(present - {0, 1}, reverse=True):

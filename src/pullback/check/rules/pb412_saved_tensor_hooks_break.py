@@ -85,10 +85,10 @@ def _copying() -> AbstractContextManager[Any]:
 
 
 def _copy_elsewhere(t: Tensor) -> Tensor:
-    """Return a copy whose address no earlier tensor had: none begins 16 bytes into its memory.
+    """Return a copy at an address that no earlier tensor had: allocations never start 16 bytes into a block.
 
-    A backward that looks its tensors up by their address could else find those of an earlier call, and be right by
-    chance. 16 bytes are what kernels that load several numbers at once ask for.
+    Otherwise a backward that looks its tensors up by address could find those of an earlier call, and be right by
+    chance. Vectorised loads need an alignment of 16 bytes.
     """
     copy = t.detach().clone()
     if type(copy) is not Tensor or copy.layout is not torch.strided or not copy.numel():

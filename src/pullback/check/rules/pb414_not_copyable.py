@@ -111,7 +111,7 @@ def _has_a_name(subject: Subject) -> bool:
 
 
 def _way(name: str, duplicate: Callable[[Module], Module], text: str, excuse: str) -> Way:
-    """Return the comparison of a copied module; `excuse` is what to do where its author is not at fault."""
+    """Return the comparison of a copied module; `excuse` is the hint if its author is not at fault."""
 
     def run(setting: Setting) -> Sequence[Tensor | None]:
         module = duplicate(Module(setting.subject.called))

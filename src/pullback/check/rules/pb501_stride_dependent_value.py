@@ -115,7 +115,7 @@ def _values(audit: Audit, case: Case) -> list[Tensor | None]:
 
 
 def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
-    """Tell of a forward that raises on other strides, if that is what the error is about."""
+    """Report a forward that raises on other strides, if the error is about these."""
     of_view = _OF_A_VIEW.search(str(error)) is not None
     if of_view or _OF_LAYOUT.search(str(error)):
         severity: Severity = "warning" if of_view or not _is_said(error.error) else "info"
@@ -125,7 +125,7 @@ def _refusal(audit: Audit, case: Case, error: Raised) -> Iterator[Finding]:
 
 
 def _is_said(error: BaseException) -> bool:
-    """Whether a statement in Python raised an error, as a function does that says what it takes."""
+    """Whether a Python statement raised an error, such as a function's own check of its arguments."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and (frames[-1].line or "").startswith(("raise", "assert"))
 

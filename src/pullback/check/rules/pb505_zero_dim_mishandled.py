@@ -82,7 +82,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _compare(audit: Audit, none: Case, vector: Run, expected: list[Tensor | None]) -> Iterator[Finding]:
-    """Compare what comes of tensors without dimensions with what comes of those of one element."""
+    """Compare the results for zero-dimensional tensors with those for tensors of one element."""
     try:
         run = forward(audit.subject, none)
     except Raised as error:

@@ -96,9 +96,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
-    """Look for a break in what should repeat."""
+    """Look for a break in results that should repeat."""
     if any(type(v) is int and v == growth.size for v in audit.base.values):
-        return  # it says how long the dimension is
+        return  # the error names the length of the dimension
     try:
         if not _treats_alike(audit, growth):
             return
@@ -153,7 +153,7 @@ def _results(audit: Audit, case: Case, growth: Growth, order: Tensor) -> _Result
 def _repeating(
     audit: Audit, growth: Growth, values: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> Iterator[tuple[str, Tensor, list[int]]]:
-    """Yield what should repeat, with its name and the dimensions along which it should."""
+    """Yield the results that should repeat, with their names and the dimensions along which they should."""
     for position, value in enumerate(values):
         if has_derivative(value):
             yield f"output {position}", value.detach(), growth.dims(position)

@@ -122,7 +122,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _stale(audit: Audit, memory: Memory, first: Case, second: Case) -> str | None:
-    """Say what differs in the second call if the first was made before; `None` if nothing does."""
+    """Return how the second call differs if the first one precedes it; `None` if it does not."""
     try:
         with memory.forgotten():
             fresh = _results(audit, second)

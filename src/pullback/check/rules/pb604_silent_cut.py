@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.subject.is_made:
-        return  # what it cuts it refuses, or declares
+        return  # a made op refuses or declares every cut
     if audit.subject.kind == "callable":
         yield from _in_callable(audit)
     elif audit.second is not None and audit.second.status == "wrong" and not is_once_differentiable(audit):
@@ -118,7 +118,7 @@ def _places(cuts: Sequence[Cut]) -> str:
 
 
 def _line(audit: Audit, cuts: Sequence[Cut]) -> int | None:
-    """Return the first line that stands in the audited file itself."""
+    """Return the first line that is in the audited file itself."""
     file = os.path.realpath(audit.subject.location.file or "")
     return next((cut.line for cut in cuts if os.path.realpath(cut.file) == file), None)
 

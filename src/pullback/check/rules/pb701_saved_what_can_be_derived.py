@@ -93,9 +93,9 @@ def _told(audit: Audit, severity: Severity, t: Tensor, why: str) -> Finding:
 
 
 def _copies(found: Trace, far: Trace | None) -> dict[int, str]:
-    """Say which computed tensors hold the numbers of another, or repeat themselves, near and far alike.
+    """Say which computed tensors equal another, or repeat themselves, for ordinary and for extreme values.
 
-    Near alone is not enough: there `x.clamp(-10, 10)` is x.
+    Ordinary values alone do not suffice: there `x.clamp(-10, 10)` is x.
     """
     if far is None or not _alike(found, far) or len(found.computed) != len(far.computed):
         return {}
@@ -125,7 +125,7 @@ def _repeated(t: Tensor) -> int | None:
 
 
 def _pointwise(audit: Audit, found: Trace, rolled: Trace, rest: list[Tensor]) -> Iterator[Finding]:
-    """Tell of what rolls with the inputs, which are kept too: each element depends on those at its place alone."""
+    """Report a saved tensor that is an elementwise function of inputs, which are saved too: it moves when they do."""
     widest = _widest(audit.base)
     inputs = [x for x in found.run.inputs if x.shape == widest.shape]
     if not all(found.keeps(x) for x in inputs):

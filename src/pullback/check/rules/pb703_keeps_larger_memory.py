@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 _ENOUGH = 2
-"""How many times as large as what is needed the memory must be; allocations are rounded up."""
+"""Factor by which the kept memory must exceed the needed part; allocations are rounded up."""
 
 
 def _run(audit: Audit) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 6
 _MUCH = 0.3
-"""Share of the operations from which on it is told of, if none of them is a product."""
+"""Least share of the operations that is reported, if none of them is a product."""
 _PRODUCT = re.compile(r"aten\.(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|vdot|.*convolution.*|.*attention.*)")
 
 
@@ -93,7 +93,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Waste:
-    """What the gradient of one frozen input costs: operations that serve it alone, of how many."""
+    """Cost of the gradient of one frozen input: operations that serve it alone, and their total number."""
 
     name: str
     gradient: Tensor
@@ -111,7 +111,7 @@ class _Waste:
 
 
 def _wastes(audit: Audit) -> Iterator[_Waste]:
-    """Freeze each input in turn, and yield what is wasted on it if that is much."""
+    """Freeze each input, one at a time, and yield the wasted operations if there are many."""
     count = len(audit.names)
     if audit.trace is None or count < 2:
         return

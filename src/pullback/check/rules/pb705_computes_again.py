@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _known(found: Trace) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield what there is without computing: what was kept, then the other outputs."""
+    """Yield the tensors available without computing: residuals, then the other outputs."""
     held = storages(found.run.inputs)
     for t in found.call.kept:
         if has_derivative(t) and is_plain(t) and storage_of(t) not in held:

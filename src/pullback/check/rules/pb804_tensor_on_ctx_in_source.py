@@ -67,7 +67,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
 
 
 def _tensors(source: FunctionSource, method: ast.FunctionDef) -> dict[str, str]:
-    """Return what is surely a tensor, by its name in a method: "the argument x" or "a result"."""
+    """Return the names in a method that surely hold tensors, described as "the argument x" or "a result"."""
     arguments = {name: f"the argument {name}" for name in differentiated(source)}
     parameters = [argument.arg for argument in positional_arguments(method)]
     if method.name == "setup_context" and len(parameters) == 3:

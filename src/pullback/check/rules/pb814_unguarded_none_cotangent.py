@@ -77,7 +77,7 @@ def _unmaterialised(method: ast.FunctionDef) -> bool:
 
 
 def _tests(method: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Yield the conditions in a method, and what is compared in it."""
+    """Yield the conditions in a method, and the expressions compared in it."""
     for node in ast.walk(method):
         if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
             yield node.test

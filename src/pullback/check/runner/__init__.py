@@ -1,1 +1,1 @@
-"""Processes: every subject is audited in one of its own, with limits, several at a time."""
+"""Processes: every subject is audited in a separate one, with limits, several at a time."""

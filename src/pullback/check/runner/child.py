@@ -1,7 +1,7 @@
-"""The inside of a forked process: cut off from the one that forked it, and limited.
+"""The inside of a forked process: isolated from its parent, and limited.
 
-Whatever the code that runs here does to its standard streams, to signals, to its process group or to memory
-stays here. When the forking process dies, so does this one.
+Changes that the code here makes to its standard streams, signals, process group or memory do not reach the parent. When
+the parent dies, so does this process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Channel:
         self._pid = os.getpid()
 
     def send(self, event: str, **content: Any) -> None:
-        """Write one message at once, so that it is there whatever happens next."""
-        if os.getpid() != self._pid:  # a process that the audited code forked has no say
+        """Write one message at once, so that it survives a crash."""
+        if os.getpid() != self._pid:  # a fork made by the audited code must not send messages
             return
         line = json.dumps({"event": event, **content}).encode() + b"\n"
         while line:
@@ -48,10 +48,10 @@ def become_child(work: Callable[[Channel], None], channel: int, output: int, par
     """Run `work` in this freshly forked process, then end the process.
 
     Args:
-        work: what to run; `SystemExit` sets the exit status, any other exception prints and exits with 1.
-        channel: file descriptor that `work`'s messages go to.
-        output: file descriptor that standard output and error go to.
-        parent: process id of the process that forked.
+        work: the function to run; `SystemExit` sets the exit status, any other exception prints and exits with 1.
+        channel: file descriptor for messages of `work`.
+        output: file descriptor for standard output and error.
+        parent: process id of the parent.
     """
     status = 1
     try:
@@ -70,12 +70,12 @@ def become_child(work: Callable[[Channel], None], channel: int, output: int, par
 
 
 def settle() -> None:
-    """Set what belongs to an interpreter as an audit needs it, whatever the program that asks for it has set."""
+    """Set interpreter-wide settings for an audit, whatever the calling program has set."""
     torch.set_num_threads(1)
-    if settings.chosen() is None:  # a formula is what is audited; each kind of case would wait for a compiler
+    if settings.chosen() is None:  # the formula is audited; with kernels, each kind of case would wait for a compiler
         settings.set_backend("eager")
     faulthandler.enable(file=2, all_threads=False)
-    # A test suite that turns warnings into errors would make the audited code raise what it never raises.
+    # A test suite that turns warnings into errors would otherwise make the audited code raise.
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(True)
@@ -118,7 +118,7 @@ def _isolate(output: int, parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when the parent ends, in whatever way."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

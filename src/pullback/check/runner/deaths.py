@@ -1,4 +1,4 @@
-"""What the death of an audit's process says about the function that it audited."""
+"""Findings about a function whose audit's process died."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPILING = ("PB409", "PB410", "PB415")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an audit was doing: `rule` on `what`, repeatable by `reproduce`."""
+    """Current step of an audit: `rule` on `what`, reproducible by `reproduce`."""
 
     rule: str = ""
     what: str = ""
@@ -26,7 +26,7 @@ class Step:
 
     @property
     def is_call(self) -> bool:
-        """Whether it was a call that is meant: no guess, and no variant of the example, which may be no input."""
+        """Whether it is a valid call: neither a guess nor a variant of the example."""
         variant = re.search(r"\[([^\]]+)\]$", self.what)
         return bool(self.rule) and (variant is None or variant[1] in ("given", "example"))
 
@@ -37,13 +37,13 @@ class Step:
 
 
 def process_finding(subject: Subject, death: Death, step: Step, seconds: float) -> Finding:
-    """Return what to report of a subject whose process did not get to the end.
+    """Return the finding about a subject whose process did not finish.
 
     Args:
-        subject: what was audited.
+        subject: the audited function.
         death: how the process ended.
-        step: what it was doing.
-        seconds: the limit it ran into, where it was killed for one.
+        step: its current step.
+        seconds: the limit that it exceeded, if it was killed for one.
     """
     finding = Finding(
         subject=subject.name,

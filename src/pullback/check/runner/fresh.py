@@ -1,7 +1,7 @@
 """Work in a new interpreter, for a program that cannot be forked: it uses a GPU, or autograd has threads in it.
 
-What is audited travels there by its import path where one leads to it, else by value, with `cloudpickle`: a class in
-a notebook, a closure, a lambda. Only this program writes and reads it, in a file without a name.
+A subject is sent there by its import path if it has one, else by value, with `cloudpickle`: a class in a notebook, a
+closure, a lambda. Only this program writes and reads it, in a file without a name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pullback.errors import RunnerError
 
 
 class NotPicklableError(RunnerError):
-    """What is to be audited in a new interpreter is, or holds, what cannot be pickled."""
+    """The subject of an audit in a new interpreter is, or holds, an object that cannot be pickled."""
 
 
 Work = Callable[[Channel], None]
@@ -46,12 +46,12 @@ _START = (
 
 @dataclass(frozen=True)
 class _Home:
-    """The module of what is audited, as far as a new interpreter needs it: its file, and its name for that.
+    """The module of a subject, as far as a new interpreter needs it: its file, and the subject's name there.
 
     Attributes:
-        module, file: its name, and where it is from; `None` in a notebook.
-        name, value: what it calls what is audited; an empty name where it does not.
-        code: the fingerprint of what is audited.
+        module, file: its name and file; `None` in a notebook.
+        name, value: the subject and its name; empty if the module has none for it.
+        code: the fingerprint of the subject.
     """
 
     module: str
@@ -84,11 +84,11 @@ def packed(value: object, what: str, about: object = None) -> bytes:
 
     Args:
         value: anything; for `exec_in_new`, a `Work`.
-        what: it is about, for the message.
-        about: an object in it whose module's definitions travel, too, where no import leads to them.
+        what: its subject, for the message.
+        about: an object in it whose module's definitions travel by value, too, if no import finds them.
 
     Raises:
-        NotPicklableError: if a part of it cannot.
+        NotPicklableError: if a part of it cannot be pickled.
     """
     content = None if about is None else _Home.of(about), value
     module, instead = _module_of(about), b""
@@ -183,7 +183,7 @@ def main(channel: int, job: int) -> None:
 
 
 def _sources_without_file() -> dict[str, Any]:
-    """Return the source of what has no file, as `linecache` has it: the cells of a notebook."""
+    """Return the source of a module without a file from `linecache`: the cells of a notebook."""
     return {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()}
 
 
@@ -208,7 +208,7 @@ def _finders() -> list[Any]:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Whether an import finds a module; `importlib.util.find_spec` asks what is imported already, and not the path."""
+    """Whether an import finds a module; `importlib.util.find_spec` consults `sys.modules`, and not the path."""
     package, _, _ = module.__name__.rpartition(".")
     if package and (package not in sys.modules or not _is_importable(sys.modules[package])):
         return False

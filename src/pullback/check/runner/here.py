@@ -1,4 +1,4 @@
-"""The audit of what cannot travel to a new interpreter, in this process, which nothing protects from it."""
+"""The audit of subjects that cannot be sent to a new interpreter, in this process, without protection."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def _outcome(subject: Subject, options: Options, given: Given) -> Outcome:
 
 
 class _Heard:
-    """What an audit finds, as it tells it."""
+    """Collects the events of an audit."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
-        """Nobody asks where it is."""
+        """Ignore the step."""
 
     def beat(self) -> None:
-        """Nobody asks whether it is alive."""
+        """Ignore the sign of life."""
 
     def finding(self, finding: Finding) -> None:
         """Keep a finding."""

@@ -1,7 +1,7 @@
-"""Audits what the command line names, without running the user's code in this process.
+"""Audits the command line's targets, without running the user's code in this process.
 
 One forked process for each target imports it, finds its subjects and forks one process for each of them. This
-process only listens. Where it cannot be forked, a new interpreter takes the place of the forked process.
+process only listens. If it cannot be forked, a new interpreter takes the place of the forked process.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Listed:
 
 @dataclass(frozen=True)
 class Plan:
-    """The audit of what one target holds; it can travel to another interpreter.
+    """The audit of one target's subjects; it can be sent to another interpreter.
 
     Attributes:
         what: the target, for messages.
         find: returns its subjects, imported.
-        load: called after that; returns what gives example inputs.
-        options: how to audit.
+        load: called after that; returns the source of example inputs.
+        options: of the audit.
         only: positions of the subjects to audit, in the order they are found; `None` for all.
-        jobs: how many subjects at once.
+        jobs: number of concurrent subjects.
         limits: of each subject.
         may_run_files: as of `run_subjects`.
     """
@@ -68,17 +68,17 @@ class Plan:
     may_run_files: bool = True
 
     def wanted(self, count: int) -> list[int]:
-        """Return the positions of the subjects to audit, of so many."""
+        """Return the positions of the subjects to audit, for a number of subjects."""
         return [position for position in range(count) if self.only is None or position in self.only]
 
     def carry_out(self, channel: Channel) -> None:
-        """Import, list and audit: called in a process of its own."""
+        """Import, list and audit, in a separate process."""
         limit_memory(8 * GIBIBYTE)
         try:
             subjects = self.find()
             given = self.load()
             channel.send("subjects", subjects=[asdict(listed) for listed in _listed(subjects)])
-            # From here on Ctrl-C ends the children too, whatever the imported code made of it.
+            # From here on Ctrl-C ends the children too, even if the imported code has changed its handler.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._audit(subjects, given, channel)
         except PullbackError as error:
@@ -118,7 +118,7 @@ class TargetTask:
         Args:
             plan: the audit.
             static: returns its subjects as their source shows them, unaudited for a reason.
-            in_new: the plan, packed, if it is to be carried out in a new interpreter.
+            in_new: the plan, packed, if it runs in a new interpreter.
         """
         self.listed: list[Listed] = []
         self.outcomes: dict[int, Outcome] = {}
@@ -139,10 +139,10 @@ class TargetTask:
         self._plan.carry_out(channel)
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that nothing can be audited as asked.
+            PullbackError: if the process reports that nothing can be audited.
         """
         match message["event"]:
             case "subjects":
@@ -208,21 +208,21 @@ def audit_targets(
     Args:
         targets: as on the command line.
         options: how to audit.
-        load: called in the process of each target, after its import; returns what gives example inputs.
+        load: called in the process of each target, after its import; returns the source of example inputs.
         only: positions of the subjects to audit in each target, `None` for all.
-        limits: of each subject; by default what goes with the budget.
-        on_progress: called many times a second with the number of subjects done and known, and what is run.
+        limits: of each subject; by default derived from the budget.
+        on_progress: called many times a second with the number of subjects done and known, and the current step.
 
     Returns:
         One outcome for each subject, target by target, in the order of their source.
 
     Raises:
         TargetError: if a target cannot be found, read or understood, or holds nothing to audit.
-        OptionError: if the example inputs cannot be had.
+        OptionError: if the example inputs cannot be loaded.
         RunnerError: if this process cannot be forked.
     """
     for target in targets:
-        parse_target(target)  # a slip in the last one is to be told before the first is audited
+        parse_target(target)  # report a typo in the last target before the first is audited
     ensure_can_fork()
     unique = list(dict.fromkeys(targets))
     if len(unique) > 1:

@@ -1,4 +1,4 @@
-"""What came of one subject, put together from what each of its processes said and how each of them ended."""
+"""Outcome of one subject, combined from the messages and ends of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pullback.report.plain import finding_from_dict, finding_to_dict, subject_fr
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one subject."""
+    """Outcome of one subject."""
 
     result: SubjectResult
     findings: tuple[Finding, ...]
@@ -42,12 +42,12 @@ def make_outcome(
     """Return an outcome without repeated findings and those that an allow comment silences, the worst first.
 
     Args:
-        subject: what was audited.
-        findings: what was found.
-        cases: how many inputs were tried.
-        seconds: how long it took.
-        allowed: how many findings a comment has silenced already.
-        measured: what was measured besides.
+        subject: the audited function.
+        findings: all of them.
+        cases: number of inputs tried.
+        seconds: duration.
+        allowed: number of findings that a comment has silenced already.
+        measured: measurements besides.
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
     loud = _worst_first(f for f in once if subject.source is None or f.name not in subject.source.allow)
@@ -58,12 +58,12 @@ def make_outcome(
 
 
 def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:
-    """Return what its source alone tells of a subject that cannot be run."""
+    """Return the outcome of a subject that cannot be run: its static findings."""
     return make_outcome(subject, [audit.unaudited(subject, why), *audit.static_findings(subject, options)])
 
 
 def newest(attempts: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the last attempt's findings, and of each earlier one those of rules that no later one names."""
+    """Return the last attempt's findings, and of each earlier one those of rules that no later one reports."""
     kept: list[Finding] = []
     for findings in reversed(attempts):
         named = {finding.rule for finding in kept}

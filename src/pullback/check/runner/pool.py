@@ -27,7 +27,7 @@ class Task(Protocol):
 
     @property
     def limit(self) -> float:
-        """Seconds, of those that count, after which the process is killed whatever it says."""
+        """Seconds, of those that count, after which a process is killed even if it still sends messages."""
         ...
 
     @property
@@ -55,13 +55,13 @@ def usable_cores() -> int:
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int, tick: Callable[[], None]) -> None:
-    """Run every task in a process of its own, up to `jobs` at once.
+    """Run every task in a separate process, up to `jobs` at once.
 
-    Whatever ends this function, an exception or Ctrl-C, no process of its own is left.
+    However this function ends, by an exception or Ctrl-C, none of its processes is left.
 
     Args:
-        tasks: what to run.
-        jobs: how many processes at once.
+        tasks: the tasks.
+        jobs: number of concurrent processes.
         tick: called many times a second.
 
     Raises:
@@ -108,19 +108,19 @@ class _Pool:
                 self._selector.unregister(pipe.fd)
 
     def reap(self) -> list[Task]:
-        """Bury each process that is over or has to be; return the tasks that want another."""
+        """Reap each process that has ended or has to end; return the tasks that need another."""
         again = []
         for process, task in list(self.running.items()):
             ended = process.ended()
             if ended:
-                self._pass_on(process)  # what it wrote between our last look and its end
+                self._pass_on(process)  # messages written since the last read
             cause = self._cause_to_kill(process, task)
             if (ended or cause) and task.over(self._remove(process, cause)):
                 again.append(task)
         return again
 
     def clear(self) -> None:
-        """Leave no process; those that have processes of their own may first end them."""
+        """End all processes; those with children may end these first."""
         for process, task in self.running.items():
             if task.has_processes:
                 process.interrupt(_PATIENCE)

@@ -1,4 +1,4 @@
-"""A forked process as its parent sees it: its messages, what it printed last, and how it ended."""
+"""A forked process as seen by its parent: its messages, its last output, and how it ended."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Death:
     """How a process ended.
 
     Attributes:
-        cause: "finished" (said so), "signal" (killed by one that we did not send), "exit" (ended without a
-            word), "silent" or "late" (killed by us, for saying nothing or for taking too long in all).
+        cause: "finished" (it said so), "signal" (killed by one that we did not send), "exit" (ended without a
+            message), "silent" or "late" (killed by us, for silence or for taking too long in all).
         status: the signal's number or the exit status; 0 for the other causes.
-        output: the end of what it printed.
+        output: the end of its output.
         seconds: how long it ran.
-        spent: how much of that counts.
-        was_idle: whether it waited for something since it was last heard of, and did not work.
+        spent: the part of that which counts.
+        was_idle: whether it has waited, rather than worked, since its last message.
     """
 
     cause: Cause
@@ -107,7 +107,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class Pipe:
-    """The reading end of a pipe, non-blocking. `open` is false once nobody can write to it."""
+    """The reading end of a pipe, non-blocking. `open` is false once no process can write to it."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -115,7 +115,7 @@ class Pipe:
         self.open = True
 
     def read(self) -> bytes:
-        """Return what can be read now, a bounded part of it: the writer may never stop."""
+        """Read available bytes, a bounded number since the writer may never stop."""
         chunks = []
         for _ in range(_MOST_CHUNKS):
             try:
@@ -134,7 +134,7 @@ class Process:
 
     Attributes:
         pid: its process id, and the id of its process group.
-        channel, output: the pipes that carry its messages and what it prints.
+        channel, output: the pipes of its messages and its output.
         started, heard: when it was forked and when it last sent a message, on the monotonic clock.
     """
 
@@ -192,24 +192,24 @@ class Process:
         return None if worked is None or self._worked is None else worked - self._worked
 
     def keep_output(self) -> None:
-        """Take what it printed off its hands; only the end is kept."""
+        """Read its output; only the end is kept."""
         self._printed = (self._printed + self.output.read())[-_OUTPUT_READ:]
 
     def ended(self) -> bool:
-        """True if it has ended by itself."""
+        """True if it has ended without being killed by us."""
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else in this program waits for any child
+            except ChildProcessError:  # other code in this program waits for any child
                 pid, status = self.pid, 0
             self._status = status if pid else None
         return self._status is not None
 
     def bury(self, cause: Cause | None = None) -> Death:
-        """Kill what is left of it and of the processes it started, and say how it ended.
+        """Kill the rest of it and of the processes it started, and return how it ended.
 
         Args:
-            cause: why it is killed; `None` if it ended by itself.
+            cause: why it is killed; `None` if it has ended.
         """
         was_idle = cause == "silent" and self._is_idle()
         counted = self.spent()
@@ -265,9 +265,9 @@ def _fork() -> int:
 
 
 def _end_openmp_threads() -> None:
-    """End the threads that OpenMP keeps for this one; it starts others when it needs them.
+    """End OpenMP's threads in this process; it starts others when it needs them.
 
-    A forked process does not have them, and would wait for them for ever once a function sets a number of threads.
+    A forked process does not have them, and would wait for them forever once a function sets a number of threads.
     """
     pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)  # of OpenMP 5
     if pause is not None:
@@ -275,7 +275,7 @@ def _end_openmp_threads() -> None:
 
 
 def _flush() -> None:
-    """Write out what is buffered, or the child would hold a second copy of it."""
+    """Flush buffers, or the child would write a second copy of them."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -22,18 +22,18 @@ from pullback.report.model import Finding
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
 _BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
-"""Words of the engine, for findings that say it in others."""
+"""Words of the engine, for findings that use others."""
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 
 def can_replay(finding: Finding, may_run_files: bool) -> bool:
-    """Whether the reproduction of an error stands for itself.
+    """Whether the reproduction of an error is self-contained.
 
-    Not where an argument has no literal, or too long a one, nor where nothing loads the function.
+    It is not if an argument has no literal, or too long a one, or if no code loads the function.
 
     Args:
         finding: an error.
-        may_run_files: whether a file may be run again: not that of the program which asks for the audit.
+        may_run_files: whether a file may be run a second time: not that of the program which runs the audit.
     """
     code = finding.reproduce
     if not code or finding.severity != "error" or ALTERED in code or NO_LITERAL in code or _LOADS_NOTHING.search(code):
@@ -42,7 +42,7 @@ def can_replay(finding: Finding, may_run_files: bool) -> bool:
 
 
 def complaint(finding: Finding) -> str:
-    """Run the reproduction of a finding here; return in what it does not show what the finding says, else nothing."""
+    """Run the reproduction of a finding here; return how its result differs from the finding, or nothing."""
     printed, raised = _executed(finding.reproduce)
     if raised is not None:
         words = " ".join(str(raised).split())
@@ -59,7 +59,7 @@ def complaint(finding: Finding) -> str:
         return ""
     numbers = [float(text) for text in _NUMBER.findall(printed)]
     numbers += [number for number in (math.nan, math.inf, -math.inf) if str(number) in printed]
-    if math.isnan(evidence.got) and any(math.isfinite(n) for n in numbers):  # beside NaN, any number is another
+    if math.isnan(evidence.got) and any(math.isfinite(n) for n in numbers):  # any number differs from NaN
         said = [evidence.got]
     else:
         said = [evidence.expected, evidence.got]
@@ -77,12 +77,12 @@ _POLL = 0.1
 def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
     """Whether the call of a reproduction, and its backward, do not return in a Python that was not forked.
 
-    A forked process lacks the threads of the one that forked it: what waits for one (TorchScript, a pool) hangs.
+    A forked process lacks the threads of its parent: code that waits for one (TorchScript, a pool) hangs.
 
     Args:
         code: of the reproduction.
-        seconds: that it may take, of those that count.
-        beat: called all the while.
+        seconds: its limit, of seconds that count.
+        beat: called in the meantime.
     """
     command = [sys.executable, "-c", f"import torch\n{code}{_BACKWARD}"]
     quiet = subprocess.DEVNULL
@@ -96,12 +96,12 @@ def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
 
 
 def unshown(finding: Finding, why: str) -> Finding:
-    """Return the warning in place of an error that does not stand."""
+    """Return the warning that replaces an error without a valid reproduction."""
     return replace(finding, severity="warning", verdict="inconclusive", message=f"{finding.message}; {why}")
 
 
 def _executed(code: str) -> tuple[str, Exception | None]:
-    """Run code in a namespace of its own; return what it printed and what it raised."""
+    """Run code in a fresh namespace; return its output and its exception."""
     printed = io.StringIO()
     torch.set_printoptions(precision=9)
     try:

@@ -1,7 +1,7 @@
-"""Audits subjects, each in a forked process of its own with limits on time and memory.
+"""Audits subjects, each in a separate forked process with limits on time and memory.
 
-A function that crashes its process, never returns, exits or takes all memory is then a finding like any
-other, and the rules that had not run yet still do, in another process.
+A function that crashes its process, never returns, exits or takes all memory is then a finding like any other, and the
+remaining rules run in another process.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ def run_subjects(
     on_rule: Callable[[str], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> list[Outcome]:
-    """Audit each subject in a process of its own; one that has no target is judged by its source, here.
+    """Audit each subject in a separate process; one without a target is judged by its source, here.
 
     The processes are forked from this one, or new interpreters where no fork can run a backward.
 
     Args:
-        subjects: what to audit.
-        options: how.
+        subjects: the functions to audit.
+        options: of the audit.
         given: example inputs for a subject.
-        limits: what each subject may take; by default what goes with the budget.
-        jobs: how many processes at once; by default as `options` say, else one for each usable core, eight at most.
-        may_run_files: whether a reproduction of an error may run the file of the function again, to see whether it
-            shows it; a program that asks for an audit would ask again.
+        limits: of each subject; by default derived from the budget.
+        jobs: number of concurrent processes; by default as `options` say, else one for each usable core, eight at most.
+        may_run_files: whether the reproduction of an error may run the file of the function a second time, to confirm
+            it; a program that runs an audit would run it again.
         on_outcome: called with the position and the outcome of each subject as soon as it is known.
-        on_rule: called with what is run, "PB101 of Square", as it begins.
+        on_rule: called with each step, "PB101 of Square", as it begins.
         tick: called many times a second.
 
     Returns:
         One outcome for each subject, in the same order.
 
     Raises:
-        RunnerError: if this process cannot be forked, or a subject cannot travel to a new interpreter.
+        RunnerError: if this process cannot be forked, or a subject cannot be sent to a new interpreter.
         PullbackError: if `given` raises one.
     """
     ensure_can_fork()
@@ -85,10 +85,10 @@ def run_subjects(
 
 
 def preload(options: Options) -> None:
-    """Do once in this process, before forking, what every child would do again: warm up torch.compile, and tracing.
+    """Warm up torch.compile and tracing in this process, before forking, so that the children need not.
 
     Args:
-        options: how subjects are audited; without a rule that compiles or traces there is nothing to do.
+        options: of the audit; without a rule that compiles or traces there is nothing to do.
     """
     if any(rule.family == _TRACING for rule in selected(options)):
         _warm_tracing()
@@ -106,7 +106,7 @@ def _warm() -> None:
         torch.enable_grad(),
     ):
         warnings.simplefilter("ignore")
-        compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # what it needs is imported here
+        compiled = torch.compile(_Sine.apply, backend="aot_eager", fullgraph=True)  # this triggers its lazy imports
         # In a build for an accelerator a backward under fake tensors starts threads: no fork runs another after that.
         if not has_accelerator():
             for size in (2, 3):

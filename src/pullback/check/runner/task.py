@@ -1,4 +1,4 @@
-"""The audit of one subject as a task: what its process does, and what to make of what it says."""
+"""The audit of one subject as a task: the work of its process, and the interpretation of its messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Limits:
     Attributes:
         silence: seconds without news from its process.
         total: seconds over all of its processes.
-        memory: bytes, beyond what its process starts with.
+        memory: bytes, in addition to those its process starts with.
         attempts: processes.
     """
 
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass
 class Attempt:
-    """What one process said."""
+    """Messages of one process."""
 
     step: Step = field(default_factory=Step)
     findings: list[Finding] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Attempt:
 
 
 class SubjectTask:
-    """The audit of one subject, over as many processes as it takes, and the replay of each error in one of its own."""
+    """The audit of one subject, over as many processes as needed, and the replay of each error in a separate one."""
 
     has_processes = False
 
@@ -92,12 +92,12 @@ class SubjectTask:
 
         Args:
             subject, options, given, limits, may_run_files: as of `run_subjects`.
-            done: called with what came of it.
-            in_new: whether each of its processes is a new interpreter, as none that is forked could run a backward.
+            done: called with the outcome.
+            in_new: whether each of its processes is a new interpreter, since no forked process could run a backward.
             on_rule: as of `run_subjects`.
 
         Raises:
-            RunnerError: if it cannot travel to one.
+            RunnerError: if it cannot be sent to one.
         """
         self._subject = subject
         self._done = done
@@ -151,14 +151,14 @@ class SubjectTask:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
     def resume(self, skip: frozenset[str], to_replay: list[Finding]) -> None:
-        """Go on without rules and cases that ended an earlier process, or with errors to replay."""
+        """Start again without rules and cases that ended an earlier process, or with errors to replay."""
         self._skip, self._to_replay = skip, to_replay
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one.
+        """Handle a message of the process; return true if it was the last one.
 
         Raises:
-            PullbackError: if the process says that nothing can be audited as asked.
+            PullbackError: if the process reports that nothing can be audited.
         """
         attempt = self._attempts[-1]
         match message["event"]:
@@ -200,7 +200,7 @@ class SubjectTask:
         return False
 
     def _can_replay(self, finding: Finding) -> bool:
-        """Whether its reproduction can be run: those of crashes would only crash again."""
+        """Whether its reproduction can be run; the reproduction of a crash would only crash again."""
         is_death = finding in self._deaths and finding.rule != "PB003"
         return not is_death and can_replay(finding, self._may_run_files)
 
@@ -212,16 +212,17 @@ class SubjectTask:
         return told
 
     def _replayed(self, finding: Finding, beat: Callable[[], None]) -> str:
-        """Return in what the reproduction of an error does not show it, nothing if it does."""
+        """Return how the reproduction of an error fails to show it; empty if it does show it."""
         if finding.rule != "PB003":
             return complaint(finding)
         return "" if hangs(finding.reproduce, self._limits.silence + _TO_START, beat) else "the call returned"
 
     def _another(self, death: Death) -> bool:
-        """Take note of a death, and say whether to start anew without the rule and the case that met it.
+        """Record a death; return whether to start another process, without the rule and the case in question.
 
-        A call that hangs is made once more before it is left out. What waits goes on in a new interpreter, if it can
-        travel: a lock that another thread held is never given back in a fork. So does what refuses to run in one.
+        A hanging call is repeated once before it is left out. A process that hangs while idle is replaced by a new
+        interpreter, if the subject can be sent there: a lock that another thread held is never released in a fork. So
+        is one whose code refuses to run in a fork.
         """
         step = self._attempts[-1].step
         limit = self._limits.total if death.cause == "late" else self._limits.silence
@@ -288,7 +289,7 @@ def refusal(message: dict[str, Any]) -> PullbackError:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return an exception and where it was raised, on one line."""
+    """Return an exception and its source location, on one line."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{said} ({Path(where.filename).name}:{where.lineno})"
@@ -302,18 +303,18 @@ class Sender:
         self._last = time.monotonic()
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
-        """Say what starts."""
+        """Send the step that begins."""
         self._channel.send("step", rule=rule, what=what, reproduce=reproduce)
         self._last = time.monotonic()
 
     def beat(self) -> None:
-        """Say that all is well, unless something was said a moment ago."""
+        """Send a sign of life, unless a message was sent a moment ago."""
         if time.monotonic() > self._last + _BEAT:
             self._channel.send("beat")
             self._last = time.monotonic()
 
     def finding(self, finding: Finding) -> None:
-        """Say what was found."""
+        """Send a finding."""
         self._channel.send("finding", finding=finding_to_dict(finding))
 
 

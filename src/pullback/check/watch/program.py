@@ -17,7 +17,7 @@ from pullback.errors import PullbackError
 from pullback.report.model import Report
 
 _NOTHING_AUDITED = 2
-"""An exit status, that of an audit that could not be run."""
+"""Exit status of an audit that could not be run."""
 
 
 def watched(
@@ -31,16 +31,16 @@ def watched(
 ) -> int:
     """Run a program, audit what it called, and return its exit status, or that of the report if it ended well.
 
-    Where several processes train together (`torchrun`), only that of rank 0 is watched.
+    If several processes train together (`torchrun`), only rank 0 is watched.
 
     Args:
         name: of a script or a module.
-        arguments: what it is given.
+        arguments: its command line.
         is_module: whether it is a module.
-        steps: after how many backward passes to audit instead of at its end.
+        steps: number of backward passes after which to audit, instead of at its end.
         options: of the audit.
         end: takes the report, and returns an exit status.
-        progress: shows how far the audit is.
+        progress: shows the progress of the audit.
 
     Raises:
         TargetError: if there is no such program.
@@ -84,7 +84,7 @@ def watched(
 
 
 def _after(steps: int, do: Callable[[], None]) -> Callable[[], None]:
-    """Have something done once, at the end of a backward pass; return what ends waiting for it."""
+    """Run a callback once, at the end of a backward pass; return a function that cancels it."""
     plain, left = torch.autograd.backward, steps
 
     def backward(*args: object, **kwargs: object) -> None:

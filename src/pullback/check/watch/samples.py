@@ -20,10 +20,10 @@ _LARGEST, _MOST = 8 << 20, 64 << 20
 
 @dataclass(slots=True)
 class _Calls:
-    """What is known of one function.
+    """Samples of one function.
 
     Attributes:
-        count: of its calls, up to `_CALLS`.
+        count: number of its calls, up to `_CALLS`.
         samples: for each signature, bytes and arguments.
     """
 
@@ -32,7 +32,7 @@ class _Calls:
 
 
 class Samples:
-    """Keeps the inputs of calls; may be told of them by several threads."""
+    """Keeps the inputs of calls; several threads may add to it."""
 
     def __init__(self) -> None:
         self._calls: dict[type, _Calls] = {}
@@ -58,7 +58,7 @@ class Samples:
         return list(self._calls)
 
     def of(self, function: type) -> Inputs | None:
-        """Return what was kept of a function's calls, the smallest first; `None` if nothing was."""
+        """Return the inputs kept for a function, the smallest first; `None` if there are none."""
         kept = sorted(self._calls[function].samples.values(), key=lambda sample: sample[0])
         return [(args, {}) for _, args in kept] or None
 
@@ -86,13 +86,13 @@ class Samples:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether a tensor has values that a copy has too: none of a tracer, no subclass."""
+    """Whether a tensor has values that can be copied: it belongs to no tracer and no subclass."""
     layouts = (torch.strided, torch.sparse_coo)
     return type(t) in (Tensor, torch.nn.Parameter) and t.layout in layouts and t.device.type != "meta"
 
 
 def _kind(value: Any) -> Any:
-    """Return what two samples differ by."""
+    """Return the signature by which samples differ."""
     if isinstance(value, Tensor):
         is_dense = value.layout is torch.strided and value.is_contiguous()
         return tuple(value.shape), value.dtype, value.device, value.requires_grad, value.layout, is_dense

@@ -15,16 +15,16 @@ from pullback.errors import TargetError
 def run_program(program: str, arguments: list[str], is_module: bool) -> int:
     """Run a script or a module as `__main__`, and return its exit status.
 
-    What it raises is printed as Python prints it. `sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` are then its
-    own, and stay so: its classes are looked up there.
+    An exception is printed as Python prints it. `sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` are set for the
+    program, and stay set: its classes are looked up there.
 
     Args:
         program: path of the script, or name of the module.
-        arguments: what follows it on the command line.
+        arguments: its command line.
         is_module: whether it is a module.
 
     Raises:
-        TargetError: if there is no such program, or it is no Python.
+        TargetError: if there is no such program, or it is not Python.
     """
     code, main, first = _of_module(program) if is_module else _of_script(program)
     sys.argv = [str(main.__file__), *arguments]

@@ -56,7 +56,7 @@ class Watch:
         """Audit what was called so far, and return the report.
 
         Args:
-            on_progress: told how far it is.
+            on_progress: receives the progress.
 
         Raises:
             RunnerError: if this process cannot be forked.

@@ -1,6 +1,6 @@
-"""What ops are made of, in Triton, on float32 and float64 alike, as `ops.h` has it in C++.
+"""Arithmetic for `ops.py`, in Triton, on float32 and float64 alike; the counterpart in C++ is `ops.h`.
 
-A kernel takes over the functions that it calls; this file is read, and not imported. What is as it is, and why: `neg`
+This file is read rather than imported: a kernel copies the functions that it calls. Reasons for the unusual ones: `neg`
 multiplies, since Triton subtracts from zero, which loses the sign of a zero; `div` and `sqrt` round correctly, where
 Triton's own do not in float32; functions are libdevice's, since Triton's `exp` and `log` are approximations.
 """
@@ -227,7 +227,7 @@ def sign(x):
     return where(gt(x, c(0.0, x)), c(1.0, x), where(lt(x, c(0.0, x)), c(-1.0, x), c(0.0, x)))
 
 
-# 1 / (1 + e^-x), and that of -x, by e = e^-|x|: where e^-x is infinite, e is still a number.
+# sigma(x) = 1 / (1 + e^-x), or e / (1 + e) with e = e^-|x| where x < 0: e^-x may overflow, e does not.
 
 
 @triton.jit

@@ -1,6 +1,6 @@
-"""What the ops of a graph compute, in Triton, of what is in `arithmetic.py`, as `ops.h` has it in C++.
+"""The ops of a graph in Triton, written in terms of `arithmetic.py`; the counterpart in C++ is `ops.h`.
 
-A kernel takes over the functions that it calls; this file is read, and not imported.
+This file is read rather than imported: a kernel copies the functions that it calls.
 """
 
 import triton

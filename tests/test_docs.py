@@ -86,6 +86,15 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), target
 
 
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"^::: pullback\.(?:\w+\.api\.)?(\w+)$", page, re.MULTILINE))
+    assert names == {*pullback.__all__} - {"__version__", "catalog"}
+    catalog = (ROOT / "docs" / "reference" / "catalog.md").read_text(encoding="utf-8")
+    families = {path.stem for path in (ROOT / "src" / "pullback" / "catalog").glob("[a-z]*.py")}
+    assert set(re.findall(r"^::: pullback\.catalog\.(\w+)$", catalog, re.MULTILINE)) == families
+
+
 def test_pictures_are_small():
     pictures = [*ROOT.glob("docs/*.png"), *ROOT.glob("docs/*.svg")]
     assert pictures

@@ -101,6 +101,14 @@ def test_pictures_are_small():
     assert all(picture.stat().st_size < 300_000 for picture in pictures)
 
 
+def test_the_picture_of_the_readme_stands_alone():
+    """Outside of the report's page, which has the colours."""
+    picture = (ROOT / "docs" / "sin_squared.svg").read_text(encoding="utf-8")
+    assert "the numeric derivative" in picture
+    assert "var(" not in picture
+    assert not re.findall(r'(?:href|src)="(?!#)|url\((?!#)', picture)
+
+
 def module_of(page, folder):
     """Run the Python of a page, all its blocks as one module."""
     return import_source("\n\n".join(blocks(page, "python")), folder, f"code_of_{page.stem.lower()}")
@@ -200,15 +208,15 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
         f"`gradcheck` and `gradgradcheck` with every flag find {power['the three together'][0]}",
         f"`pullback check` finds {power['`pullback.check`'][0]}",
         f"Differentiated in {everywhere} ways",
-        f"wrong one in {wrong['Function, old style']} of them, a `custom_op` in {wrong['custom_op']}",
-        f"an op of Pullback in {max(int(wrong[op]) for op in ('derived', 'relaxed', 'ruled', 'ruled by jvp'))}:",
+        f"gives a wrong one in {wrong['Function, old style']} of them, a `custom_op` in {wrong['custom_op']},",
+        f"and an op of Pullback in {max(int(wrong[op]) for op in ('derived', 'relaxed', 'ruled', 'ruled by jvp'))}:",
         f"Of {truth['known bugs'][2]} bugs in {truth['packages'][2]} packages",
         f"it reports {truth['as an error or a warning'][2].partition(' of')[0]} as an error or a warning",
         f"it accuses {truth['right derivatives accused'][2]} right derivatives",
         f"{over['eager']} times faster than in eager PyTorch",
         f"{over['hand']} times faster than in a Function written by hand",
         f"{over['compile']} times faster than with `torch.compile`",
-        f"take {float(slow[0]):.1f} and {float(slow[1]):.1f} times as long as `torch.compile`",
+        f"are {float(slow[0]):.1f} and {float(slow[1]):.1f} times slower than `torch.compile`",
         f"{max(gpu[:3]):.1f} times slower than eager PyTorch up to 2^20 numbers",
         f"and {1 / gpu[3]:.1f} times faster at 2^24",
     ):

@@ -1,7 +1,7 @@
 """What an op costs, forward and backward, beside its peers, over sizes.
 
     python benchmarks/kernels.py --wide [--threads 1|2] [--device cpu|cuda] [--json FILE] [--write docs/performance.md]
-    python benchmarks/kernels.py --plot docs/performance.svg --brief README.md --from FILE
+    python benchmarks/kernels.py --plot docs/performance.svg --from FILE
 
 Medians in turns, in one process, float32. For each formula: our op as `pullback.function` makes it (*op*: what rules
 give in place of the formula may compute in float64), fused as it is written (*written*: `stable=False,
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from formulas import CASES, Case
 from peers import calls_of, kernels_alone, ops_of, sigmoid_alone
-from side_by_side import medians, parsed, place, publish, ratio, table, with_caches_of_its_own
+from side_by_side import medians, parsed, publish, ratio, table, with_caches_of_its_own
 
 SIZES, QUICK_SIZES = (8, 2**16, 2**20, 2**24), (8, 2**12)
 Row = dict[str, Any]
@@ -39,7 +39,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wide", action="store_true", help="also with forms that a search finds (python-flint)")
     parser.add_argument("--only", help="formulas with this in their names")
     parser.add_argument("--plot", type=Path, help="draw time over size (matplotlib)")
-    parser.add_argument("--brief", type=Path, help="put a small table between the marks of this page")
     parser.add_argument("--large-pages", action="store_true", help="the largest size alone, with them for all")
     parser.add_argument("--from", dest="taken", type=Path, help="an earlier --json, in place of measuring")
 
@@ -148,17 +147,6 @@ def details(rows: list[Row]) -> str:
     return table(["", *(f"{what} / {over}" for what, over in shown), "written alone / sigmoid's"], lines)
 
 
-def brief(rows: list[Row]) -> str:
-    """Return what the first formula takes over its peers."""
-    of = [row for row in rows if row["formula"] == rows[0]["formula"]]
-    names = {"sigmoid": "`torch.sigmoid`", "eager": "the formula, eager", "hand": "a Function by hand"}
-    lines = [
-        [names.get(over, "`torch.compile`"), *(ratio(row["seconds"]["op"], row["seconds"][over]) for row in of)]
-        for over in ("sigmoid", "eager", "hand", "compile")
-    ]
-    return table(["Pullback / baseline", *(f"n = {size(row)}" for row in of)], lines)
-
-
 def main() -> None:
     options = parsed(__doc__, arguments)
     with with_caches_of_its_own():
@@ -169,7 +157,7 @@ def main() -> None:
             cases = cases[:: len(cases) - 1 or 1] if options.quick else cases  # the first and the last
             rows = [row for case in cases for row in measured(case, options)]
             if options.large_pages:
-                options.plot = options.brief = options.write = None  # that is left to who started this process
+                options.plot = options.write = None  # that is left to who started this process
             else:
                 labels = [case.label for case in cases]
                 rows += with_large_pages() if options.device == "cpu" else []
@@ -178,8 +166,6 @@ def main() -> None:
             from kernels_plot import draw
 
             draw(rows, options.plot)
-        if options.brief:
-            place(options.brief, "kernels.py, in brief", brief(rows))
         if not options.taken or options.write:
             publish(__file__, options, f"{summary(rows)}\n\n{details(rows)}", rows)
 

@@ -1,21 +1,28 @@
 """The pages of the guide: their code runs, and prints what they show below it."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pullback import errors
 from tests.check.modules import import_source
+from tests.test_docs import assert_shown
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "guide"
+TUTORIAL = GUIDE / "tutorial.md"
 ERRORS = (GUIDE / "errors.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _END = "<end of a block>"
+_STEP = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_PROGRESS = re.compile(r"^pullback: auditing: .*\n", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted({*GUIDE.glob("*.md")} - {TUTORIAL}), ids=lambda page: page.stem)
 @pytest.mark.few(5)
 def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     """All blocks of Python are one module; a block of text below one is what it prints, to the letter."""
@@ -24,6 +31,29 @@ def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     import_source(source, tmp_path, f"guide_{page.stem}")
     printed = capsys.readouterr().out.split(f"{_END}\n")
     assert printed[:-1] == [shown for _, shown in blocks]
+
+
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_shows(tmp_path):
+    """Blocks of Python are files, named in their first line; blocks of a console are run beside them, in order."""
+    for language, block in _STEP.findall(TUTORIAL.read_text(encoding="utf-8")):
+        if language == "python":
+            (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+            continue
+        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = step.partition("\n")
+            assert_shown(shown, run_in(tmp_path, command))
+
+
+def run_in(folder, command):
+    """Run a line of a console with this Python; return its output, then its errors, without the progress."""
+    program = {"python": f"{sys.executable}", "pullback": f"{sys.executable} -m pullback"}
+    name, _, rest = command.partition(" ")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        f"{program.get(name, name)} {rest}", shell=True, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    return done.stdout + _PROGRESS.sub("", done.stderr)
 
 
 def test_the_page_on_errors_has_each_class():

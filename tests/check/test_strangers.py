@@ -321,3 +321,42 @@ class ByNumpy(torch.autograd.Function):
 def test_what_leaves_pytorch_is_no_fault_in_a_transform():
     found = pullback.check(lambda x: ByNumpy.apply(x), torch.randn(3, 5), select="PB405,PB406,PB408,PB413").findings
     assert {f.severity for f in found} == {"info"}
+
+
+class FreesItsOutput(Function):
+    """As a reversible layer does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = 2 * x
+        ctx.kept = out.detach()
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.kept.untyped_storage().resize_(0)
+        return 2 * g
+
+
+def test_an_output_that_the_backward_frees_is_not_read_afterwards():
+    findings = pullback.check(FreesItsOutput, normal(3, 4), budget=60).findings
+    assert "PB002" not in {f.rule for f in findings}
+
+
+class ClampsItsGradient(Function):
+    """The exponential of radiance fields, whose gradient stops to grow on purpose."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.clamp(max=15).exp()
+
+
+def test_another_gradient_is_no_lost_accuracy():
+    findings = pullback.check(ClampsItsGradient, normal(3), select="PB302,PB303", budget=60).findings
+    assert [f.rule for f in findings if f.severity == "error"] == []

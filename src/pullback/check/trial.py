@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,24 @@ def is_freed(t: Tensor) -> bool:
     return t.layout is torch.strided and t.numel() > 0 and t.untyped_storage().nbytes() == 0
 
 
+@contextmanager
+def kept_from_being_freed(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the memory of tensors that a backward frees, as that of a reversible layer frees its output."""
+    plain = [t for t in tensors if t.layout is torch.strided and type(t) is Tensor and not t.is_conj()]
+    copies = [(t, copy_tensor(t)) for t in plain if 0 < t.untyped_storage().nbytes() <= _SMALL]
+    try:
+        yield
+    finally:
+        for t, copy in copies:
+            if is_freed(t):
+                t.untyped_storage().resize_(copy.untyped_storage().nbytes())
+                t.untyped_storage().copy_(copy.untyped_storage())
+
+
+_SMALL = 1 << 20
+"""Bytes of an output that is copied before a backward."""
+
+
 def vjp(
     run: Run,
     cotangents: Sequence[Tensor | None],
@@ -132,7 +150,7 @@ def vjp(
     if _refusals:
         return _by_accumulation(outs, asked, given, retain_graph, create_graph)
     try:
-        with guarded("backward"):
+        with guarded("backward"), kept_from_being_freed(run.outputs):
             return list(torch.autograd.grad(outs, asked, given, retain_graph, create_graph, allow_unused=True))
     except Raised as error:
         if not _REFUSES_GRAD.search(str(error.error)):

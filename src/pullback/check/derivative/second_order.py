@@ -31,7 +31,7 @@ from pullback.check.derivative.hidden_saved import hidden_saved
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, as_real, forward, guarded, standard_cotangents, vjp
+from pullback.check.trial import Raised, Run, as_real, forward, guarded, kept_from_being_freed, standard_cotangents, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -192,7 +192,7 @@ class _Probe:
         weights = standard_cotangents(run.roots)
         if not self.composite:
             return vjp(run, weights, create_graph=create_graph)
-        with guarded("backward"):
+        with guarded("backward"), kept_from_being_freed(run.outputs):
             inputs = [x for x in run.inputs if x.requires_grad]
             phi = _phi(run, weights)
             return list(torch.autograd.grad(phi, inputs, create_graph=create_graph, allow_unused=True))
@@ -252,13 +252,14 @@ class _Probe:
         return float(torch.cat(terms).sum()), size
 
     def _derivative(self, scalar: Tensor, run: Run, way: str) -> list[Tensor]:
-        if way == "autograd.grad":
-            found: list[Tensor | None] = list(
-                torch.autograd.grad(scalar, run.inputs, allow_unused=True, retain_graph=True)
-            )
-        else:
-            scalar.backward(retain_graph=True)
-            found = [leaf.grad for leaf in run.inputs]
+        with kept_from_being_freed(run.outputs):
+            if way == "autograd.grad":
+                found: list[Tensor | None] = list(
+                    torch.autograd.grad(scalar, run.inputs, allow_unused=True, retain_graph=True)
+                )
+            else:
+                scalar.backward(retain_graph=True)
+                found = [leaf.grad for leaf in run.inputs]
         return [torch.zeros_like(x) if g is None else g for x, g in zip(run.inputs, found, strict=True)]
 
     def changes_under_create_graph(self, names: list[str]) -> str:

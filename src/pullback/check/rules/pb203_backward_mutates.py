@@ -47,7 +47,7 @@ import torch
 from pullback.check.derivative.agreement import same
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import literals
-from pullback.check.trial import forward, guarded, standard_cotangents
+from pullback.check.trial import forward, guarded, kept_from_being_freed, standard_cotangents
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     ]
     before = [t.clone() for _, t in watched]
     written = literals(cotangents)
-    with guarded("backward"):
+    with guarded("backward"), kept_from_being_freed(run.outputs):
         torch.autograd.grad(run.roots, run.inputs, cotangents, allow_unused=True)
     changed = [what for (what, t), old in zip(watched, before, strict=True) if not same(old, t)]
     if changed:

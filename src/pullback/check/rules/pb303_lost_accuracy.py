@@ -85,6 +85,7 @@ _HALF = {torch.float32: 2.0**-12, torch.float64: 2.0**-26}
 """Error that loses half of the digits, relative to the value or its usual magnitude."""
 _SINGLE = 2.0**-32
 """A usual error in float64 that only float32 on the way explains, not a difference that cancels somewhere."""
+_FIRST_DIGIT = 0.1
 _NARROW = (torch.bfloat16, torch.float16)
 _INSIDE = 1.0
 _INPUT = 4.0
@@ -133,6 +134,7 @@ def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k
         return
     heavy = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype) & (weights >= _HALF[dtype]))
     grave = nothing_is_left(audit, quantity, sweep.at, np.where(heavy, weights, 0.0))
+    grave = grave & _is_right_in_float64(sweeper, sweep, k)
     if heavy.any():
         index = int(np.argmax(np.where(grave if grave.any() else heavy, weights, 0.0)))
         is_grave = bool(grave.any()) and dtype == torch.float32
@@ -142,6 +144,15 @@ def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k
         if light.any():
             index = int(np.argmax(np.where(light, quantity.errors.ulp, 0.0)))
             yield _finding(audit, sweeper, sweep, dtype, k, index, "info")
+
+
+def _is_right_in_float64(sweeper: Sweeper, sweep: Sweep, k: int) -> Mask:
+    """Return the points at which the same code in float64 has right digits: else it computes something else there."""
+    true = sweep.quantities[k].truth.high
+    computed = sweeper.function.run(torch.float64, sweep.at)[k].numpy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        right: Mask = np.abs(computed - true) <= _FIRST_DIGIT * np.abs(true)
+    return right
 
 
 def _is_sure(sweeper: Sweeper, quantity: Measured) -> bool:

@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import dataclass, replace
 
+from pullback.check.audit import TRANSFORMS
 from pullback.check.runner.process import Death
 from pullback.check.subject import Subject
 from pullback.report.model import Evidence, Finding, Severity, Verdict
@@ -68,6 +69,8 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
         found = _crashes(finding, step, death.status)
     if death.cause == "silent" and step.rule in COMPILING:
         return _in_the_compiler(found)
+    if step.rule in TRANSFORMS:
+        return _excused(found, "warning", "unsupported", f"{step.rule} transforms it, which it may not support.")
     return _on_extremes(found) if step.rule.startswith(_WHOLE_RANGE) else found
 
 

@@ -14,6 +14,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ from pullback.report.model import Report
 FRESH = Path(__file__).resolve().parent / "labels" / "fresh"
 _LENGTH = 160
 _QUICK = ("--select", "PB0,PB1")  # what is counted is whether it runs
-_ABSENT = ("it needs what is not here", "its module could not be imported")
+_ABSENT = ("it needs what is not here", "its module could not be imported", "could not be imported")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _markdown(rows: Sequence[Row]) -> str:
 
 
 def _cell(text: str) -> str:
+    text = re.sub(r"/\S*/", "…/", text)  # of this machine
     short = text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"
     return short.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 

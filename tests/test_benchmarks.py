@@ -71,8 +71,11 @@ def test_labels_name_rules_that_exist(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     rules = {rule.id for rule in all_rules()}
     halves = importlib.import_module("truth").halves()
-    assert set(halves.values()) == {"tuned", "held-out", "fresh"}
-    assert {name for name, half in halves.items() if half == "fresh"} == {n for n in halves if n.startswith("fresh.")}
+    assert set(halves.values()) == {"tuned", "held-out", "fresh", "blind"}
+    for part in ("fresh", "blind"):
+        assert {name for name, half in halves.items() if half == part} == {
+            n for n in halves if n.startswith(f"{part}.")
+        }
     for name in halves:
         labels = importlib.import_module(f"labels.{name}")
         assert len({call.make.__name__ for call in labels.CALLS}) == len(labels.CALLS), name

@@ -77,6 +77,7 @@ CALLS = (
             ),
             Bug(SECOND, TWICE, partial(second_is_wrong, residual)),
         ),
+        judged={"PB113": (True, "where a weight is frozen, the forward raises, as for the other call")},
         doubtful=DOUBTFUL,
     ),
     Call(

@@ -112,7 +112,12 @@ def _autocast(make):
 CALLS = (
     *(
         Call(make, bugs=(_second(make), _autocast(make)), doubtful=DOUBTFUL)
-        for make in (logarithm, both_roots, clamped, power)
+        for make in (logarithm, both_roots, clamped)
+    ),
+    Call(
+        power,
+        bugs=(_second(power), _autocast(power)),
+        doubtful={**DOUBTFUL, "PB209": "the exponent is kept on ctx, and nobody changes it in between"},
     ),
     Call(log_cholesky, bugs=(_second(log_cholesky),), doubtful={**DOUBTFUL, "PB413": NARROW}),
     Call(exp_cholesky, bugs=(_second(exp_cholesky), _autocast(exp_cholesky))),

@@ -185,6 +185,10 @@ CALLS = (
                 partial(is_kept, reversible),
             ),
         ),
+        judged={
+            "PB002": (False, "the audit read an output that the backward had freed"),
+            "PB113": (True, "with the weights frozen the backward returns one gradient too many"),
+        },
         doubtful={"PB206": FREED, "PB202": FREED, "PB119": FREED},
     ),
     Call(

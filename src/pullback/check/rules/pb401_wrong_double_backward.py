@@ -6,7 +6,8 @@ against finite differences of its first-order gradients; and a first-order gradi
 `create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
 causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and
 does not say that there is none, each input is tried with the others frozen. The second derivative is tried at 0, too,
-where that of a branch not taken makes it NaN: a warning where no custom function runs.
+where that of a branch not taken makes it NaN: an error of a custom function that computes element by element, else a
+warning.
 
 ## Why it hurts
 Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
@@ -122,7 +123,9 @@ def _at_zero(audit: Audit) -> Iterator[Finding]:
         finite = all(g is None or bool(g.isfinite().all()) for g in first)
         if finite and found.status == "wrong" and math.isnan(found.got):
             why = f" (with {case.label})"
-            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "warning" if audit.is_native else "error")
+            # A matrix of zeros is a degenerate one: decompositions have no second derivative there to speak of.
+            is_elementwise = audit.numbers.sweeper is not None and not audit.is_native
+            yield silently_wrong(audit, "PB401", found, _AT_ZERO, why, case, "error" if is_elementwise else "warning")
             return
 
 

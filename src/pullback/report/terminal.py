@@ -117,10 +117,8 @@ def _is_asked(report: Report) -> bool:
 def _print_end(report: Report, console: Console) -> None:
     """Print the limitations of the whole report."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
-    if guessed:
-        is_wrong = any(finding.severity == "error" for findings in guessed for finding in findings)
-        mends = " --fix mends a wrong backward." if is_wrong else ""
-        console.print(f"Inputs were guessed: give others with --inputs.{mends}", style="dim")
+    if any(finding.severity == "error" for findings in guessed for finding in findings):
+        console.print("Inputs were guessed: give others with --inputs. --fix mends a wrong backward.", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
         needs = "what needs them" if len(absent) > 1 else "what needs it"
         console.print(f"{', '.join(absent)} could not be imported: {needs} was not audited.", style="dim")
@@ -132,6 +130,8 @@ def _print_summary(report: Report, console: Console, is_cut: bool) -> None:
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
     if is_cut or has_scripts:
         summary.append(f" (in full{', with scripts' * has_scripts}: -v)", style="dim")
+    if any(subject.measured.guessed for subject in report.subjects) and not report.at_least("error"):
+        summary.append(", on guessed inputs (--inputs gives others)", style="dim")
     console.print(summary, soft_wrap=True)
 
 

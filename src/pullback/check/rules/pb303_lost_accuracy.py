@@ -134,7 +134,8 @@ def _in_wide(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype, k
         return
     heavy = _beyond_input(sweeper, sweep, dtype, k, _candidates(quantity, dtype) & (weights >= _HALF[dtype]))
     grave = nothing_is_left(audit, quantity, sweep.at, np.where(heavy, weights, 0.0))
-    grave = grave & _is_right_in_float64(sweeper, sweep, k)
+    if grave.any():
+        grave = grave & _is_right_in_float64(sweeper, sweep, k)
     if heavy.any():
         index = int(np.argmax(np.where(grave if grave.any() else heavy, weights, 0.0)))
         is_grave = bool(grave.any()) and dtype == torch.float32

@@ -93,8 +93,9 @@ def packed(value: object, what: str, about: object = None) -> bytes:
     content = None if about is None else _Home.of(about), value
     module, instead = _module_of(about), b""
     try:
-        as_imported = _dumped(content, module if module is not None and not _is_importable(module) else None)
-        if module is not None and _is_importable(module):
+        is_found = module is not None and _is_importable(module)
+        as_imported = _dumped(content, None if is_found else module)
+        if is_found:
             with suppress(Exception):
                 instead = _dumped(content, module)
         return pickle.dumps((as_imported, instead))

@@ -41,3 +41,27 @@ def is_broken_graph_differentiated(backend):
         return False
     finally:
         torch.compiler.reset()
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+
+@functools.cache
+def is_twin_lost():
+    """Does a compiled Function that is given one tensor twice get half of its gradient? Under PyTorch 2.11 it does."""
+    torch.compiler.reset()
+    x = torch.ones(2, requires_grad=True)
+    try:
+        out = torch.compile(_Product.apply, backend="aot_eager")(x, x)
+        return torch.autograd.grad(out.sum(), x)[0].tolist() == [1, 1]
+    finally:
+        torch.compiler.reset()

@@ -21,7 +21,7 @@ from pullback.check.rules import rule_named
 from pullback.check.subject import Options
 from pullback.check.trial import Raised
 
-from ...probes import is_backward_kept_by_compiled_grad
+from ...probes import is_backward_kept_by_compiled_grad, is_twin_lost
 
 RULES = tuple(f"PB{number}" for number in range(405, 416))
 X = torch.tensor([[0.3, -1.2, 2.1], [0.7, 1.4, -0.4]], dtype=torch.float64)
@@ -341,7 +341,9 @@ def test_compile_is_compared_at_once_with_another_size_and_with_one_tensor_twice
             x, y = ctx.saved_tensors
             return ctx.factor * g * y, g * x
 
-    assert told(found(Product, X, X + 1, rules=["PB409"])) == [("PB409", "error", "wrong")]
+    # Where PyTorch halves that gradient for every Function, it is no fault of this one.
+    excused = when == "same tensor" and is_twin_lost()
+    assert told(found(Product, X, X + 1, rules=["PB409"])) == ([] if excused else [("PB409", "error", "wrong")])
 
 
 def test_a_function_that_compiles_in_no_way_is_a_warning():

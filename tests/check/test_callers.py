@@ -49,6 +49,30 @@ BY_A_MODULE = """
         def forward(self, x):
             return self.scale * permute(x, self.plan)
 """
+BY_ITS_DOCSTRING = """
+    def applied(x, order):
+        '''Permute, as a plan says.
+
+        Examples:
+            >>> plan = Plan([2, 0, 1])
+            >>> open("written.txt", "w").close()
+            >>> applied(torch.randn(2, 3), plan)
+            tensor(...)
+            >>> raise ValueError("what follows is not run")
+        '''
+        assert isinstance(order, Plan)
+        return Permuted.apply(x, order)
+"""
+BY_A_FENCED_DOCSTRING = """
+    class Applied:
+        def of(self, x, order):
+            '''
+            ```python
+            Applied().of(torch.randn(2, 3, dtype=torch.float64), Plan([2, 0, 1]))
+            ```
+            '''
+            return Permuted.apply(x, order)
+"""
 BY_A_PROGRAM = """
     def main(path):
         raise SystemExit("this would train for a week")
@@ -62,6 +86,9 @@ BY_A_PROGRAM = """
         ("called_right", BY_A_FUNCTION, "g[..., ctx.plan.order]", "ok"),
         ("called_wrong", BY_A_FUNCTION, "2 * g[..., ctx.plan.order]", "wrong"),
         ("called_by_module", BY_A_MODULE, "2 * g[..., ctx.plan.order]", "wrong"),
+        ("in_docstring", BY_ITS_DOCSTRING, "g[..., torch.tensor(ctx.plan.order).argsort()]", "ok"),
+        ("in_docstring_wrong", BY_ITS_DOCSTRING, "g[..., ctx.plan.order]", "wrong"),
+        ("in_fences", BY_A_FENCED_DOCSTRING, "g[..., ctx.plan.order]", "wrong"),
         ("called_by_program", BY_A_PROGRAM, "g", "unaudited"),
     ],
 )
@@ -69,5 +96,7 @@ def test_a_function_is_called_as_its_package_calls_it(tmp_path, monkeypatch, nam
     text = SOURCE.replace("{gradient}", gradient).replace("{caller}", textwrap.dedent(caller))
     module = import_source(text, tmp_path, name)
     monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.chdir(tmp_path)
     report = pullback.check(module.Permuted, select=("PB0", "PB101"), budget=60)
+    assert not (tmp_path / "written.txt").exists()
     assert [subject.status for subject in report.subjects] == [status]

@@ -58,7 +58,7 @@ def audit(
     """
     warnings.simplefilter("ignore")
     sink = _Sink(subject, events)
-    chosen = [rule for rule in selected(options) if rule.id not in skip and subject.kind in rule.kinds]
+    chosen = [rule for rule in selected(options) if rule.id not in skip]
     for finding in static_findings(subject, options, runs=True):
         sink(finding)
     if subject.target is None:
@@ -79,6 +79,7 @@ def audit(
     state.memory = memory
     if state.base.fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
+    chosen = [rule for rule in chosen if state.subject.kind in rule.kinds]
     if state.base.held:  # nothing but weights is differentiated
         chosen = [rule for rule in chosen if rule.id in (*_OF_WEIGHTS, *_OF_WEIGHTS_ALONE)]
     if state.unwritten is not None:

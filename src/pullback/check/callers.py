@@ -9,15 +9,16 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from pullback.check.case import Case
 from pullback.check.clock import Stopwatch
+from pullback.check.documented import call_in_docstrings
 from pullback.check.find.discover import subject_of
 from pullback.check.find.live import applied_class
 from pullback.check.inside import functions_inside
@@ -38,7 +39,10 @@ def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) 
         guess: returns a call of a callable that works, if it finds one.
     """
     clock = Stopwatch()
-    for caller in _callers(subject.target):
+    applying = list(_applying(subject.target))
+    if (case := call_in_docstrings(subject, applying)) is not None:
+        return case
+    for caller in _callers(applying):
         if clock.seconds() > _SECONDS:
             return None
         case = guess(caller)
@@ -49,22 +53,34 @@ def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) 
     return None
 
 
-def _callers(function: type) -> Iterator[Subject]:
-    """Yield the functions of a package whose code names a Function, those of its own module first, then the modules."""
+def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
+    """Yield the functions and classes of a package whose code names a Function, those of its own module first."""
     package = function.__module__.partition(".")[0]
     homes = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package and type(m) is ModuleType]
     homes.sort(key=lambda home: home.__name__ != function.__module__)
-    classes = []
+    yield sys.modules.get(function.__module__, ModuleType(function.__module__)), function
     for home in homes:
         names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
         for value in list(vars(home).values()):
-            if getattr(value, "__module__", None) != home.__name__:
-                continue
-            if inspect.isfunction(value) and _computes(value) and _reads(value.__code__, names):
-                yield subject_of(value)
-            elif isinstance(value, type) and issubclass(value, torch.nn.Module):
-                methods = [m for m in vars(value).values() if inspect.isfunction(m)]
-                classes += [value] if any(_reads(m.__code__, names) for m in methods) else []
+            if getattr(value, "__module__", None) == home.__name__ and value is not function:
+                codes = [m.__code__ for m in _functions_of(value)]
+                if any(_reads(code, names) for code in codes):
+                    yield home, value
+
+
+def _functions_of(value: Any) -> list[FunctionType]:
+    members = vars(value).values() if isinstance(value, type) else [value]
+    return [member for member in members if isinstance(member, FunctionType)]
+
+
+def _callers(applying: Iterable[tuple[ModuleType, Any]]) -> Iterator[Subject]:
+    """Yield what may be called to apply a Function: functions, then modules."""
+    classes = []
+    for _, value in applying:
+        if inspect.isfunction(value) and _computes(value):
+            yield subject_of(value)
+        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+            classes.append(value)
     for cls in classes:
         if (made := _made(cls)) is not None:
             yield subject_of(made)

@@ -21,6 +21,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
 from pullback.check.device import accelerator
 from pullback.check.events import Events
+from pullback.check.sparse import on_values
 from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, forward
@@ -33,6 +34,9 @@ def prepare(
     subject: Subject, options: Options, given: list[Case], events: Events, skip: frozenset[str]
 ) -> tuple[Audit | None, str]:
     """Find the working example; return the audit's state, or why there is none."""
+    if given:
+        subject, first = on_values(subject, given[0])
+        given = given if first is given[0] else [first]  # others may have their values elsewhere
     find = partial(_from_given, given=given) if given else _guessed
     found, why = find(subject, options, events=events, skip=skip)
     if found is not None or subject.device is not None or not of_environment(why):
@@ -46,8 +50,9 @@ def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset
     found = probe(subject, generator, events, lambda case: _misfits(subject, case))
     if found.case is None and not found.lacks and subject.kind == "function":
         called = call_by_a_caller(subject, lambda caller: probe(caller, generator, events).case)
-        if called is not None and attempt(subject, called).score >= Score.RAN_BACK:
-            found.case = replace(called, label="example")
+        if called is not None:
+            subject, case = on_values(subject, replace(called, label="example"))
+            found.case = case if attempt(subject, case).score >= Score.RAN_BACK else None
     if found.case is None:
         return None, _why_no_example(found)
     doubted = [replace(found.broken, label="other shapes", doubtful=True)] if found.broken is not None else []

@@ -39,26 +39,31 @@ _PRODUCT = re.compile(r"\b(\d+)x(\d+)\b")
 _SIZE = re.compile(
     r"(?:must have length|last dim\w* should be|channels to be|features) (\d+)|(\d+) (?:channels|features)", re.I
 )
-_DIMENSIONS = re.compile(r"unpack \(expected (\d)|\b([1-5])-?d\b|\b([1-5])[ -]dimension", re.IGNORECASE)
+_DIMENSIONS = re.compile(r"unpack \(expected (\d)|\b([1-5])-?d\b|\b([1-5])[ -]dim(?:ension)?s?\b", re.IGNORECASE)
 _BY_DIMENSIONS: dict[int, Shape] = {1: (5,), 2: (3, 5), 3: (2, 3, 5), 4: (2, 3, 6, 6), 5: (2, 3, 4, 4, 4)}
 _SMALLEST, _LARGEST, _MOST_ASKED = 2, 64, 24
 """Of the sizes that errors ask for, and the number of shapes."""
 
 
-def asked_shapes(message: str) -> list[Shape]:
-    """Return shapes that an error may ask for: those that it names, and matrices and vectors of the sizes in it."""
+def asked_shapes(message: str, current: Shape = ()) -> list[Shape]:
+    """Return shapes that an error may ask for: those that it names, and matrices and vectors of the sizes in it.
+
+    Of the shape that a tensor has now, what the message does not speak of is kept: the last size where it asks for a
+    number of dimensions, all others where it asks for another last size.
+    """
     found: dict[Shape, None] = {}
     for match in _SHAPE.finditer(message):
         sizes = tuple(map(int, match[1].split(",")))
         found |= {sizes: None, (3, *sizes): None}
     for match in _PRODUCT.finditer(message):
         rows, columns = int(match[1]), int(match[2])
-        found |= {(3, rows): None, (rows, columns): None, (columns, rows): None}
+        found |= {(3, rows): None, (rows, columns): None, (columns, rows): None, (*current[:-1], rows): None}
     for match in _SIZE.finditer(message):
         size = int(match[1] or match[2])
         found |= {(3, size): None, (size,): None, (2, size, 6, 6): None}
     for match in _DIMENSIONS.finditer(message):
-        found |= {_BY_DIMENSIONS.get(int(next(filter(None, match.groups()))), ()): None}
+        usual = _BY_DIMENSIONS.get(int(next(filter(None, match.groups()))), ())
+        found |= {usual: None, (*usual[:-1], *current[-1:]): None}
     return [shape for shape in found if shape and all(_SMALLEST <= n <= _LARGEST for n in shape)]
 
 
@@ -192,13 +197,22 @@ class Search:
         """Yield the choice with a tensor of a shape that the error of a forward names."""
         if outcome.error is None or outcome.score > Score.RAISED:
             return
-        for shape in asked_shapes(outcome.reason):
-            if shape not in self._shapes and len(self._shapes) < len(SHAPES) + _MOST_ASKED:
-                self._shapes.append(shape)
-            if shape in self._shapes:
-                for i in blamed:
-                    if isinstance(chosen := self._chosen(choice, i), TensorOf) and chosen.leads:
-                        yield replace(choice, shapes=_with(choice.shapes, i, self._shapes.index(shape)))
+        for i in blamed:
+            if not (isinstance(chosen := self._chosen(choice, i), TensorOf) and chosen.leads):
+                continue
+            for shape in asked_shapes(outcome.reason, self._shape_of(choice, i)):
+                if shape not in self._shapes and len(self._shapes) < len(SHAPES) + _MOST_ASKED:
+                    self._shapes.append(shape)
+                if shape in self._shapes:
+                    yield replace(choice, shapes=_with(choice.shapes, i, self._shapes.index(shape)))
+
+    def _shape_of(self, choice: Choice, i: int) -> Shape:
+        """Return the shape that a choice gives the tensor at position `i`."""
+        if (own := choice.shapes[i]) is not None:
+            return self._shapes[own]
+        before = [self._chosen(choice, j) for j in range(i)]
+        family = FAMILIES[choice.family]
+        return family[min(sum(isinstance(v, TensorOf) and v.leads for v in before), len(family) - 1)]
 
     def _tensors(self, choice: Choice) -> list[int]:
         return [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import random
 import time
-import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pullback.check.case import Case
 from pullback.check.runner.child import settle
 from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, make_outcome
-from pullback.check.runner.task import describe_failure, our_fault
+from pullback.check.runner.task import describe_failure, our_fault, trace_of
 from pullback.check.subject import Given, Options, Subject
 from pullback.check.weights import reached
 from pullback.errors import PullbackError
@@ -53,7 +52,7 @@ def _outcome(subject: Subject, options: Options, given: Given) -> Outcome:
     except PullbackError:
         raise
     except Exception as error:
-        heard.finding(our_fault(subject, describe_failure(error), traceback.format_exc()))
+        heard.finding(our_fault(subject, describe_failure(error), trace_of(error)))
         return make_outcome(subject, heard.findings, seconds=time.monotonic() - started)
     return make_outcome(
         subject, heard.findings, end.cases, time.monotonic() - started, end.allowed, measured=end.measured

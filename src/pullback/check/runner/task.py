@@ -22,6 +22,7 @@ from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
 from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
 from pullback.check.subject import Given, Options, Subject
+from pullback.check.trial import describe_error
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.measured import Measured, measured_from_dict
 from pullback.report.model import Evidence, Finding
@@ -146,7 +147,9 @@ class SubjectTask:
         except PullbackError as error:
             channel.send("refused", error=type(error).__name__, message=str(error))
         except Exception as error:
-            channel.send("broken", what=describe_failure(error), trace=traceback.format_exc())
+            channel.send(
+                "broken", what=describe_failure(error), trace="".join(traceback.format_tb(error.__traceback__))
+            )
         else:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
@@ -289,10 +292,14 @@ def refusal(message: dict[str, Any]) -> PullbackError:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return an exception and its source location, on one line."""
+    """Return an exception and its source location, on one line of bounded length."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{said} ({Path(where.filename).name}:{where.lineno})"
+    return f"{describe_error(error)} ({Path(where.filename).name}:{where.lineno})"
+
+
+def trace_of(error: Exception) -> str:
+    """Return where an exception was raised, without its message, which may be long."""
+    return "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)])
 
 
 class Sender:

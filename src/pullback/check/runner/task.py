@@ -147,9 +147,7 @@ class SubjectTask:
         except PullbackError as error:
             channel.send("refused", error=type(error).__name__, message=str(error))
         except Exception as error:
-            channel.send(
-                "broken", what=describe_failure(error), trace="".join(traceback.format_tb(error.__traceback__))
-            )
+            channel.send("broken", what=describe_failure(error), trace=trace_of(error))
         else:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 

@@ -431,8 +431,21 @@ class Matmul(Function):
 def test_autocast_shows_a_backward_that_mixes_dtypes():
     x, w = X.float(), X.float().mT.contiguous()
     (finding,) = found(Matmul, x, w, rules=["PB413"])
-    assert (finding.severity, finding.verdict) == ("warning", "unsupported")
+    assert (finding.severity, finding.verdict) == ("error", "wrong")
+    assert finding.message.startswith("after a forward under torch.autocast")
     assert "custom_bwd" in finding.hint
+
+
+def test_a_forward_that_refuses_autocast_is_an_info():
+    class Refusing(Matmul):
+        @staticmethod
+        def forward(ctx, x, w):
+            if torch.is_autocast_enabled("cpu"):
+                raise ValueError("not here")
+            return Matmul.forward(ctx, x, w)
+
+    x, w = X.float(), X.float().mT.contiguous()
+    assert told(found(Refusing, x, w, rules=["PB413"])) == [("PB413", "info", "unsupported")]
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1, []), (2, [("PB413", "error", "wrong")])])

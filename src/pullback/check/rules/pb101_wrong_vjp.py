@@ -24,15 +24,15 @@ clamp and differs only where it saturates. Where only words say so (straight-thr
 or scaling, in the name or a docstring) of a smooth forward, that is `intended` too, as a warning: words excuse a slip
 as well. Neither excuses NaN on a given example. A difference below 1e-4 of the derivative, or below 1e-7 of the
 largest element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a
-small constant in a denominator. Values beyond the ordinary range, and gradients that are not finite at a special
-point, count as `unstable`, a warning; so does, as `wrong`, a shape that the forward happens to take or to broadcast,
-a variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
-derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are the scale or
-bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by indices that
-are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the gradient is
-right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one is not run,
-this one tells of it, as a warning too where the example was guessed.
-Sampling proves nothing about values that were not sampled.
+small constant in a denominator. Gradients that are not finite at a special point count as `unstable`, a warning, and
+those at values beyond the ordinary range an info; a warning is, as `wrong`, a shape that the forward happens to take
+or to broadcast, a variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a
+part of the derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are
+the scale or bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by
+indices that are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the
+gradient is right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one
+is not run, this one tells of it, as a warning too where the example was guessed. Sampling proves nothing about values
+that were not sampled.
 
 ## Bad
 ```python
@@ -221,7 +221,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     return audit.finding(
         "PB101",
-        "warning" if unstable or unsure else "error",
+        "info" if case.extreme else "warning" if unstable or unsure else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,

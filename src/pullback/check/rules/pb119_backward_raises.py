@@ -10,9 +10,9 @@ are reported there.
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-- A warning: empty batches, sizes other than 1, half precision, a `NotImplementedError`, and a variant that makes an
+- A warning: empty batches, sizes other than 1, half precision if the input is guessed, a `NotImplementedError`, and a variant that makes an
   assertion fail or on which linear algebra raises.
-- An info: the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes on
+- An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes on
   by `.backward()`); or the forward may take the input by accident, such as a shape that happens to broadcast, or a size
   that no longer fits an integer argument.
 
@@ -145,6 +145,9 @@ _OF_THE_GUESS = re.compile(r"sparse|layout|unsupported|not supported|'NoneType' 
 def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     tensors = [v for v in case.values if isinstance(v, Tensor)]
     empty = any(not v.numel() for v in tensors)
+    is_half = case.label in ("bfloat16", "float16")
+    if is_half and "not implemented for" in str(error.error):
+        return "info"  # PyTorch lacks a kernel, and says so
     if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
         return "info"
     if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
@@ -154,7 +157,7 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     if guessed and _OF_THE_GUESS.search(str(error.error)):
         return "warning"  # of another kind of tensor, or of a callable that was not given
     strange = guessed and case.is_variant and not (case.layout_only or case.label.startswith(("size", "float")))
-    of_kind = case.extreme or case.label in ("bfloat16", "float16") or case.label.startswith("size")
+    of_kind = case.extreme or (is_half and guessed) or case.label.startswith("size")
     unpromised = (strange or of_kind or " = " in case.label) and not case.label.endswith("-> 1")
     return "warning" if empty or unpromised else "error"
 

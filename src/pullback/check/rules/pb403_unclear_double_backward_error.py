@@ -1,9 +1,8 @@
 """unclear-double-backward-error (PB403): double backward fails without saying that it is not supported.
 
 ## What it finds
-Double backward that raises in every way it can be asked for. A clear refusal ("not supported", "differentiate
-twice", "not implemented") is an info; anything else, such as an in-place error or a `TypeError` inside the
-backward, is a warning.
+Double backward that raises in every way it can be asked for, without a clear refusal ("not supported", "differentiate
+twice", "not implemented"): an in-place error, or a `TypeError` inside the backward. An info: no gradient is wrong.
 
 ## Why it hurts
 The user of a gradient penalty gets a crash that does not name its cause.
@@ -58,7 +57,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     yield audit.finding(
         "PB403",
-        "info" if second.is_clear else "warning",
+        "info",
         "unsupported",
         f"double backward is not supported: {second.error}",
         case=audit.base,

@@ -5,7 +5,7 @@ The function is compiled by `torch.compile` with the backend `aot_eager` (which 
 generates no code), run and differentiated, then called again with another size, which makes it dynamic; and
 with one tensor passed as two arguments, where there are two of equal shape. A gradient that differs from the
 eager one is an error. A function that PyTorch does not compile, in one graph or with graph breaks, is information,
-with the first line of its reason; one that runs and fails on the other size is a warning. With `--deep` it is
+with the first line of its reason; so is one that runs and fails on the other size. With `--deep` it is
 compiled by Inductor too.
 
 ## Why it hurts
@@ -181,7 +181,7 @@ class _Compiled:
             ],
             hint=_HINT,
             raising=_BREAK if self.fullgraph else _BROKEN,
-            refused_as="warning" if circumstance else "info",
+            refused_as="info",
         )
 
 

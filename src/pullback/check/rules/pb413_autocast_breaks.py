@@ -2,7 +2,8 @@
 
 ## What it finds
 Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in
-training. An exception is a warning. A gradient that is not finite, or off by more than a tenth of its largest
+training. A backward that raises where the forward ran is an error; a forward that raises is an info, since it
+refuses loudly. A gradient that is not finite, or off by more than a tenth of its largest
 element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as far; of a function that
 iterates for as long as its numbers ask for, a warning.
 
@@ -54,7 +55,9 @@ def inputs():
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
 _GROSS = 0.1
 _SPREAD = 4.0
 _NAME = 'torch.autocast("cpu", dtype=torch.bfloat16)'
+_NO_KERNEL = re.compile(r"not implemented for")
 _CODE = (
     f"with {_NAME}:",
     "    outs = call(*inputs)",
@@ -93,7 +97,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     try:
         got = _under_autocast(single)
     except Raised as error:
-        yield refusing(audit, "PB413", single, error, Refused(_NAME, code, _HINT, severity="warning"))
+        yield _raising(refusing(audit, "PB413", single, error, Refused(_NAME, code, _HINT, severity="info")), error)
         return
     if difference(single.gradients, got, _GROSS) is None:
         return
@@ -106,12 +110,20 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT, severity))
 
 
+def _raising(found: Finding, error: Raised) -> Finding:
+    """Return the finding as an error, if the forward ran and the backward raises by the function's own fault."""
+    if error.stage == _NAME or _NO_KERNEL.search(str(error.error)):
+        return found
+    said = f"after a forward under {_NAME} the backward raises: {found.message.partition(': ')[2]}"
+    return replace(found, severity="error", verdict="wrong", message=said)
+
+
 def _under_autocast(single: Setting) -> list[Tensor | None]:
     leaves = single.leaves()
     reseed()
     with guarded(_NAME), torch.autocast("cpu", dtype=torch.bfloat16):
         outs = single.function()(*leaves)
-    with guarded(f"the backward after {_NAME}"):
+    with guarded(f"the backward after a forward under {_NAME}"):
         return single.gradient_from(outs, leaves)
 
 

@@ -8,9 +8,9 @@ The example with each of its sizes set to 1. Its outputs at sizes 2, 3 and 5 say
 (1, n) with (n,), silently, or raises in evaluation, where batches of one are common.
 
 ## Limits
-A warning, since a function may be meant to drop such dimensions; an info if the forward itself refuses the size by a
-`ValueError`, `TypeError`, `NotImplementedError` or `assert`. Not run where a whole-number argument may depend on the
-size. Wrong gradients at size 1 are told by PB101 and PB104.
+A warning, since a function may be meant to drop such dimensions; an info if as many are left, of other sizes, as of a
+rank, or if the forward itself refuses the size by a `ValueError`, `TypeError`, `NotImplementedError` or `assert`. Not
+run where a whole-number argument may depend on the size. Wrong gradients at size 1 are told by PB101 and PB104.
 
 ## Bad
 ```python
@@ -79,9 +79,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
             )
             return
         if got != expected:
+            keeps = [*map(len, got)] == [*map(len, expected)]
             yield audit.finding(
                 "PB504",
-                "warning",
+                "info" if keeps else "warning",
                 "wrong",
                 f"with size {growth.size} -> 1, the outputs have shapes {got}; "
                 f"those at other sizes call for {expected}",

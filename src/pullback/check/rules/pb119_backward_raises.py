@@ -10,11 +10,11 @@ are reported there.
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-- A warning: empty batches, sizes other than 1, half precision if the input is guessed, a `NotImplementedError`, and a variant that makes an
-  assertion fail or on which linear algebra raises.
-- An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes on
-  by `.backward()`); or the forward may take the input by accident, such as a shape that happens to broadcast, or a size
-  that no longer fits an integer argument.
+- A warning: empty batches, sizes other than 1, half precision if the input is guessed, a `NotImplementedError`, and a
+  variant that makes an assertion fail or on which linear algebra raises.
+- An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error,
+  as reentrant checkpoints do (the audit goes on by `.backward()`); or the forward may take the input by accident, such
+  as a shape that happens to broadcast, or a size that no longer fits an integer argument.
 
 ## Bad
 ```python

@@ -105,8 +105,8 @@ class Audit(Facts):
             self.events.step("PB1", case.describe(), script(self.subject, case))
             result = self.compare(case, numeric=numeric, settled=settled | doubtful if case.doubtful else settled)
             if result is not None:
-                if not case.extreme:
-                    (doubtful if case.doubtful else settled).update(c.order for c in result.wrong if not c.is_small)
+                settled.update(c.order for c in result.grave)
+                doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)
                 yield result
         if self.options.deep:
             drawn = smallest_drawn(self, settled | doubtful)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from pullback.check.case import Case
+from pullback.check.case import Case, make_case
 from pullback.check.cases import dtypes, layouts, sizes, values
-from pullback.check.cases.signature import parameters
+from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import Facts
 from pullback.check.trial import Raised, forward, is_freed
@@ -30,7 +31,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
     for cases in (
         values.other_values(base),
         values.shared(base, constant_inputs(audit)),
-        values.other_numbers(base),
+        values.other_numbers(with_defaults(audit)),
         sizes.other_sizes(base),
         with_one_between(audit),
         of_its_own(audit),
@@ -43,6 +44,19 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         yield case, None
     for case in values.extremes(base):
         yield case, None
+
+
+def with_defaults(audit: Facts) -> Case:
+    """Return the example with the defaults of the arguments that it leaves out: another flag or `dim` may be wrong."""
+    base = audit.base
+    args, kwargs, _ = base.arguments()
+    left = parameters(audit.subject)[len(args) :]
+    plain = bool | int | float | str | None
+    usual = [p.default for p in left if p.kind is p.POSITIONAL_OR_KEYWORD and isinstance(p.default, plain)]
+    if kwargs or base.held or not left or len(usual) < len(left):
+        return base
+    names, nested = positional_names(audit.subject), audit.subject.kind != "function"
+    return replace(make_case((*args, *usual), {}, names, base.label, nested), non_leaf=base.non_leaf)
 
 
 def without_optional(audit: Facts) -> Iterator[Case]:

@@ -52,6 +52,13 @@ class FirstOrder:
         """The comparisons that disagree."""
         return [c for c in self.comparisons if c.status == "wrong"]
 
+    @property
+    def grave(self) -> list[Comparison]:
+        """Of those, the ones that may be errors: on ordinary, valid inputs, and off by a finite, telling amount."""
+        if self.case.extreme or self.case.doubtful:
+            return []
+        return [c for c in self.wrong if not c.is_small and (math.isfinite(c.got) or not self.case.is_variant)]
+
 
 def first_order(
     subject: Subject,

@@ -125,23 +125,34 @@ def _not_numbers(audit: Audit) -> Iterator[tuple[FirstOrder, Comparison]]:
 def _disagreements(
     audit: Audit, wrong: Sequence[tuple[FirstOrder, Comparison]], reported: set[int]
 ) -> Iterator[Finding]:
-    """Yield a finding for each input without one so far, and record it as reported.
+    """Yield a finding for each input without one so far, and record it as reported; after a warning, an error too.
 
     For inputs that may be invalid one finding is enough: it is about the domain of the function.
     """
     is_doubted = bool(audit.base.fit)  # which the finding mentions
+    warned: set[int] = set()
     for result, comparison in wrong:
-        if comparison.order in reported or (is_doubted and result.case.doubtful):
+        order, is_doubtful = comparison.order, result.case.doubtful
+        if order in reported or (is_doubted and is_doubtful) or (order in warned and not _is_grave(result, comparison)):
             continue
         found = _disagreement(audit, result, comparison)
-        is_doubted = is_doubted or result.case.doubtful
+        is_doubted = is_doubted or is_doubtful
         meant = found is not None and _intent(audit, result, comparison) is not None
-        if not meant:
-            reported.add(comparison.order)
+        if found is not None and found.severity == "error":
+            reported.add(order)
+        elif order in warned:
+            continue
+        elif not meant:
+            warned.add(order)
         if found is not None:
             yield found
         if meant and audit.intent is not None:
             return
+    reported |= warned
+
+
+def _is_grave(result: FirstOrder, comparison: Comparison) -> bool:
+    return any(c is comparison for c in result.grave)
 
 
 def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
@@ -194,7 +205,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
             evidence=audit.evidence(result, comparison),
             hint=_declare(intent.sign),
         )
-    if cause(audit, result, comparison) in audit.running(_OWN_RULES):
+    if _is_told_elsewhere(audit, result, comparison):
         return None
     case = result.case
     if converges(audit, case, comparison.order):
@@ -210,7 +221,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         )
     first = result, comparison
     result, comparison = _smallest(audit, result, comparison)
-    constant = audit.guessed and result.gradients[comparison.order] is None  # that it requires grad was our idea
+    is_none = result.gradients[comparison.order] is None
+    constant = is_none and (audit.guessed or _is_none_on_base(audit, comparison))  # it may be meant to be one
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
@@ -235,6 +247,18 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if beside
         else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
     )
+
+
+def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether the rule of a cause reports a disagreement: all but that on complex numbers look at the example alone."""
+    own = cause(audit, result, comparison)
+    base = audit.base_result
+    on_base = base is not None and any(c.order == comparison.order for c in base.wrong)
+    return bool(own in audit.running(_OWN_RULES)) and (own == "PB116" or on_base or not result.case.is_variant)
+
+
+def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:
+    return audit.base_result is not None and audit.base_result.gradients[comparison.order] is None
 
 
 _DRAWS = "its backward draws random numbers: say so if that is meant"

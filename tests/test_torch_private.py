@@ -507,6 +507,25 @@ def test_hooks_of_the_caller_can_be_left_out():
         assert len(packed) == 1
 
 
+def test_hooks_of_the_caller_are_taken_away_and_given_back():
+    packed = []
+    x = torch.ones(2, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        with _torch.without_default_hooks():
+            x.sin()
+            assert packed == []
+        x.sin()
+    assert len(packed) == 1
+
+
+def test_a_ban_of_the_caller_on_hooks_is_lifted_and_given_back():
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        with _torch.without_default_hooks(), torch.autograd.graph.save_on_cpu():
+            pass
+        with pytest.raises(RuntimeError, match="not here"), torch.autograd.graph.save_on_cpu():
+            pass
+
+
 def test_saved_tensors_that_somebody_holds():
     class Keeps(torch.autograd.Function):
         @staticmethod

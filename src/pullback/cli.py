@@ -48,7 +48,8 @@ def main() -> None:
 def _run() -> int:
     try:
         status = program.main(prog_name="pullback", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # Python's own stand-in for a stream that the shell has closed
+            sys.stdout.flush()
     except _NO_ARGUMENTS as error:
         click.echo(error.format_message(), err=True)
         return _COULD_NOT_RUN
@@ -131,7 +132,7 @@ def check(
     from pullback.check.runner.importer import run_targets
 
     reports = Reporting(**options)
-    wanted = expanded(targets, exclude)
+    wanted = expanded(targets, exclude, lambda text: click.echo(f"pullback: {text}", err=True))
     if fix or diff:
         return _mend(wanted, inputs, not diff, unsafe_fixes, reports)
     if unsafe_fixes:

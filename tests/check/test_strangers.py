@@ -360,3 +360,183 @@ class ClampsItsGradient(Function):
 def test_another_gradient_is_no_lost_accuracy():
     findings = pullback.check(ClampsItsGradient, normal(3), select="PB302,PB303", budget=60).findings
     assert [f.rule for f in findings if f.severity == "error"] == []
+
+
+class SwappedIfCubic(Function):
+    """Right by default: the gradients change places for the other formula."""
+
+    @staticmethod
+    def forward(ctx, a, b, cubic=False):
+        ctx.save_for_backward(a, b)
+        ctx.cubic = cubic
+        return a * a * b if cubic else a * b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        return (g * a * a, 2 * g * a * b, None) if ctx.cubic else (g * b, g * a, None)
+
+
+class LostForOddSizes(Function):
+    """Even and odd columns; the second cotangent is lost where there is one more of the first."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return x[..., ::2].clone(), x[..., 1::2].clone()
+
+    @staticmethod
+    def backward(ctx, even, odd):
+        gradient = even.new_zeros(ctx.shape)
+        gradient[..., ::2] = even
+        if ctx.shape[-1] % 2 == 0:
+            gradient[..., 1::2] = odd
+        return gradient
+
+
+class MeanAndDeviation(Function):
+    """NaN where all are equal, and right for one value of its flag."""
+
+    @staticmethod
+    def forward(ctx, x, unbiased=True):
+        ctx.save_for_backward(x)
+        ctx.unbiased = unbiased
+        return x.mean(-1), x.std(-1, unbiased=unbiased)
+
+    @staticmethod
+    def backward(ctx, mean, deviation):
+        (x,) = ctx.saved_tensors
+        gradient = (mean / x.shape[-1]).unsqueeze(-1).expand_as(x)
+        if not ctx.unbiased:
+            return gradient, None
+        centred = x - x.mean(-1, keepdim=True)
+        return gradient + (deviation / x.std(-1) / (x.shape[-1] - 1)).unsqueeze(-1) * centred, None
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "where"),
+    [
+        (SwappedIfCubic, (normal(4), normal(4), False), "cubic = True"),
+        (SwappedIfCubic, (normal(4), normal(4)), "cubic = True"),
+        (LostForOddSizes, (normal(2, 6),), "size 6 -> 7"),
+        (MeanAndDeviation, (normal(3, 5), True), "unbiased = False"),
+        (MeanAndDeviation, (normal(3, 5),), "unbiased = False"),
+        (LogSumExp, (normal(4, 4),), "dim = 0"),
+    ],
+)
+def test_what_is_wrong_in_a_variant_alone_is_told_whatever_its_cause(target, inputs, where):
+    findings = pullback.check(target, *inputs, select=("PB1",), budget=30).findings
+    assert [f.severity for f in findings if f.rule == "PB101" and where in f.message][:1] == ["error"]
+
+
+class LogDeterminant(Function):
+    """Of a positive definite matrix; what is above the diagonal gets nothing."""
+
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return 2 * torch.linalg.cholesky(a).diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (a,) = ctx.saved_tensors
+        return g * torch.linalg.inv(a).tril()
+
+
+def test_the_reproduction_of_a_symmetric_matrix_keeps_it_symmetric(capsys):
+    a = normal(3, 3)
+    (finding,) = pullback.check(LogDeterminant, a @ a.mT + torch.eye(3), select=("PB101",)).findings
+    exec(finding.reproduce, {})
+    got, expected = (float(number) for number in capsys.readouterr().out.split() if number.lstrip("-")[0].isdigit())
+    assert got == pytest.approx(finding.evidence.got, rel=1e-6)
+    assert expected == pytest.approx(finding.evidence.expected, rel=1e-6)
+
+
+class GatedCell(Function):
+    """Gates that are several times as wide as the state, which a state of size 1 would broadcast to."""
+
+    @staticmethod
+    def forward(ctx, h, w):
+        ctx.save_for_backward(h, w)
+        gate, new = (h @ w.t()).chunk(2, 1)
+        return gate * h + new
+
+    @staticmethod
+    def backward(ctx, g):
+        h, w = ctx.saved_tensors
+        gate, _ = (h @ w.t()).chunk(2, 1)
+        both = torch.cat([g * h, g], 1)
+        return both @ w + g * gate, both.t() @ h
+
+
+def test_a_state_of_size_1_beside_wider_weights_is_no_input():
+    assert not [rule for rule, severity in loud(GatedCell, normal(3, 5), normal(10, 5)) if severity == "error"]
+
+
+class Normalised(Function):
+    """A right batch norm, with running statistics."""
+
+    @staticmethod
+    def forward(ctx, x, weight, running):
+        running.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        scale = torch.rsqrt((x - x.mean(0)).pow(2).mean(0) + 1e-5)
+        ctx.save_for_backward(x, weight)
+        return (x - x.mean(0)) * scale * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        centred = x - x.mean(0)
+        scale = torch.rsqrt(centred.pow(2).mean(0) + 1e-5)
+        y, by_y = centred * scale, g * weight
+        return scale * (by_y - by_y.mean(0) - y * (by_y * y).mean(0)), (g * y).sum(0), None
+
+
+def test_running_statistics_are_no_inputs():
+    assert loud(Normalised, normal(5, 3), normal(3), torch.zeros(3, dtype=torch.float64)) == set()
+
+
+class Cube(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * g * x * x
+
+
+class WrongCube(Cube):
+    @staticmethod
+    def backward(ctx, g):
+        return Cube.backward(ctx, g) * 2 / 3
+
+
+MODES = {
+    "hooks": lambda: torch.autograd.graph.save_on_cpu(),
+    "no hooks": lambda: torch.autograd.graph.disable_saved_tensors_hooks("not here"),
+    "meta": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_the_program_change_nothing(mode):
+    x = normal(4)
+    with MODES[mode]():
+        assert loud(Cube, x) == set()
+        assert ("PB101", "error") in loud(WrongCube, x)
+        assert ("PB101", "error") in loud(WrongCube)
+
+
+def test_an_error_in_a_file_with_an_absent_import_stays_one(tmp_path):
+    file = tmp_path / "with_absent.py"
+    file.write_text(
+        "import torch\nfrom no_such_vision.ops import nms\n\n\n"
+        "class Half(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x):\n        ctx.save_for_backward(x)\n        return x * x\n\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return g * ctx.saved_tensors[0]\n"
+    )
+    report = pullback.check(str(file), select=("PB101",))
+    assert [(f.rule, f.severity) for f in report.findings] == [("PB101", "error")]

@@ -8,6 +8,7 @@ from pullback._torch.check import compile_in_this_process as compile_in_this_pro
 from pullback._torch.check import custom_op_function as custom_op_function
 from pullback._torch.check import custom_ops as custom_ops
 from pullback._torch.check import observe_functions as observe_functions
+from pullback._torch.check import without_default_hooks as without_default_hooks
 from pullback._torch.check import without_trace_log as without_trace_log
 from pullback._torch.inductor import compiled_by_inductor as compiled_by_inductor
 from pullback._torch.inductor import compiled_for_sizes as compiled_for_sizes

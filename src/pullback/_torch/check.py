@@ -14,6 +14,7 @@ from pullback._torch.private import private
 from pullback._torch.shared import given_by
 
 _custom_ops = private("torch._library.custom_ops")
+_hooks = private("torch._C._autograd")
 
 
 def custom_ops() -> list[Any]:
@@ -57,6 +58,29 @@ def without_trace_log() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def without_default_hooks() -> Iterator[None]:
+    """Take away the caller's saved-tensor hooks, which switch PyTorch's version check off, and the ban on others.
+
+    Relies on `torch._C._autograd._top_saved_tensors_default_hooks`, `_pop_…`, `_push_…`, and on
+    `_saved_tensors_hooks_get_disabled_error_message`, `_saved_tensors_hooks_enable` and `…_disable`.
+    """
+    banned = _hooks._saved_tensors_hooks_get_disabled_error_message()
+    taken = []
+    while (top := _hooks._top_saved_tensors_default_hooks(True)) is not None:
+        taken.append(top)
+        _hooks._pop_saved_tensors_default_hooks()
+    if banned is not None:
+        _hooks._saved_tensors_hooks_enable()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(taken):
+            _hooks._push_saved_tensors_default_hooks(pack, unpack)
+        if banned is not None:
+            _hooks._saved_tensors_hooks_disable(banned)
 
 
 def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable[[], None]:

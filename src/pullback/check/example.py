@@ -16,6 +16,7 @@ from pullback.check.cases import dtypes, sizes, structure, values
 from pullback.check.cases.attempt import Score, attempt, of_environment
 from pullback.check.cases.probe import Probe, probe
 from pullback.check.clock import Stopwatch
+from pullback.check.derivative.agreement import same
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
@@ -24,7 +25,7 @@ from pullback.check.events import Events
 from pullback.check.sparse import on_values
 from pullback.check.state import Audit
 from pullback.check.subject import Options, Subject
-from pullback.check.trial import Raised, forward
+from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
 
 LACKS = "it needs what is not here: "
@@ -39,10 +40,37 @@ def prepare(
         given = given if first is given[0] else [first]  # others may have their values elsewhere
     find = partial(_from_given, given=given) if given else _guessed
     found, why = find(subject, options, events=events, skip=skip)
-    if found is not None or subject.device is not None or not of_environment(why):
-        return found, why
+    if found is not None:
+        return _without_buffers(found), why
+    if subject.device is not None or not of_environment(why):
+        return None, why
     device = accelerator()  # not before it may be needed: to ask a GPU's driver takes seconds
     return find(replace(subject, device=device), options, events=events, skip=skip) if device else (found, why)
+
+
+def _without_buffers(audit: Audit) -> Audit:
+    """Return the audit without the inputs that the forward changes in place and that get no gradient, as statistics do.
+
+    They were differentiated only because the example does not say which of its inputs require a gradient.
+    """
+    base = audit.base
+    result = audit.base_result
+    if result is None or result.error is not None or base.held:
+        return audit
+    changed = {
+        p
+        for p, before, after, gradient in zip(base.wrt, base.tensors, result.run.inputs, result.gradients, strict=True)
+        if gradient is None
+        and not is_freed(after)
+        and not any(out is after for out in result.run.outputs)
+        and before.shape == after.shape
+        and not same(before, after)
+    }
+    if not changed or len(changed) == len(base.wrt):
+        return audit
+    base = replace(base, wrt=tuple(p for p in base.wrt if p not in changed))
+    given = [replace(case, wrt=tuple(p for p in case.wrt if p not in changed)) for case in audit.given]
+    return Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
 
 
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:

@@ -105,11 +105,30 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
     fits = (
         0 not in follows.values()
+        and not _leaves_a_multiple(case, change)
         and all(abs(c) < min(change.values()) for c in counts)
         and not any(is_permutation(v) for v in whole)
         and not any(_may_hold_sizes(v) for v in case.values)
     )
     return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+
+
+def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:
+    """Whether a size becomes 1 in one tensor and stays, several times over, in another: gates of a cell, heads.
+
+    What fits no longer may still run, since a size of 1 broadcasts.
+    """
+    shrunk = [size for size, new in change.items() if new == 1 and size > 1]
+    shapes = [v.shape for v in case.values if isinstance(v, Tensor)]
+    several = {times * size for size in shrunk for times in _TIMES} - change.keys()
+    return any(
+        not several.isdisjoint(one)
+        and any(other is not one and not change.keys().isdisjoint(other) for other in shapes)
+        for one in shapes
+    )
+
+
+_TIMES = (2, 3, 4)
 
 
 def _may_hold_sizes(value: object) -> bool:

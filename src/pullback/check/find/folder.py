@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -21,7 +21,9 @@ _TEST_FOLDER = re.compile(r"tests?|.*_tests?")
 _LEFT_OUT = frozenset({"node_modules", "site-packages", "build", "dist"})
 
 
-def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]:
+def expanded(
+    targets: Sequence[str], exclude: Collection[str] = (), note: Callable[[str], None] = lambda text: None
+) -> list[str]:
     """Return targets with each folder that is not a package replaced by its files and packages.
 
     Hidden folders, environments, files that git ignores and files that match a pattern are left out; so are tests,
@@ -30,11 +32,14 @@ def expanded(targets: Sequence[str], exclude: Collection[str] = ()) -> list[str]
     Args:
         targets: as on the command line.
         exclude: patterns of paths, relative to the folder, as in `build/*`.
+        note: told of each file that is left out since it is not valid Python.
 
     Raises:
-        TargetError: if a folder holds no custom function, or a file that seems to hold some is not valid Python.
+        TargetError: if a folder holds no custom function.
     """
-    return [one for target in targets for one in (_held(Path(target), exclude) if _is_plain(target) else [target])]
+    return [
+        one for target in targets for one in (_held(Path(target), exclude, note) if _is_plain(target) else [target])
+    ]
 
 
 def _is_plain(target: str) -> bool:
@@ -46,12 +51,12 @@ def _is_plain(target: str) -> bool:
     return not (path / "__init__.py").exists() and (written_as_path(target) or not is_module(target))
 
 
-def _held(folder: Path, exclude: Collection[str]) -> list[str]:
+def _held(folder: Path, exclude: Collection[str], note: Callable[[str], None]) -> list[str]:
     everything, is_of_tests = list(_files(folder)), _is_of_tests(folder)
     files = [f for f in everything if is_of_tests or not _is_test(f.relative_to(folder))]
     chosen = [f for f in files if not any(fnmatch(str(f.relative_to(folder)), pattern) for pattern in exclude)]
     left_out = set(files) - set(chosen)
-    held = [file for file in chosen if _holds_some(file)]
+    held = [file for file in chosen if _holds_some(file, note)]
     if not held:
         n = len(chosen)
         said = _skipped(set(everything) - set(files))
@@ -89,19 +94,16 @@ def _package(file: Path, folder: Path, left_out: Collection[Path]) -> Path | Non
     return None if any(other.is_relative_to(shown) for other in left_out) else shown
 
 
-def _holds_some(file: Path) -> bool:
-    """Whether the source of a file shows a custom function.
-
-    Raises:
-        TargetError: if it is not valid Python.
-    """
-    text = read(file)
-    if not _MAY_HOLD.search(text):
-        return False
+def _holds_some(file: Path, note: Callable[[str], None]) -> bool:
+    """Whether the source of a file shows a custom function; `note` is told why not, if it is not valid Python."""
     try:
+        text = read(file)
+        if not _MAY_HOLD.search(text):
+            return False
         sources = home_of_file(file, text).sources()
     except TargetError as error:
-        raise TargetError(f"{error}; leave it out with --exclude") from None
+        note(f"{error}: left out")
+        return False
     whole = [s for s in sources if s.defines("forward") and s.defines("backward", "vjp", "jvp")]
     return bool(whole or _OP.search(text))
 

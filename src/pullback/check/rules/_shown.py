@@ -14,6 +14,7 @@ from pullback.check.cases.repro import call_text, definition, variables
 from pullback.check.cases.spelling import literal, spelled
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.trial import refusal_of_grad
 
 if TYPE_CHECKING:
@@ -25,22 +26,24 @@ _STEP = 1e-4
 _WIDE = (torch.float64, torch.complex128)
 
 
-def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> list[str]:
+def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps_symmetry: bool = True) -> list[str]:
     """Return lines that print an element of a gradient, and a difference quotient of the forward.
 
-    Where a plain quotient would be too rough (narrow dtypes, kinks) it is the audit's number.
+    Where a plain quotient would be too rough (narrow dtypes, kinks) it is the audit's number. Of a symmetric matrix two
+    elements are moved at once, unless the comparison did not keep it symmetric.
     """
     x = result.case.tensors[c.order]
+    places = _places(x, c) if keeps_symmetry else _places(None, c)
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
     is_plain = not (result.case.held or x.is_complex() or refusal_of_grad())
     if is_wide and is_plain and isinstance(result.run.result, Tensor) and result.run.roots:
-        return _of_one_output(result, c)
+        return _of_one_output(result, c, places)
     lines = [
         audit.outs,
         f"g = {literals(result.cotangents)}",
         *_gradient(c.order),
     ]
-    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
+    element = places[0]
     if not is_wide:
         return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {spelled(c.expected)})"]
     name, step = _name(result, c), _step(x, c)
@@ -49,7 +52,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
     lines += [
         "@torch.no_grad()",
         *definition("value_at", result.case, body),
-        *_step_along(c, name, step),
+        *_step_along(places, name, step),
     ]
     quotient = f"(above - below) / (2 * {step})"
     for unit in ("", "1j * ") if x.is_complex() else ("",):
@@ -61,7 +64,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison) -> li
             quotient = f"complex(along_1, {quotient})"
         elif x.is_complex():
             lines.append(f"along_1 = {quotient}")
-    return [*lines, f"print('the gradient is', got{element}.item(), 'and the forward says', {quotient})"]
+    return [*lines, f"print('the gradient is', {_mean_of('got', places)}, 'and the forward says', {quotient})"]
 
 
 def _gradient(order: int) -> list[str]:
@@ -71,24 +74,38 @@ def _gradient(order: int) -> list[str]:
     return [f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]"]
 
 
-def _of_one_output(result: FirstOrder, c: Comparison) -> list[str]:
+def _places(x: Tensor | None, c: Comparison) -> list[str]:
+    """Return the subscripts of the elements that are moved: one, or it and its mirror image in a symmetric matrix."""
+    index = c.index or ()
+    found = [index]
+    if x is not None and len(index) > 1 and index[-1] != index[-2] and not x.is_complex() and is_symmetric(x):
+        found.append((*index[:-2], index[-1], index[-2]))
+    return [f"[{', '.join(map(str, place))}]" if place else "" for place in found]
+
+
+def _mean_of(name: str, places: Sequence[str]) -> str:
+    if len(places) == 1:
+        return f"{name}{places[0]}.item()"
+    return f"({' + '.join(name + place for place in places)}).item() / {len(places)}"
+
+
+def _of_one_output(result: FirstOrder, c: Comparison, places: Sequence[str]) -> list[str]:
     """Return the lines for a real tensor and a function that returns one tensor."""
     name, step = _name(result, c), _step(result.case.tensors[c.order], c)
-    element = f"[{', '.join(map(str, c.index))}]" if c.index else ""
     names = variables(result.case)
     detached = {names[p]: f"{names[p]}.detach()" for p in result.case.wrt}
     wrt = name if len(result.case.wrt) == 1 else "inputs"  # a backward may ask which of them are
     return [
         f"g = {literal(result.cotangents[0])}",
         f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.order}]",
-        *_step_along(c, name, step),
+        *_step_along(places, name, step),
         "value_at = torch.no_grad()(fn)",
         *(
             f"{side} = value_at({call_text(result.case, {**detached, name: f'{name}.detach() {sign} step'})})"
             for side, sign in (("above", "+"), ("below", "-"))
         ),
         f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
-        f"print('the gradient is', got{element}.item(), 'and the forward says', quotient)",
+        f"print('the gradient is', {_mean_of('got', places)}, 'and the forward says', quotient)",
     ]
 
 
@@ -100,9 +117,10 @@ def _step(x: Tensor, c: Comparison) -> str:
     return f"{_STEP * min(1.0, abs(x[c.index].item()) or 1.0):.0e}"
 
 
-def _step_along(c: Comparison, name: str, step: str) -> list[str]:
-    """Return lines that bind `step` to a step along one element."""
-    return [f"step = torch.zeros_like({name})", f"step[{', '.join(map(str, c.index or ())) or '()'}] = {step}"]
+def _step_along(places: Sequence[str], name: str, step: str) -> list[str]:
+    """Return lines that bind `step` to a step along some elements."""
+    part = step if len(places) == 1 else f"{step} / {len(places)}"
+    return [f"step = torch.zeros_like({name})", *(f"step{place or '[()]'} = {part}" for place in places)]
 
 
 def chosen_outs(run: Run) -> str:

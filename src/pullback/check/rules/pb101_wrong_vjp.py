@@ -180,7 +180,7 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
             f"the gradient of {name} is right for symmetric matrices only: {_message(base, found)}",
             case=base.case,
             evidence=audit.evidence(base, found),
-            tail=gradient_and_quotient(audit, base, found),
+            tail=gradient_and_quotient(audit, base, found, keeps_symmetry=False),
             hint="if others are meant too, look for a missing transpose; if not, say 'symmetric' in the docstring",
         )
 

@@ -15,13 +15,14 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
-from pullback import settings
+from pullback import _torch, settings
 
 GIBIBYTE = 2**30
 
@@ -79,6 +80,15 @@ def settle() -> None:
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(True)
+
+
+@contextmanager
+def ordinary_modes() -> Iterator[None]:
+    """Leave the modes that the calling program may be in: inference mode, saved-tensor hooks, a default device."""
+    is_usual = torch.get_default_device().type == "cpu"
+    device = nullcontext() if is_usual else torch.device("cpu")
+    with torch.inference_mode(False), _torch.without_default_hooks(), device:
+        yield
 
 
 def limit_memory(extra: int) -> None:

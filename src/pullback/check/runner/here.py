@@ -15,7 +15,7 @@ import torch
 from pullback import settings
 from pullback.check import audit
 from pullback.check.case import Case
-from pullback.check.runner.child import settle
+from pullback.check.runner.child import ordinary_modes, settle
 from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, make_outcome
 from pullback.check.runner.task import describe_failure, our_fault, trace_of
@@ -47,7 +47,7 @@ def _outcome(subject: Subject, options: Options, given: Given) -> Outcome:
     heard = _Heard()
     started = time.monotonic()
     try:
-        with torch.inference_mode(False):
+        with ordinary_modes():
             end = audit.audit(subject, options, given(subject), heard)
     except PullbackError:
         raise

@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pullback.check import audit
 from pullback.check.clock import PATIENCE
-from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
+from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory, ordinary_modes
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
@@ -136,11 +134,12 @@ class SubjectTask:
             exec_in_new(packed(partial(_in_new, self._packed, self._skip, self._to_replay[:1]), ""), channel)
         limit_memory(self._limits.memory)
         if self._to_replay:
-            channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel).beat))
+            with ordinary_modes():
+                channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel).beat))
             return
         events = Sender(channel)
         try:
-            with torch.inference_mode(False):
+            with ordinary_modes():
                 events.step("", "getting example inputs", "")
                 inputs = self._given(self._subject)
                 end = audit.audit(self._subject, self._options, inputs, events, self._skip)
@@ -203,7 +202,8 @@ class SubjectTask:
     def _can_replay(self, finding: Finding) -> bool:
         """Whether its reproduction can be run; the reproduction of a crash would only crash again."""
         is_death = finding in self._deaths and finding.rule != "PB003"
-        return not is_death and can_replay(finding, self._may_run_files)
+        may_run_files = self._may_run_files and not self._subject.absent  # imports that a stand-in replaces fail there
+        return not is_death and can_replay(finding, may_run_files)
 
     def _without_idle(self, told: Outcome) -> Outcome:
         """Return an outcome in which a hang that cannot be replayed, and took no work, is no error."""

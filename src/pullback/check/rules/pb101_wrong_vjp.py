@@ -222,7 +222,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     first = result, comparison
     result, comparison = _smallest(audit, result, comparison)
     is_none = result.gradients[comparison.order] is None
-    constant = is_none and (audit.guessed or _is_none_on_base(audit, comparison))  # it may be meant to be one
+    constant = is_none and (audit.guessed or (case.is_variant and _is_none_on_base(audit, comparison)))
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)

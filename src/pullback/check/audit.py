@@ -33,7 +33,8 @@ from pullback.check.weights import kept
 from pullback.report.model import Finding, Location
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps", re.IGNORECASE)
+_UNIMPORTED = re.compile(r"\bcould not be imported: ")
+_OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers", re.IGNORECASE)
 TRANSFORMS = ("PB405", "PB406", "PB407", "PB408")
 """Rules under which a function gets tensors that wrap others, whose memory is not theirs."""
 _NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB201", "PB202", "PB203", "PB603")
@@ -123,6 +124,8 @@ def unaudited(subject: Subject, why: str) -> Finding:
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
+    elif _UNIMPORTED.search(why):
+        hint = "make its module importable here: what runs at import belongs under `if __name__ == '__main__':`"
     elif why.startswith(LACKS):
         in_program = "audit it in a program that sets that up, with `pullback run`"
         hint = "audit it on a machine with a GPU" if _OF_A_GPU.search(why) else in_program
@@ -165,7 +168,7 @@ class _Sink:
             return
         self.seen.add(key)
         self.told.append(finding)
-        if self.subject.source is not None and finding.name in self.subject.source.allow:
+        if self.subject.source is not None and self.subject.source.allows(finding.rule, finding.name):
             self.allowed += 1
             return
         self.events.finding(finding)

@@ -54,6 +54,7 @@ class Case:
         held: by position, the leaves that the subject holds, such as its weights.
         left_out: names of other differentiable tensors that it holds.
         is_varied: some of the held tensors have new values.
+        is_asked: the example says which of its inputs require a gradient.
 
     Two positions with the same tensor object are one input passed twice.
     """
@@ -72,6 +73,7 @@ class Case:
     held: Mapping[int, Held] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     is_varied: bool = False
+    is_asked: bool = False
 
     @property
     def is_variant(self) -> bool:
@@ -173,7 +175,7 @@ def make_case(
     asked = [p for p in differentiable if leaves[p].requires_grad]
     copies = {id(leaf): copy_tensor(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
     values = tuple(copies[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return Case(values, spec, tuple(asked or differentiable), named, tuple(paths), label)
+    return Case(values, spec, tuple(asked or differentiable), named, tuple(paths), label, is_asked=bool(asked))
 
 
 def is_differentiable(value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from pullback.errors import PullbackError
 from pullback.fix.arguments import Plain, with_arguments
 from pullback.fix.body import Backward, Wording
 from pullback.fix.model import CannotFixError, Derived
+from pullback.fix.outside import changeable
 from pullback.fix.ranks import has_other_forms
 from pullback.fix.style import Style, rebound_in, style_of
 from pullback.write.example import in_single_precision
@@ -38,7 +40,7 @@ def derive(subject: Subject, args: Sequence[Any]) -> Derived:
     try:
         bound = op_of(subject.target)._signature.bind(*args)
         bound.apply_defaults()  # an argument that the example leaves out is one all the same
-        return _derived(subject, style, bound.args)
+        return _for_constants(subject, _derived(subject, style, bound.args))
     except PullbackError as error:
         raise CannotFixError(_reason(subject, str(error))) from error
     except CannotFixError:
@@ -46,6 +48,13 @@ def derive(subject: Subject, args: Sequence[Any]) -> Derived:
     except Exception as error:  # any error of tracing the author's forward
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CannotFixError(f"its forward cannot be traced: {reason}") from error
+
+
+def _for_constants(subject: Subject, derived: Derived) -> Derived:
+    """Return the backward with what it takes for a constant and may change among what it is valid for alone."""
+    assert subject.source is not None  # its style was read
+    held = changeable(subject.target.forward, subject.source.methods["forward"])
+    return replace(derived, only=", ".join([derived.only, *held] if derived.only else held))
 
 
 def _derived(subject: Subject, style: Style, args: Sequence[Any]) -> Derived:

@@ -120,8 +120,7 @@ def _print_end(report: Report, console: Console) -> None:
     if any(finding.severity == "error" for findings in guessed for finding in findings):
         console.print("Inputs were guessed: give others with --inputs. --fix mends a wrong backward.", style="dim")
     if absent := sorted({name for subject in report.subjects for name in subject.absent}):
-        needs = "what needs them" if len(absent) > 1 else "what needs it"
-        console.print(f"{', '.join(absent)} could not be imported: {needs} was not audited.", style="dim")
+        console.print(f"{', '.join(absent)} could not be imported; the rest was audited without.", style="dim")
 
 
 def _print_summary(report: Report, console: Console, is_cut: bool) -> None:

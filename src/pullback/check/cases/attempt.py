@@ -64,7 +64,7 @@ class Attempt:
 _ENVIRONMENT = re.compile(
     r"process group|torch\.distributed|model parallel|(initiali[sz]\w+|destroyed?) .*(distributed|parallel)"
     r"|not compiled with|(?<!is_)CUDA|NVIDIA|\btriton\b|not installed|No module named|from the 'CPU' backend"
-    r"|MPS (backend|device)",
+    r"|MPS (backend|device)|active drivers|which could not be imported here",
     re.IGNORECASE,
 )
 # The engine's messages about a backward that is wrong for every example.

@@ -30,7 +30,7 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
     (r"\w*mask\w*", (_MASK, _FLOAT, None)),
     (r"(spk|spike|binary|onehot|one_hot)\w*|\w+_(spk|spikes?)", (TensorOf("binary"), _FLOAT)),
     (r"(n_?|num_|max_?)?iter(s|ations?)?|\w+_iter(s|ations?)?", (50, 10, 3, 2)),  # few would not converge
-    (r"n|num|bits?|n_?bits?|num_\w+|n_\w+|\w+_bits?|steps?|levels?|order|depth|width|height|length|groups?",
+    (r"n|num|bits?|n_?bits?|num_\w+|n_\w+|\w+_bits?|steps?|levels?|order|depth|width|height|length|groups?|\w+_size",
      (3, 2, 10, 50)),
     (r"stride|padding|dilation|kernel_size|groups|size|scale_factor|upscale|block_size|chunk\w*", (1, 2, 3, (1, 1))),
     (r"(eps|epsilon|tol|atol|rtol)\w*|\w+_(eps|tol)", (1e-6,)),
@@ -156,6 +156,20 @@ def _from_annotation(annotation: Any) -> list[Any]:
     if annotation is inspect.Parameter.empty:
         return []
     words = re.findall(r"\w+", text)
+    return [*_made_by(annotation), *_of_words(words)]
+
+
+def _made_by(annotation: Any) -> list[Any]:
+    """Return an object of an annotated class, if it has defaults for all, as a configuration may."""
+    if not isinstance(annotation, type) or annotation.__module__.partition(".")[0] in ("builtins", "torch", "typing"):
+        return []
+    try:
+        return [annotation()]
+    except Exception:
+        return []
+
+
+def _of_words(words: Iterable[str]) -> list[Any]:
     return [value for word in words if word in _BY_TYPE for value in _BY_TYPE[word]]
 
 

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -21,16 +22,24 @@ def parameters(subject: Subject) -> list[inspect.Parameter]:
     if subject.kind == "function":
         cls = subject.target
         old_style = cls.setup_context is torch.autograd.Function.setup_context
-        found = list(inspect.signature(cls.forward).parameters.values())
+        found = list(_signature(cls.forward).parameters.values())
         return found[1:] if old_style else found
     if is_dispatched_op(subject.target):
         return op_parameters(subject.target)
     function = custom_op_function(subject.target) if subject.kind == "op" else subject.target
     function = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        return list(inspect.signature(function).parameters.values())
+        return list(_signature(function).parameters.values())
     except (TypeError, ValueError):
         return [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """Return a signature, with annotations that are text evaluated, where they can be."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # of whatever an annotation names
+        return inspect.signature(function)
 
 
 def positional_names(subject: Subject) -> list[str]:

@@ -15,6 +15,7 @@ from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
 from pullback.dtypes import has_derivative
 
+TINY = "tiny values"
 ALL_EQUAL = "whole-number arguments all equal"
 _DIM = re.compile(r"(^|_)(dim|axis)$")
 _LARGE = 4.0
@@ -80,7 +81,7 @@ def extremes(case: Case) -> Iterator[Case]:
     """Yield the case with values at the ends of the range: tiny, huge."""
     if any(is_structured(t) for t in case.tensors):
         return
-    for label, factor in (("tiny values", 1e-12), ("huge values", 1e6)):
+    for label, factor in ((TINY, 1e-12), ("huge values", 1e6)):
         yield case.map_inputs(lambda t, by=factor: t * by, label, extreme=True)  # type: ignore[misc]
 
 

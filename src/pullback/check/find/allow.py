@@ -1,4 +1,4 @@
-"""Reads the comments that allow a finding: `# pullback: allow[NAME] reason`."""
+"""Reads the comments that allow a finding: `# pullback: allow[NAME] reason`, with the name or the id of a rule."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _ALLOW = re.compile(r"#\s*pullback:\s*allow\[(?P<names>[^\]]*)\]\s*[-:–—]*\s*(?P<reason>.*)")
+
+_MEANT = re.compile(r"#\s*pullback:\s*allow\b")
+"""What begins like such a comment, and lacks its brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,13 @@ def allowed(found: Sequence[Comment], first: int, last: int) -> tuple[dict[str, 
     """Return the rules that the comments on lines `first` to `last`, and those directly above, allow.
 
     Returns:
-        Rule name -> reason, and the lines of the allow comments that name no rule or give no reason.
+        Rule name or id -> reason, and the lines of the allow comments without brackets or without a reason.
     """
     allow: dict[str, str] = {}
     without_reason: list[int] = []
     for comment in _within(found, first, last):
         if (match := _ALLOW.match(comment.text)) is None:
+            without_reason += [comment.line] * bool(_MEANT.match(comment.text))
             continue
         names = [name.strip() for name in match["names"].split(",") if name.strip()]
         reason = match["reason"].strip()

@@ -54,17 +54,24 @@ def _is_plain(target: str) -> bool:
 def _held(folder: Path, exclude: Collection[str], note: Callable[[str], None]) -> list[str]:
     everything, is_of_tests = list(_files(folder)), _is_of_tests(folder)
     files = [f for f in everything if is_of_tests or not _is_test(f.relative_to(folder))]
-    chosen = [f for f in files if not any(fnmatch(str(f.relative_to(folder)), pattern) for pattern in exclude)]
+    chosen = [f for f in files if not any(_matches(f.relative_to(folder), pattern) for pattern in exclude)]
     left_out = set(files) - set(chosen)
     held = [file for file in chosen if _holds_some(file, note)]
     if not held:
         n = len(chosen)
         said = _skipped(set(everything) - set(files))
+        if files and not chosen:
+            raise TargetError(f"--exclude leaves out all {len(files)} of the Python files of {folder}{said}")
         raise TargetError(f"no custom function in the {n} Python file{'s' * (n != 1)} of {folder}{said}")
     if is_of_tests:  # a package in it would leave out its tests
         return [str(file) for file in held]
     targets = dict.fromkeys(_package(file, folder, left_out) or file for file in held)
     return [str(target) for target in targets]
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    """Whether a pattern matches a path, or a folder that it is in."""
+    return any(fnmatch(str(part), pattern.rstrip("/")) for part in (path, *path.parents[:-1]))
 
 
 def _is_of_tests(folder: Path) -> bool:

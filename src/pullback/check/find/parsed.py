@@ -30,7 +30,7 @@ class FunctionSource:
         methods: its methods by name: "forward", "backward", "setup_context", "jvp", "vmap", …, with those it
             inherits from a class of the same file.
         factories: names of the functions it is defined inside, outermost first; empty at module level.
-        allow: rule name -> reason, of each `# pullback: allow[NAME] reason` in it or directly above.
+        allow: rule name or id -> reason, of each `# pullback: allow[NAME] reason` in it or directly above.
         allow_without_reason: lines of allow comments that give no reason and so do not count.
         call_sites: where the module calls it.
         instantiations: where the module makes an instance of it, and whether it calls that at once.
@@ -54,6 +54,10 @@ class FunctionSource:
     docstring: str = ""
     inherits: bool = False
     assigned: frozenset[str] = frozenset()
+
+    def allows(self, rule: str, name: str) -> bool:
+        """Whether a comment allows the findings of a rule, by its name or its id."""
+        return not self.allow.keys().isdisjoint((rule, name))
 
     def defines(self, *names: str) -> bool:
         """Whether it has one of these methods, however it is given; true if a class elsewhere may give it."""

@@ -1,9 +1,9 @@
 """idle-allow-comment (PB007): an allow comment does not count: it gives no reason, or names no rule.
 
 ## What it finds
-`# pullback: allow[NAME]` with nothing behind it, or with a NAME that is no rule's. The comment silences a
-finding of that rule in the class that it stands in or directly above, but only with a reason: `# pullback:
-allow[wrong-vjp] clips the gradient on purpose`.
+`# pullback: allow[NAME]` with nothing behind it, without brackets, or with a NAME that is no rule's name or id. The
+comment silences a finding of that rule in the class that it stands in or directly above, but only with a reason: `#
+pullback: allow[wrong-vjp] clips the gradient on purpose`.
 
 ## Why it hurts
 Who reads the code later cannot tell a decision from a shortcut; and a name that is misspelt silences nothing.
@@ -49,8 +49,8 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     for line in source.allow_without_reason:
         yield SourceMatch(
             line,
-            "this allow comment gives no reason, so it does not count",
-            "write why after the bracket: # pullback: allow[NAME] reason",
+            "this allow comment names no rule in brackets or gives no reason, so it does not count",
+            "write # pullback: allow[NAME] reason",
             "warning",
         )
     for name in source.allow:

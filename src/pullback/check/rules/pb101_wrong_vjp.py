@@ -25,14 +25,14 @@ or scaling, in the name or a docstring) of a smooth forward, that is `intended` 
 as well. Neither excuses NaN on a given example. A difference below 1e-4 of the derivative, or below 1e-7 of the
 largest element of the gradient, is a warning with its size: iterations that stop early leave such, and so does a
 small constant in a denominator. Gradients that are not finite at a special point count as `unstable`, a warning, and
-those at values beyond the ordinary range an info; a warning is, as `wrong`, a shape that the forward happens to take
-or to broadcast, a variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a
-part of the derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are
-the scale or bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by
-indices that are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the
-gradient is right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one
-is not run, this one tells of it, as a warning too where the example was guessed. Sampling proves nothing about values
-that were not sampled.
+those at tiny values an info; a warning is, as `wrong`, a shape that the forward happens to take or to broadcast, a
+variant that lacks what the example has (rows of length 1, sorted rows), and one that is off by a part of the
+derivative where the forward iterates as long as its numbers ask for: it may not have converged. So are the scale or
+bound of a quantiser, beside an estimate for what it quantises, and what writes twice to one place, by indices that
+are the same. Of inputs that may be none, one warning is made; so is where inputs were guessed, and the gradient is
+right for another guess, with which the audit goes on. A gradient that is `None` is PB107; where that one is not run,
+this one tells of it, as a warning too where the example was guessed. Sampling proves nothing about values that were
+not sampled.
 
 ## Bad
 ```python
@@ -70,6 +70,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
+from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.approximate import converges, grows, is_coarse, may_approximate, may_not_converge
 from pullback.check.derivative.compare_input import Comparison
@@ -131,11 +132,16 @@ def _disagreements(
     """
     is_doubted = bool(audit.base.fit)  # which the finding mentions
     warned: set[int] = set()
+    is_small_told = False  # once: that of other inputs has the same cause
     for result, comparison in wrong:
         order, is_doubtful = comparison.order, result.case.doubtful
         if order in reported or (is_doubted and is_doubtful) or (order in warned and not _is_grave(result, comparison)):
             continue
+        if comparison.is_small and is_small_told:
+            warned.add(order)
+            continue
         found = _disagreement(audit, result, comparison)
+        is_small_told = is_small_told or (found is not None and comparison.is_small)
         is_doubted = is_doubted or is_doubtful
         meant = found is not None and _intent(audit, result, comparison) is not None
         if found is not None and found.severity == "error":
@@ -233,7 +239,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     return audit.finding(
         "PB101",
-        "info" if case.extreme else "warning" if unstable or unsure else "error",
+        "info" if case.label == TINY else "warning" if unstable or unsure else "error",
         "unstable" if unstable else "wrong",
         _message(result, comparison),
         case=result.case,

@@ -8,8 +8,9 @@ The parameter never learns, and nothing raises: optimizers skip parameters whose
 
 ## Limits
 Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where
-the example was guessed: that the input requires grad was then our idea. `intended` where the code means it (see
-PB101), and a warning where only words say so.
+the example was guessed, or marks no input by `requires_grad` and this one is called `target`, `labels` or the like:
+that the input requires grad was then our idea. `intended` where the code means it (see PB101), and a warning where
+only words say so.
 
 ## Bad
 ```python
@@ -42,6 +43,7 @@ class Scale(torch.autograd.Function):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -65,23 +67,30 @@ def _run(audit: Audit) -> Iterator[Finding]:
             continue
         name = audit.names[comparison.order]
         meant = audit.any_intent
+        unsure = audit.guessed or (not audit.base.is_asked and _TARGET.fullmatch(name) is not None)
         yield audit.finding(
             "PB107",
-            _severity(comparison, meant, audit.guessed),
+            _severity(comparison, meant, unsure),
             "intended" if meant else "wrong",
             f"{name} gets no gradient (None), yet the output depends on it: "
             f"the derivative is {show(comparison.expected)}",
             case=result.case,
             evidence=audit.evidence(result, comparison),
             tail=gradient_and_quotient(audit, result, comparison),
-            hint=f"return the gradient of {name}; where None is meant, detach {name} before the call",
+            hint=f"return the gradient of {name}; where None is meant, {_DETACH if audit.base.is_asked else _MARK}",
         )
 
 
-def _severity(comparison: Comparison, meant: Intent | None, guessed: bool) -> Severity:
+_TARGET = re.compile(r"(\w+_)?(labels?|targets?|tgt|y_true|mask)", re.IGNORECASE)
+"""Names of what a loss compares with, which it takes for a constant."""
+_DETACH = "detach it before the call"
+_MARK = "give the example with requires_grad_() on the inputs that are differentiated"
+
+
+def _severity(comparison: Comparison, meant: Intent | None, unsure: bool) -> Severity:
     """Return how bad it is: that the forward is a staircase in one input makes no other input a constant."""
     if meant is None:
-        return "warning" if guessed else "error"
+        return "warning" if unsure else "error"
     return "warning" if meant.sign == "flat" and not comparison.flat else severity_of(meant)
 
 

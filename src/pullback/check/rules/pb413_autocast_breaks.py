@@ -1,11 +1,11 @@
 """autocast-breaks (PB413): under autocast the backward raises, or the gradient is grossly off.
 
 ## What it finds
-Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in
-training. A backward that raises where the forward ran is an error; a forward that raises is an info, since it
-refuses loudly. A gradient that is not finite, or off by more than a tenth of its largest
-element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as far; of a function that
-iterates for as long as its numbers ask for, a warning.
+Forward with float32 inputs under `torch.autocast("cpu", dtype=torch.bfloat16)`, backward outside, as in training; and
+the same with bfloat16 inputs, as layers before it give. A backward that raises where the forward ran is an error; a
+forward that raises is an info, since it refuses loudly. With float32 inputs, a gradient that is not finite, or off by
+more than a tenth of its largest element, is an error, unless rounding the inputs to bfloat16 alone moves it nearly as
+far; of a function that iterates for as long as its numbers ask for, a warning.
 
 ## Why it hurts
 Autocast hands matrix products bfloat16 results: the backward then meets a bfloat16 cotangent and float32
@@ -78,6 +78,7 @@ _GROSS = 0.1
 _SPREAD = 4.0
 _NAME = 'torch.autocast("cpu", dtype=torch.bfloat16)'
 _NO_KERNEL = re.compile(r"not implemented for")
+_CAST = "inputs = [x.detach().bfloat16().requires_grad_() for x in inputs]"
 _CODE = (
     f"with {_NAME}:",
     "    outs = call(*inputs)",
@@ -99,6 +100,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
     except Raised as error:
         yield _raising(refusing(audit, "PB413", single, error, Refused(_NAME, code, _HINT, severity="info")), error)
         return
+    try:
+        _under_autocast(single, torch.bfloat16)
+    except Raised as error:
+        if error.stage != _NAME:
+            refused = Refused(_NAME, [*preamble(single), _CAST, *_CODE], _HINT, severity="info")
+            yield _raising(refusing(audit, "PB413", single, error, refused), error, " of bfloat16 inputs")
+            return
     if difference(single.gradients, got, _GROSS) is None:
         return
     sensitivity = _sensitivity(audit, single)
@@ -110,16 +118,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT, severity))
 
 
-def _raising(found: Finding, error: Raised) -> Finding:
+def _raising(found: Finding, error: Raised, of: str = "") -> Finding:
     """Return the finding as an error, if the forward ran and the backward raises by the function's own fault."""
     if error.stage == _NAME or _NO_KERNEL.search(str(error.error)):
         return found
-    said = f"after a forward under {_NAME} the backward raises: {found.message.partition(': ')[2]}"
+    said = f"after a forward{of} under {_NAME} the backward raises: {found.message.partition(': ')[2]}"
     return replace(found, severity="error", verdict="wrong", message=said)
 
 
-def _under_autocast(single: Setting) -> list[Tensor | None]:
-    leaves = single.leaves()
+def _under_autocast(single: Setting, dtype: torch.dtype = torch.float32) -> list[Tensor | None]:
+    leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in single.leaves()]
     reseed()
     with guarded(_NAME), torch.autocast("cpu", dtype=torch.bfloat16):
         outs = single.function()(*leaves)

@@ -9,8 +9,9 @@ The example with each of its sizes set to 1. Its outputs at sizes 2, 3 and 5 say
 
 ## Limits
 A warning, since a function may be meant to drop such dimensions; an info if as many are left, of other sizes, as of a
-rank, or if the forward itself refuses the size by a `ValueError`, `TypeError`, `NotImplementedError` or `assert`. Not
-run where a whole-number argument may depend on the size. Wrong gradients at size 1 are told by PB101 and PB104.
+rank, or if the forward itself refuses the size by a `ValueError`, `TypeError`, `NotImplementedError` or `assert`, or
+by an index that no longer fits. Not run where a whole-number argument may depend on the size. Wrong gradients at size
+1 are told by PB101 and PB104.
 
 ## Bad
 ```python
@@ -52,7 +53,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._refused import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
@@ -71,7 +71,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         except Raised as error:
             yield audit.finding(
                 "PB504",
-                severity_of(error),
+                "info" if _is_refusal(error) else "warning",
                 "unsupported",
                 f"with size {growth.size} -> 1, {error}",
                 case=case,
@@ -91,6 +91,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 hint="give squeeze the dimension that is to go",
             )
             return
+
+
+def _is_refusal(error: Raised) -> bool:
+    """Whether the forward itself refuses an argument, or an index no longer fits."""
+    if isinstance(error.error, IndexError):
+        return "out of bounds" in str(error.error)
+    return isinstance(error.error, ValueError | TypeError | NotImplementedError | AssertionError)
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

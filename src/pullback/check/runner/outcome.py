@@ -50,7 +50,7 @@ def make_outcome(
         measured: measurements besides.
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
-    loud = _worst_first(f for f in once if subject.source is None or f.name not in subject.source.allow)
+    loud = _worst_first(f for f in once if subject.source is None or not subject.source.allows(f.rule, f.name))
     result = SubjectResult(
         subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured(), subject.absent
     )

@@ -8,9 +8,9 @@ precision, strided inputs, transposed and expanded cotangents, double backward, 
 from functools import partial
 
 import torch
-from last import cotangent_is_changed, derivative_of_backward_is_wrong, expanded_cotangent_differs
 
 from labels import Bug, Call, Package
+from labels.last import cotangent_is_changed, derivative_of_backward_is_wrong, expanded_cotangent_differs
 
 PACKAGE = Package("aihwkit-lightning", "2.1.0", "analogue hardware")
 

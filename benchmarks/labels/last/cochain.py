@@ -8,10 +8,10 @@ checkpoints, changes in place.
 from functools import partial
 
 import torch
-from last import derivative_of_backward_is_wrong, second_backward_raises
 
 from labels import Bug, Call, Package
 from labels.blind import bare
+from labels.last import derivative_of_backward_is_wrong, second_backward_raises
 
 PACKAGE = Package(
     "cochain",

@@ -8,11 +8,11 @@ strided inputs and cotangents, two backwards, checkpoints, changes in place.
 from functools import partial
 
 import torch
-from last import second_backward_raises
 
 from labels import Bug, Call, Package
 from labels.blind import bare
 from labels.fresh import raises, raises_in_autocast, raises_in_checkpoint
+from labels.last import second_backward_raises
 
 PACKAGE = Package("lxt", "2.1", "explanations")
 

@@ -9,11 +9,11 @@ arguments, changes in place.
 from functools import partial
 
 import torch
-from last import transposed_cotangent_raises
 
 from labels import Bug, Call, Package
 from labels.blind import bare, raises_with
 from labels.fresh import raises
+from labels.last import transposed_cotangent_raises
 
 PACKAGE = Package("optimum-quanto", "0.2.7", "quantisation")
 

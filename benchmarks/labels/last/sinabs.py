@@ -7,10 +7,10 @@ formulas, and for second order differences of the gradient. Half precision, stri
 from functools import partial
 
 import torch
-from last import derivative_of_backward_is_wrong
 
 from labels import Bug, Call, Package
 from labels.blind import bare
+from labels.last import derivative_of_backward_is_wrong
 
 PACKAGE = Package("sinabs", "3.1.3", "spiking networks")
 

@@ -8,10 +8,10 @@ cotangents, small and non-symmetric matrices, double backward, two backwards, ch
 from functools import partial
 
 import torch
-from last import derivative_of_backward_is_wrong
 
 from labels import Bug, Call, Package
 from labels.fresh import differences, first_is_wrong, second_is_wrong, second_raises
+from labels.last import derivative_of_backward_is_wrong
 
 PACKAGE = Package("torch-sla", "0.4.0", "sparse linear algebra", ("scipy==1.17.1",))
 

@@ -17,7 +17,6 @@ def test_the_line_and_those_after_it(file):
     lines = excerpt(Location(file, 1))
     assert [(line.number, line.marked) for line in lines] == [(1, True), (2, False), (3, False)]
     assert lines[1].text == "    return x \\x1b[31m"
-    assert lines[1].caret == "    " + "^" * len("return x \\x1b[31m")
 
 
 def test_the_last_line_has_none_after_it(file):

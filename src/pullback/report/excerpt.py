@@ -28,12 +28,6 @@ class Line:
     text: str
     marked: bool
 
-    @property
-    def caret(self) -> str:
-        """Line with a caret below the first character of the code."""
-        code = self.text.lstrip()
-        return " " * (len(self.text) - len(code)) + "^" * max(1, len(code))
-
 
 def excerpt(location: Location) -> list[Line]:
     """Return the line of a location and those after it; none where the file cannot be read."""

@@ -238,15 +238,13 @@ def _print_also(finding: Finding, console: Console) -> None:
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:
-    """Print the line of a finding and its neighbours, each cut to the width, with a caret below its code."""
+    """Print the line of a finding, with a mark, and its neighbours, each cut to the width."""
     width = max(NARROWEST, console.width - 2 * INDENT - 7)
     for line in excerpt(finding.location):
-        style = SEVERITY_STYLE[finding.severity] if line.marked else "dim"
-        rows = [(f"{line.number:>5} | ", line.text)] + [("      | ", line.caret)] * line.marked
-        for margin, text in rows:
-            shown = Text(text, style=style)
-            shown.truncate(width, overflow="ellipsis" if text == line.text else "crop")
-            console.print(indented(Text.assemble((margin, "dim"), shown)), soft_wrap=True)
+        shown = Text(line.text, style=SEVERITY_STYLE[finding.severity] if line.marked else "dim")
+        shown.truncate(width, overflow="ellipsis")
+        margin = f"{'>' if line.marked else ' '}{line.number:>4} | "
+        console.print(indented(Text.assemble((margin, "dim"), shown)), soft_wrap=True)
 
 
 def _print_last_lines(value: str, console: Console) -> None:

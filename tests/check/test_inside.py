@@ -120,3 +120,31 @@ def test_functions_of_tensors_of_another_class_are_left_alone():
         subject_of(lambda x: Cube.apply(Wraps.apply(x).as_subclass(torch.Tensor))), make_case((normal(3),), {}, ("x",))
     )
     assert [inner.target for inner, _ in found] == [Cube]
+
+
+class Handle:
+    """Something that serves one call, as a factorisation that is released after its backward does."""
+
+    def __init__(self):
+        self.uses = 0
+
+    def use(self):
+        self.uses += 1
+        if self.uses > 3:
+            raise RuntimeError("it was released")
+
+
+class ByHandle(Function):
+    @staticmethod
+    def forward(ctx, x, handle):
+        handle.use()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2, None
+
+
+def test_a_function_whose_arguments_serve_once_is_left_alone():
+    found, _ = told(lambda x: ByHandle.apply(x, Handle()), normal(3))
+    assert found == []

@@ -298,6 +298,10 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
     Where the callable means not to be a derivative, each Function has its own gradient looked at, too.
     """
     for inner in state.inside:
+        try:
+            _ = inner.base_result
+        except Raised:  # its arguments serve for one call: a solver that is released, say
+            continue
         inner.clock = state.clock
         told = functools.partial(_tell_of_inner, state, inner, sink)
         for rule in selected(state.options):

@@ -19,6 +19,7 @@ from pullback.check import trial
 from pullback.check.case import Case, make_case
 from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
+from pullback.check.derivative.agreement import show
 from pullback.check.device import NEEDS_CPU, device_of, to_cpu
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import LACKS, prepare
@@ -26,6 +27,7 @@ from pullback.check.find.absent import NEEDED
 from pullback.check.measure import measure
 from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, rule_named, selected
+from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
@@ -177,9 +179,22 @@ class _Sink:
 def _only_in_domain(state: Audit) -> Finding:
     fit = state.base.fit
     what = f"the gradient is right for {fit}, and wrong for other guesses"
+    result = state.refuted
+    assert result is not None
+    worst = max(result.wrong, key=lambda c: c.weight)
+    name = result.case.names[result.case.wrt[worst.order]]
     transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
     hint = f"if others are meant too, {transpose}; if not, say so in the docstring and give inputs"
-    return state.finding("PB101", "warning", "inconclusive", what, case=state.base, hint=hint)
+    return state.finding(
+        "PB101",
+        "warning",
+        "inconclusive",
+        f"{what}: that of {name} is {show(worst.got)} there, and the derivative of the forward {show(worst.expected)}",
+        case=result.case,
+        evidence=state.evidence(result, worst),
+        tail=gradient_and_quotient(state, result, worst),
+        hint=hint,
+    )
 
 
 def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:

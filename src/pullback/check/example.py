@@ -148,6 +148,7 @@ def _in_domain(guessed: Audit) -> Audit:
         if not other.is_valid(case) or not wrong <= _by_status(other.compare(case, elements=1), "ok"):
             continue
         if wrong <= _by_status(other.base_result, "ok") and not wrong & _by_status(_again(other), "wrong"):
+            other.refuted = guessed.base_result
             return other
     return guessed
 

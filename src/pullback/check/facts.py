@@ -52,6 +52,7 @@ class Facts:
         generator: of every random choice.
         skip: ids of rules and descriptions of cases to leave out.
         guessed: whether the example was guessed, so that a variant may be an invalid input.
+        refuted: the comparison on a guess for which the gradient is wrong, in whose place another was taken.
         memory: the subject's state before its first call, if it was recorded.
         pace: seconds that the comparison on the working example took, once it is made.
         compared_before: number of leading inputs that another audit compares.
@@ -74,6 +75,7 @@ class Facts:
         self.subject = subject
         self.skip = skip
         self.guessed = guessed
+        self.refuted: FirstOrder | None = None
         self.options = options
         self.base = base
         self.given = given

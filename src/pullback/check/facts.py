@@ -6,9 +6,11 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from pullback._torch import DispatchMode
 from pullback.check.case import Case
 from pullback.check.cases import dtypes
 from pullback.check.cases.domain import Domain
@@ -39,6 +41,16 @@ _DIRECTIONS = 3
 _FILLED = "new memory filled with NaN"
 _TWICE = "the same call twice"
 """Steps before the rules, as reported to the runner."""
+
+
+class _Drawing(DispatchMode):
+    """Notices operations that draw random numbers."""
+
+    seen = False
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in op.tags
+        return op(*args, **(kwargs or {}))
 
 
 class Facts:
@@ -173,11 +185,15 @@ class Facts:
 
     @functools.cached_property
     def draws(self) -> bool:
-        """Whether the forward draws random numbers; they fall in memory order, so strides change its value."""
-        forward(self.subject, self.base)
+        """Whether the forward draws random numbers, from whatever generator of PyTorch's.
+
+        They fall in memory order, so strides change its value, and another dtype gets other numbers.
+        """
+        with _Drawing() as mode:  # type: ignore[no-untyped-call]
+            forward(self.subject, self.base)
         drawn = torch.default_generator.get_state()
         reseed()
-        return not torch.equal(drawn, torch.default_generator.get_state())
+        return mode.seen or not torch.equal(drawn, torch.default_generator.get_state())
 
     @functools.cached_property
     def backward_draws(self) -> bool:

@@ -233,6 +233,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
+    unsure = unsure or _reads_a_part(audit, *first)
     unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
     unsure = unsure or may_approximate(audit, first[1]) or may_approximate(audit, comparison)
     unsure = unsure or (not unstable and grows(audit, first[0]))
@@ -253,6 +254,12 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if beside
         else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
     )
+
+
+def _reads_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many."""
+    shape = audit.base.tensors[comparison.order].shape
+    return comparison.flat and result.case.tensors[comparison.order].shape != shape
 
 
 def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:

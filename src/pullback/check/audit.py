@@ -231,7 +231,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 
 
 _OVERDRAFT = 2.0
-"""Part of the budget until which the second turn begins: a slow function's first derivative may have taken all of it."""
+"""Part of the budget until which the second turn begins: the first derivative of a slow function takes all of it."""
 _TURNS = (("PB1",), ("PB209", "PB401", "PB402", "PB403", "PB404", "PB411", "PB502"), ("PB2", "PB5"))
 """Families and rules in order of information per time; all others come after these."""
 

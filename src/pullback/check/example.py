@@ -53,24 +53,26 @@ def _without_buffers(audit: Audit) -> Audit:
 
     They were differentiated only because the example does not say which of its inputs require a gradient.
     """
-    base = audit.base
-    result = audit.base_result
-    if result is None or result.error is not None or base.held:
-        return audit
+    base, run = audit.base, audit.base_run
     changed = {
         p
-        for p, before, after, gradient in zip(base.wrt, base.tensors, result.run.inputs, result.gradients, strict=True)
-        if gradient is None
-        and not is_freed(after)
-        and not any(out is after for out in result.run.outputs)
+        for p, before, after in zip(base.wrt, base.tensors, run.inputs, strict=True)
+        if not is_freed(after)
+        and not any(out is after for out in run.outputs)
         and before.shape == after.shape
         and not same(before, after)
     }
-    if not changed or len(changed) == len(base.wrt):
+    result = audit.base_result if changed and not base.held else None
+    if result is None or result.error is not None:
         return audit
-    base = replace(base, wrt=tuple(p for p in base.wrt if p not in changed))
-    given = [replace(case, wrt=tuple(p for p in case.wrt if p not in changed)) for case in audit.given]
-    return Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
+    buffers = {p for p, gradient in zip(base.wrt, result.gradients, strict=True) if gradient is None and p in changed}
+    if not buffers or len(buffers) == len(base.wrt):
+        return audit
+    base = replace(base, wrt=tuple(p for p in base.wrt if p not in buffers))
+    given = [replace(case, wrt=tuple(p for p in case.wrt if p not in buffers)) for case in audit.given]
+    again = Audit(audit.subject, audit.options, base, given, audit.events, audit.skip, audit.guessed)
+    again.refuted = audit.refuted
+    return again
 
 
 def _guessed(subject: Subject, options: Options, events: Events, skip: frozenset[str]) -> tuple[Audit | None, str]:

@@ -326,3 +326,24 @@ def test_a_second_derivative_that_raises_is_looked_at_with_other_inputs_frozen()
     assert told.severity == "error"
     assert "where x alone requires grad" in told.message
     assert abs(told.evidence.got - told.evidence.expected) > 10 * told.evidence.error_bar
+
+
+class OfAScale(Function):
+    """x² s for a small positive s, whose second derivative by x and s is lost."""
+
+    @staticmethod
+    def forward(ctx, x, s):
+        assert bool((s > 0).all()), "s is a scale"
+        ctx.save_for_backward(x, s.detach().clone())
+        return x * x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s = ctx.saved_tensors
+        return 2 * g * x * s, g * x * x
+
+
+def test_a_parameter_that_would_leave_its_domain_is_moved_less():
+    s = torch.full((3,), 0.05, dtype=torch.float64, requires_grad=True)
+    report = pullback.check(OfAScale, normal(3).requires_grad_(), s, select=("PB401", "PB404"))
+    assert [f.severity for f in report.findings] == ["error"]

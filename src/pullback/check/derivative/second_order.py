@@ -40,6 +40,8 @@ Status = Literal["ok", "wrong", "raised", "inconclusive"]
 _AGREEMENT = 1e-6
 _MOST_INPUTS = 3
 """Of a function whose second derivative is looked at by pairs of inputs."""
+_NEAR = 1 / 64
+"""Part of a step that is taken where a whole one leaves the domain."""
 _CLEAR = re.compile(
     r"once_differentiable|differentiate twice|not implemented|not supported|unsupported|double backward"
     r"|second(-| )order|second derivative|not differentiable|compatible with \.grad",
@@ -88,7 +90,11 @@ def second_order(audit: Audit) -> SecondOrder:
     right = first is not None and not first.wrong and audit.intent is None and audit.subject.relaxation is None
     probe = _Probe(audit.subject, audit.base, composite=right, generator=audit.generator)
     changed = probe.changes_under_create_graph(audit.names)
-    outcomes = probe.outcomes()
+    try:
+        outcomes = probe.outcomes()
+    except Raised:  # a parameter left its domain on the way
+        probe = probe.nearer()
+        outcomes = probe.outcomes()
     if audit.nonlinearity is not None:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None:
@@ -177,6 +183,12 @@ class _Probe:
         constant = [g is None for g in gradients(subject, case)]
         v = [direction_like(t, generator) for t in case.tensors]
         self.v = [torch.zeros_like(d) if held else d for d, held in zip(v, constant, strict=True)]
+
+    def nearer(self) -> _Probe:
+        """Return the probe that moves the inputs by a small part as far."""
+        near = copy.copy(self)
+        near.v = [_NEAR * v for v in self.v]
+        return near
 
     def blocks(self) -> Iterator[_Probe]:
         """Yield the probes of one gradient by one input each, where there are several inputs."""

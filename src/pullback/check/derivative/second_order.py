@@ -83,6 +83,11 @@ class SecondOrder:
         """Whether the error says that double backward is not supported."""
         return self.error is not None and _CLEAR.search(str(self.error.error)) is not None
 
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether double backward fails since something that it needs was changed in place."""
+        return self.error is not None and "modified by an inplace operation" in str(self.error.error)
+
 
 def second_order(audit: Audit) -> SecondOrder:
     """Probe double backward on the working example."""

@@ -132,16 +132,18 @@ def _disagreements(
     """
     is_doubted = bool(audit.base.fit)  # which the finding mentions
     warned: set[int] = set()
-    is_small_told = False  # once: that of other inputs has the same cause
+    causes: set[str] = set()  # of warnings, each told once: other inputs are off by the same one
     for result, comparison in wrong:
         order, is_doubtful = comparison.order, result.case.doubtful
         if order in reported or (is_doubted and is_doubtful) or (order in warned and not _is_grave(result, comparison)):
             continue
-        if comparison.is_small and is_small_told:
-            warned.add(order)
-            continue
         found = _disagreement(audit, result, comparison)
-        is_small_told = is_small_told or (found is not None and comparison.is_small)
+        if found is not None and found.severity == "warning":
+            shared = "a small difference" if comparison.is_small else result.case.label
+            if shared in causes:
+                warned.add(order)
+                continue
+            causes.add(shared)
         is_doubted = is_doubted or is_doubtful
         meant = found is not None and _intent(audit, result, comparison) is not None
         if found is not None and found.severity == "error":

@@ -2,7 +2,8 @@
 
 ## What it finds
 Double backward that raises in every way it can be asked for, without a clear refusal ("not supported", "differentiate
-twice", "not implemented"): an in-place error, or a `TypeError` inside the backward. An info: no gradient is wrong.
+twice", "not implemented"). A warning where a change in place is the cause, which stands in the way of a double backward
+that would work; else an info, as for a `TypeError` inside the backward: no gradient is wrong.
 
 ## Why it hurts
 The user of a gradient penalty gets a crash that does not name its cause.
@@ -57,7 +58,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     yield audit.finding(
         "PB403",
-        "info",
+        "warning" if second.is_overwritten else "info",
         "unsupported",
         f"double backward is not supported: {second.error}",
         case=audit.base,

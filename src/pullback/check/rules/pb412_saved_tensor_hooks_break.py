@@ -2,7 +2,8 @@
 
 ## What it finds
 The gradient of a call under `torch.autograd.graph.saved_tensors_hooks` that keep a detached copy of each saved
-tensor, and under `save_on_cpu`, against the plain one. A different gradient is an error; an exception is an info.
+tensor, and under `save_on_cpu`, against the plain one. A different gradient is an error; an exception is a
+warning.
 
 ## Why it hurts
 Offloading, compression and checkpointing of activations are such hooks. The backward then gets equal tensors
@@ -113,7 +114,7 @@ def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str)
         ],
         hint="the backward relies on which tensor was saved (its address, an attribute), not on its values",
         raising="the backward must do with equal tensors in the place of the saved ones",
-        refused_as="info",
+        refused_as="warning",
     )
 
 

@@ -9,9 +9,9 @@ The last batch of an epoch, an expert that no token is sent to, an image without
 them. Kernels that are started for no element, and `reshape(-1)` of an empty tensor, raise or crash the process.
 
 ## Limits
-A forward that raises is an info, since nothing is wrong silently; an output of another shape is a warning. Where
-another dimension of some tensor has that size too, nothing is said. What happens in the backward is PB119's subject,
-and a crash of the process PB002's.
+A warning: it is loud; an info if the forward itself refuses it by a `ValueError`, `TypeError`, `NotImplementedError` or
+`assert`, or by an index that no longer fits. Where another dimension of some tensor has that size too, nothing is said.
+What happens in the backward is PB119's subject, and a crash of the process PB002's.
 
 ## Bad
 ```python
@@ -55,6 +55,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.rules._refused import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
@@ -73,7 +74,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         except Raised as error:
             yield audit.finding(
                 "PB503",
-                "info",
+                severity_of(error),
                 "unsupported",
                 f"with an empty batch (size {growth.size} -> 0), {error}",
                 case=case,

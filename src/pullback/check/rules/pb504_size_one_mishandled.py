@@ -53,6 +53,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.rules._refused import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
@@ -71,7 +72,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         except Raised as error:
             yield audit.finding(
                 "PB504",
-                "info" if _is_refusal(error) else "warning",
+                severity_of(error),
                 "unsupported",
                 f"with size {growth.size} -> 1, {error}",
                 case=case,
@@ -91,13 +92,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 hint="give squeeze the dimension that is to go",
             )
             return
-
-
-def _is_refusal(error: Raised) -> bool:
-    """Whether the forward itself refuses an argument, or an index no longer fits."""
-    if isinstance(error.error, IndexError):
-        return "out of bounds" in str(error.error)
-    return isinstance(error.error, ValueError | TypeError | NotImplementedError | AssertionError)
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

@@ -9,8 +9,8 @@ element, and as one without dimensions. Value and gradient must be the same numb
 `(1,)` in their place broadcasts everything that follows, and `x.shape[0]` raises.
 
 ## Limits
-A forward that raises, or gives its output a dimension, is an info: it may be meant for vectors alone. A gradient that
-raises is a warning, another number an error. A function of tensors of several shapes is left alone.
+A forward that raises is an info: it may be meant for vectors alone. A gradient that raises, or a shape, is a warning;
+another number an error. A function of tensors of several shapes is left alone.
 
 ## Bad
 ```python
@@ -90,7 +90,7 @@ def _compare(audit: Audit, none: Case, vector: Run, expected: list[Tensor | None
         return
     shapes = [tuple(out.shape) for out in run.outputs]
     if any(shapes):
-        yield _finding(audit, none, "info", f"the outputs have shapes {shapes}")
+        yield _finding(audit, none, "warning", f"the outputs have shapes {shapes}")
         return
     where = difference([out.detach() for out in vector.outputs], [out.detach().reshape(1) for out in run.outputs])
     if where is not None:

@@ -2,7 +2,7 @@
 
 ## What it finds
 In the methods of a Function: functions of PyTorch that are gone or only raise (`torch.eig`, `torch.symeig`,
-`torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as infos,
+`torch.solve`, `torch.lstsq`, `torch.matrix_rank`, `torch.rfft`, `torch.fft(…)`, …); and, as warnings,
 `ctx.saved_variables`, the old name of `ctx.saved_tensors`, and `Variable(…)`, which has done nothing since PyTorch 0.4
 but mark old code.
 
@@ -76,12 +76,12 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
 def _match(node: ast.AST) -> SourceMatch | None:
     if isinstance(node, ast.Attribute) and node.attr == "saved_variables":
         what = "ctx.saved_variables is the old name of ctx.saved_tensors, and deprecated"
-        return SourceMatch(node.lineno, what, "read ctx.saved_tensors", "info")
+        return SourceMatch(node.lineno, what, "read ctx.saved_tensors", "warning")
     called = dotted(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and called in _GONE:
         return SourceMatch(node.lineno, f"{called}(…) is gone from PyTorch", f"use {_GONE[called]}")
     if isinstance(node, ast.Call) and called in _OLD:
-        return SourceMatch(node.lineno, "Variable(…) has no use since PyTorch 0.4", "use the tensor itself", "info")
+        return SourceMatch(node.lineno, "Variable(…) has no use since PyTorch 0.4", "use the tensor itself", "warning")
     return None
 
 

@@ -50,7 +50,7 @@ def _reads(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _value(expression: ast.expr, outside: dict[str, Any]) -> Any:
-    """Return what an expression is, if it begins outside of the function and with no module."""
+    """Return the value of an expression that begins outside of the function, and with no module; else `_NONE`."""
     match expression:
         case ast.Name(id=name):
             value = outside.get(name, _NONE)

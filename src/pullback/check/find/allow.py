@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _ALLOW = re.compile(r"#\s*pullback:\s*allow\[(?P<names>[^\]]*)\]\s*[-:–—]*\s*(?P<reason>.*)")
 
 _MEANT = re.compile(r"#\s*pullback:\s*allow\b")
-"""What begins like such a comment, and lacks its brackets."""
+"""The beginning of such a comment, also of one without brackets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,51 @@
+"""Numbers that a forward reads from outside: those that may change do not become constants without a word."""
+
+import ast
+import inspect
+import math
+import textwrap
+
+from pullback.fix.outside import changeable
+
+CONSTANT = 1.702
+rebound = 0.5
+ITEMS = {"a": 2.0}
+
+
+class Holder:
+    alpha = 0.7
+
+
+def rebind(value):
+    global rebound
+    rebound = value
+
+
+def reads_constants(x):
+    return CONSTANT * x + math.pi
+
+
+def reads_what_may_change(x):
+    return rebound * x + ITEMS["a"] * Holder.alpha + ITEMS["absent"] * x.shape[0]
+
+
+def found(function):
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    return changeable(function, node)
+
+
+def test_a_constant_of_a_module_stays_one():
+    assert found(reads_constants) == []
+
+
+def test_rebound_variables_items_and_attributes_may_change():
+    assert sorted(found(reads_what_may_change)) == ["Holder.alpha = 0.7", "ITEMS['a'] = 2.0", "rebound = 0.5"]
+
+
+def test_a_variable_of_a_closure_may_change():
+    scale = 3.0
+
+    def reads(x):
+        return scale * x
+
+    assert found(reads) == ["scale = 3.0"]

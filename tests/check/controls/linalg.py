@@ -14,12 +14,14 @@ class Solve(Function):
     """The solution of a @ out = b for matrices b."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
     def forward(ctx, a, b):
         out = torch.linalg.solve(a, b)
         ctx.save_for_backward(a, out)
         return out
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx, g):
         a, out = ctx.saved_tensors
         gb = torch.linalg.solve(a.mT, g)
@@ -48,12 +50,14 @@ class LogDetCholesky(Function):
     """log det of a positive definite matrix, through its Cholesky factor."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
     def forward(ctx, a):
         ctx.save_for_backward(a)
         factor = torch.linalg.cholesky(_symmetric(a))
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx, g):
         (a,) = ctx.saved_tensors
         return g[..., None, None] * torch.linalg.inv(_symmetric(a))

@@ -70,7 +70,7 @@ class CircularConvolution(Function):
 
     @staticmethod
     def backward(ctx, g):
-        x, kernel = ctx.saved_tensors
+        x, kernel = (t.to(g.dtype) for t in ctx.saved_tensors)  # 16 bits under autocast, where g has 32
         length = x.shape[-1]
         gs = torch.fft.rfft(g)
         gx = torch.fft.irfft(gs * torch.fft.rfft(kernel).conj(), n=length)

@@ -88,6 +88,11 @@ class SecondOrder:
         """Whether double backward fails since something that it needs was changed in place."""
         return self.error is not None and "modified by an inplace operation" in str(self.error.error)
 
+    @property
+    def misleads(self) -> bool:
+        """Whether the error asks for a `detach()`, with which double backward would lose a part without a word."""
+        return self.error is not None and "tensor.detach()" in str(self.error.error)
+
 
 def second_order(audit: Audit) -> SecondOrder:
     """Probe double backward on the working example."""

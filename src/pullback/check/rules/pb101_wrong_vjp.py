@@ -70,6 +70,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
+from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.approximate import converges, grows, is_coarse, may_approximate, may_not_converge
@@ -213,7 +214,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
             evidence=audit.evidence(result, comparison),
             hint=_declare(intent.sign),
         )
-    if _is_told_elsewhere(audit, result, comparison):
+    if _is_told_elsewhere(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
         return None
     case = result.case
     if converges(audit, case, comparison.order):
@@ -270,6 +271,11 @@ def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison)
     base = audit.base_result
     on_base = base is not None and any(c.order == comparison.order for c in base.wrong)
     return bool(own in audit.running(_OWN_RULES)) and (own == "PB116" or on_base or not result.case.is_variant)
+
+
+def _is_of_the_values(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+    """Whether contiguous tensors of the same values fail as well: equal rows, which have a variant of their own."""
+    return result.case.layout_only and _fails(audit, contiguous(result.case), comparison)
 
 
 def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:

@@ -3,7 +3,8 @@
 ## What it finds
 Double backward that raises in every way it can be asked for, without a clear refusal ("not supported", "differentiate
 twice", "not implemented"). A warning where a change in place is the cause, which stands in the way of a double backward
-that would work; else an info, as for a `TypeError` inside the backward: no gradient is wrong.
+that would work, and where PyTorch's message asks for `tensor.detach()`, with which the second derivative would lose a
+part without a word; else an info, as for a `TypeError` inside the backward: no gradient is wrong.
 
 ## Why it hurts
 The user of a gradient penalty gets a crash that does not name its cause.
@@ -58,7 +59,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     yield audit.finding(
         "PB403",
-        "warning" if second.is_overwritten else "info",
+        "warning" if second.is_overwritten or second.misleads else "info",
         "unsupported",
         f"double backward is not supported: {second.error}",
         case=audit.base,

@@ -65,10 +65,10 @@ def audit_of(target, *args, seed=0, **kwargs):
     return Audit(subject_of(target), Options(seed=seed), case_of(target, *args, **kwargs), [], Silent())
 
 
-def compare(target, *args, directions=3, seed=0):
+def compare(target, *args, directions=3, seed=0, **options):
     """Compare the gradient of `target` with the numeric derivative of its forward; the default of an audit."""
     generator = torch.Generator().manual_seed(seed)
-    return first_order(subject_of(target), case_of(target, *args), generator, directions)
+    return first_order(subject_of(target), case_of(target, *args), generator, directions, **options)
 
 
 def status(target, *args, **options):

@@ -245,7 +245,7 @@ def test_a_killed_command_is_resumed(tmp_path):
     assert [row["summary"]["points"] for row in rows] == [2**22 + 1] * 2
     assert rows[0]["coverage"] == "every input"
     assert "bounds in float64" in rows[0]["exact_by"]
-    assert again.stderr == ""
+    assert all("measuring" in line for line in again.stderr.splitlines())  # progress, on a busy machine
 
 
 def test_accuracy_is_exhaustive_where_asked(tmp_path):

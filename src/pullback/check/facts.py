@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
 from pullback.check.derivative.agreement import Difference, difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
-from pullback.check.derivative.first_order import FirstOrder, first_order
+from pullback.check.derivative.first_order import FEW, FirstOrder, elements_for, first_order
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.linearity import nonlinearity
 from pullback.check.derivative.repeat import Parted, parted
@@ -34,8 +33,6 @@ from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 from pullback.check.weights import kept, with_weights
 
-_ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
-"""Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
 _DIRECTIONS = 3
 """Number of directions per input on the example; one if only one element is compared."""
 _FILLED = "new memory filled with NaN"
@@ -164,7 +161,9 @@ class Facts:
         numeric = numeric or self.widened(case)
         self.cases += 1
         most = min(elements, self.elements)
-        return first_order(self.subject, case, self.generator, directions, numeric, settled, unit, most, goes_on)
+        return first_order(
+            self.subject, case, self.generator, directions, numeric, settled, unit, most, goes_on, self.is_lengthy
+        )
 
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
@@ -175,8 +174,15 @@ class Facts:
     @functools.cached_property
     def elements(self) -> int:
         """How many elements of an input to compare singly: few if a forward takes milliseconds."""
-        seconds = min(self._seconds_of_forward() for _ in range(3))
-        return next(elements for limit, elements in _ELEMENTS if seconds < limit)
+        seconds = self._seconds_of_forward()
+        if elements_for(seconds) > 1:
+            seconds = min(seconds, self._seconds_of_forward(), self._seconds_of_forward())
+        return elements_for(seconds)
+
+    @property
+    def is_lengthy(self) -> bool:
+        """Whether a forward takes so long that few samples are taken where they agree."""
+        return self.elements <= FEW
 
     def _seconds_of_forward(self) -> float:
         clock = Stopwatch()
@@ -220,11 +226,10 @@ class Facts:
     @functools.cached_property
     def base_result(self) -> FirstOrder | None:
         """The comparison on the working example."""
-        clock = Stopwatch()
         settled = range(self.compared_before)
         directions = min(_DIRECTIONS, self.elements)
         found = self.compare(self.base, directions=directions, settled=settled, goes_on=self.goes_on)
-        self.pace = clock.seconds()
+        self.pace = 0.0 if found is None else found.seconds
         return found
 
     @functools.cached_property

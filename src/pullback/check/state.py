@@ -103,7 +103,9 @@ class Audit(Facts):
             if case.describe() in self.skip:
                 continue
             self.events.step("PB1", case.describe(), script(self.subject, case))
-            result = self.compare(case, numeric=numeric, settled=settled | doubtful if case.doubtful else settled)
+            others = settled | doubtful if case.doubtful else settled
+            in_time = functools.partial(self.has_time, max(share, 1.0))
+            result = self.compare(case, numeric=numeric, settled=others, goes_on=in_time)
             if result is not None:
                 settled.update(c.order for c in result.grave)
                 doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)
@@ -200,7 +202,11 @@ class Audit(Facts):
     @property
     def is_slow(self) -> bool:
         """Whether one comparison takes longer than shrinking may."""
-        return self.pace > 2 * _SHRINK_SECONDS
+        return self.takes_long(self.pace)
+
+    def takes_long(self, seconds: float) -> bool:
+        """Whether a comparison that took so long leaves no time to repeat it on smaller cases."""
+        return seconds > 2 * _SHRINK_SECONDS
 
     def shrink(self, case: Case, fails: Callable[[Case], bool]) -> Case:
         """Return the smallest case found for which `fails` holds, within half a second.

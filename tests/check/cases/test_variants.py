@@ -264,3 +264,13 @@ def test_constants_in_what_may_be_a_parameter_are_doubtful():
     assert all(bool((t == 1).all()) for t in both.tensors)
     alike = case(normal(3, 5), normal(3, 5, seed=1))
     assert [v.doubtful for v in values.other_values(alike) if "all ones" in v.label] == [False]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_filter_that_reads_the_same_backwards_still_does_at_other_sizes(sign):
+    half = normal(1, 3)
+    filters = torch.cat([half, sign * half.flip(-1)], -1)
+    longer = sizes.resized(case(normal(2, 9), filters), {6: 7}).values[1]
+    assert longer.shape == (1, 7)
+    assert torch.equal(longer, sign * longer.flip(-1))
+    assert len(longer.abs().unique()) >= 3

@@ -34,6 +34,45 @@ def test_a_right_gradient_is_called_so(name):
     assert status(function(*SMOOTH[name]), normal(3, 4)) == ["ok"]
 
 
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("off", [0.0, 1e-2])
+def test_few_samples_tell_as_much(name, off):
+    forward, gradient = SMOOTH[name]
+    fn = function(forward, lambda g, x: gradient(g, x) * (1 + off))
+    found = compare(fn, normal(3, 5) / 20, is_brief=True).comparisons[0].status
+    assert found != ("wrong" if off == 0.0 or name == "constant" else "ok")
+
+
+def _product(wrong_by):
+    class Product(Function):
+        calls = 0
+
+        @staticmethod
+        def forward(ctx, *xs):
+            ctx.save_for_backward(*xs)
+            Product.calls += 1
+            return xs[0].sin() * xs[1].exp() * xs[2].cos()
+
+        @staticmethod
+        def backward(ctx, g):
+            a, b, c = ctx.saved_tensors
+            gb = g * a.sin() * b.exp() * c.cos()
+            return g * a.cos() * b.exp() * c.cos(), gb * (1 + wrong_by), -g * a.sin() * b.exp() * c.sin()
+
+    return Product
+
+
+def test_few_samples_are_taken_of_all_inputs_together():
+    right, wrong = _product(0.0), _product(1e-4)
+    points = [uniform(4, low=0.2, high=1.0, seed=seed) for seed in range(3)]
+    assert [c.status for c in compare(right, *points, is_brief=True).comparisons] == ["ok"] * 3
+    assert right.calls < 15
+    right.calls = 0
+    assert [c.status for c in compare(right, *points).comparisons] == ["ok"] * 3
+    assert right.calls > 3 * 40
+    assert [c.status for c in compare(wrong, *points, is_brief=True).comparisons] == ["ok", "wrong", "ok"]
+
+
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1.0005, 0.9995]))
 @settings(max_examples=15)
 @pytest.mark.slow

@@ -7,7 +7,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.check.derivative.oracle import differentiate, refine_by_complex_step, working_epsilon
+from pullback.check.derivative.oracle import (
+    differentiate,
+    differentiate_briefly,
+    refine_by_complex_step,
+    working_epsilon,
+)
 
 from ..making import uniform
 
@@ -71,6 +76,17 @@ def test_the_error_is_within_the_bar(name):
     assert (bars <= 1).double().mean() >= 0.99
     assert bars.max() <= 10
     assert (estimate.bar / true.abs())[estimate.valid].median() <= sharpness
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, _, sharpness) in CALIBRATION.items() if sharpness <= 1e-8])
+def test_few_samples_of_a_curve_without_noise(name):
+    f, derivative, (low, high), sharpness = CALIBRATION[name]
+    x = uniform(300, low=low, high=high, seed=1)
+    estimate, true = differentiate_briefly(lambda t: f(x + t).to(torch.float64)), exact(derivative, x)
+    bars = ((estimate.low - true).abs() / estimate.bar)[estimate.valid]
+    assert estimate.valid.double().mean() > 0.9
+    assert (bars <= 10).double().mean() >= 0.99  # noise beyond the rounding of values is not measured
+    assert (estimate.bar / true.abs())[estimate.valid].median() <= 30 * sharpness
 
 
 @given(st.floats(-2, 2), st.floats(0.1, 30), st.floats(-1e3, 1e3), st.floats(-3, 3))

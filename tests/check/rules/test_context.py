@@ -87,6 +87,21 @@ def test_202_a_buffer_may_be_updated():
     assert found("PB202", Counting, normal(3).requires_grad_(), torch.zeros(1)) == []
 
 
+@pytest.mark.parametrize(("factor", "severity"), [(1, "warning"), (2, "error")])
+def test_202_a_change_is_harmless_where_the_gradient_passes_unchanged(factor, severity):
+    class Clamp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            x.clamp_(-0.5, 0.5)
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return factor * g
+
+    assert found("PB202", Clamp) == [(severity, "the forward changes x in place and does not mark it as dirty")]
+
+
 def test_203_tells_what_was_changed():
     class Writes(torch.autograd.Function):
         @staticmethod

@@ -24,6 +24,8 @@ from pullback.dtypes import has_derivative
 PRIMES = (2, 7, 11)
 POINTS = (2, 3, 4)
 """Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
+_TELLING = 3
+"""Elements of a row that reads the same backwards hardly by chance."""
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 
 
@@ -141,7 +143,7 @@ def _may_hold_sizes(value: object) -> bool:
 def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
     if t.layout is not torch.strided:
         return _resize(t.to_dense(), change).to_sparse(layout=t.layout)
-    original = t.shape
+    like, original = t, t.shape
     grown = any(new > size for size, new in change.items() if size in original)
     for dim, size in enumerate(original):
         new = change.get(size, size)
@@ -154,7 +156,16 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
     # Repeated rows would make matrices singular: shuffle the elements, and set them slightly apart.
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
     apart = 1 + torch.arange(t.numel()) % 13 / 64
-    return (shuffled * apart).reshape(t.shape).to(t.dtype)
+    return _mirrored((shuffled * apart).reshape(t.shape).to(t.dtype), like)
+
+
+def _mirrored(t: Tensor, like: Tensor) -> Tensor:
+    """Return the nearest tensor that reads the same backwards, or with another sign, as `like` does: a filter."""
+    for dim, size in enumerate(like.shape):
+        for sign in (1, -1):
+            if size >= _TELLING and torch.equal(like, sign * like.flip(dim)):
+                t = (t + sign * t.flip(dim)) / 2
+    return t
 
 
 def _fit_indices(t: Tensor, change: dict[int, int]) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pullback.check.derivative.confirm import is_sharp
 from pullback.check.derivative.nearby import in_hull, nearby_gradients
 from pullback.check.derivative.oracle import (
     SIGNIFICANT,
@@ -137,6 +138,30 @@ def compare_input(
     return replace(compared, largest=float(gradient.detach().abs().max()))
 
 
+def agree_together(
+    sampler: Sampler, orders: Sequence[int], gradients: Sequence[Tensor | None], generator: torch.Generator
+) -> bool:
+    """Whether the gradients of some inputs, in float64, pass along one direction in all of them at once.
+
+    That takes few samples, however many the inputs are. An input whose gradient is below 1e-7 of the others' is lost.
+    """
+    tensors = {order: sampler.case.tensors[order] for order in orders}
+    if any(x.dtype != torch.float64 or not x.numel() for x in tensors.values()):
+        return False
+    found = {order: torch.zeros_like(x) if (g := gradients[order]) is None else g for order, x in tensors.items()}
+    if any(found[order].shape != x.shape or found[order].dtype != x.dtype for order, x in tensors.items()):
+        return False
+    directions = {k: symmetric_part(random_like(x, generator) * step_scale(x), x) for k, x in tensors.items()}
+    gradient = torch.cat([found[k].flatten() for k in orders])
+    terms = gradient * torch.cat([directions[k].flatten() for k in orders])
+    try:
+        estimate = sampler.brief_derivative(directions)
+    except Raised:
+        return False
+    status = _judge(sampler, estimate, float(terms.sum()), float(terms.abs().sum()), 0.0, gradient)
+    return status == "ok" and is_sharp(estimate)
+
+
 def _compare(
     sampler: Sampler,
     order: int,
@@ -175,8 +200,11 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
     def disagrees(estimate: Estimate) -> bool:
         return judge(estimate) == "wrong"
 
+    def agrees(estimate: Estimate) -> bool:
+        return judge(estimate) == "ok"
+
     try:
-        estimate = sampler.derivative(order, direction, disagrees)
+        estimate = sampler.derivative(order, direction, disagrees, agrees)
     except Raised:
         return Comparison(order, "inconclusive", compared=1)
     status = judge(estimate)
@@ -191,7 +219,7 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
             status = judge(estimate)
     low, high, bar = sampler.project(estimate)
     is_far = math.isfinite(got) and max(low - got, got - high) > 0.5 * abs(got)
-    if status == "wrong" and is_far and sampler.bears_out(order, direction, got):
+    if status == "wrong" and is_far and sampler.bears_out(order, direction, got, (low + high) / 2):
         status = "inconclusive"
     return Comparison(
         order,
@@ -306,14 +334,15 @@ def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], w
     With equal values, moving one element up or down may leave the median unchanged, while moving all does not.
     """
     x = sampler.case.tensors[order]
-    if x.is_complex():
+    if x.is_complex() or len(results) < 2:
         return False
     mixture = torch.zeros(x.numel(), dtype=x.dtype)
     scale = step_scale(x).flatten()
     for place, (i, _) in enumerate(results):
         mixture[i] = scale[i] * _UNEQUAL[place % len(_UNEQUAL)]
     try:
-        estimate = sampler.derivative(order, within(mixture.reshape(x.shape), x), disagrees=lambda _: True)
+        direction = within(mixture.reshape(x.shape), x)
+        estimate = sampler.derivative(order, direction, disagrees=lambda _: True, agrees=lambda e: bool(e.valid.all()))
     except Raised:
         return False
     low, high, bar = sampler.project(estimate)

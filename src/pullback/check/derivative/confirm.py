@@ -13,20 +13,34 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pullback.check.derivative.oracle import SIGNIFICANT, Curve, Estimate, differentiate
+from pullback.check.derivative.oracle import SIGNIFICANT, Curve, Estimate, differentiate, differentiate_briefly
 
 _FINER = {torch.float64: 2.0**-12, torch.complex128: 2.0**-12, torch.float32: 2.0**-6, torch.complex64: 2.0**-6}
 """By the dtype of the moved tensors; half precision resolves no smaller steps."""
+_BRIEF = 2.0**-6
+"""That of the second of two short ladders."""
+_SHARP = 1e-4
+"""Part of the derivative that ten bars of a short ladder may be."""
 
 
-def confirmed(curve: Curve, disagrees: Callable[[Estimate], bool], moved: Sequence[Tensor]) -> Estimate:
+def confirmed(
+    curve: Curve,
+    disagrees: Callable[[Estimate], bool],
+    moved: Sequence[Tensor],
+    agrees: Callable[[Estimate], bool] | None = None,
+) -> Estimate:
     """Return the derivative of `curve` at 0, from two ladders of steps if the first one disagrees.
 
     Args:
         curve: the function to differentiate.
         disagrees: whether an estimate contradicts the gradient in question.
         moved: the tensors that the curve moves; the narrowest dtype limits the step.
+        agrees: whether an estimate supports that gradient, to make do with few samples of a slow curve where it is
+            smooth. By default there are many.
     """
+    resolved = all(t.dtype in (torch.float64, torch.complex128) for t in moved)
+    if agrees is not None and resolved and (found := _briefly(curve, agrees)) is not None:
+        return found
     found = differentiate(curve)
     if not disagrees(found):
         return found
@@ -36,9 +50,33 @@ def confirmed(curve: Curve, disagrees: Callable[[Estimate], bool], moved: Sequen
     return _sharper(found, _along(curve, max(factor for factor in factors if factor is not None)))
 
 
-def _along(curve: Curve, factor: float) -> Estimate:
+def _briefly(curve: Curve, agrees: Callable[[Estimate], bool]) -> Estimate | None:
+    """Return the derivative from one short ladder, or two that disagree with the gradient; `None` where they are blunt.
+
+    The difference of the two, of steps whose rounding errors differ by much, stands for the noise.
+    """
+    found = differentiate_briefly(curve)
+    if not is_sharp(found):
+        return None
+    if agrees(found):
+        return found
+    fine = _along(curve, _BRIEF, differentiate_briefly)
+    if fine.low.shape != found.low.shape:
+        return None
+    bar = torch.maximum(torch.maximum(found.bar, fine.bar), (fine.low - found.low).abs())
+    both = replace(found, bar=bar, kink=found.kink | fine.kink, valid=found.valid & fine.valid)
+    return both if is_sharp(both) else None
+
+
+def is_sharp(found: Estimate) -> bool:
+    """Whether a derivative exists everywhere, and is known to 1e-4 of it."""
+    smooth = bool(found.valid.all()) and not bool(found.kink.any())
+    return smooth and bool(SIGNIFICANT * found.bar.sum() <= _SHARP * found.low.abs().sum())
+
+
+def _along(curve: Curve, factor: float, derivative: Callable[[Curve], Estimate] = differentiate) -> Estimate:
     """Return the estimate from steps `factor` times as long."""
-    found = differentiate(lambda t: curve(factor * t))
+    found = derivative(lambda t: curve(factor * t))
     return replace(found, low=found.low / factor, high=found.high / factor, bar=found.bar / factor)
 
 

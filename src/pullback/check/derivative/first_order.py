@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, compare_input
+from pullback.check.clock import Stopwatch
+from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, agree_together, compare_input
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, twins
 from pullback.check.subject import Subject
@@ -23,6 +24,10 @@ from pullback.check.trial import Raised, Run, forward, vjp
 
 _FLOAT8 = 1
 """Bytes of a dtype that PyTorch only converts and does not compute with."""
+_ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
+"""Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
+FEW = 3
+"""Elements that are compared of a function whose forward takes long."""
 _NUDGES, _OF_NOISE = 4, 4.0
 """Runs on inputs that differ in the last bit, and the multiple of their effect that counts as noise."""
 
@@ -38,6 +43,7 @@ class FirstOrder:
         gradients: one per differentiated input, `None` where the graph returned none.
         comparisons: one per differentiated input.
         error: the exception of the backward; then there is no gradient.
+        seconds: that the comparison took.
     """
 
     case: Case
@@ -46,6 +52,7 @@ class FirstOrder:
     gradients: list[Tensor | None] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     error: Raised | None = None
+    seconds: float = 0.0
 
     @property
     def wrong(self) -> list[Comparison]:
@@ -60,6 +67,11 @@ class FirstOrder:
         return [c for c in self.wrong if not c.is_small and (math.isfinite(c.got) or not self.case.is_variant)]
 
 
+def elements_for(seconds: float) -> int:
+    """Return how many elements of an input to compare singly, by the duration of a forward."""
+    return next(elements for limit, elements in _ELEMENTS if seconds < limit)
+
+
 def first_order(
     subject: Subject,
     case: Case,
@@ -70,6 +82,7 @@ def first_order(
     unit: bool = False,
     elements: int = MAX_ELEMENTS,
     goes_on: Callable[[], bool] = lambda: True,
+    is_brief: bool = False,
 ) -> FirstOrder | None:
     """Compare the gradient of every differentiated input of `case` with the numeric derivative.
 
@@ -81,17 +94,22 @@ def first_order(
         numeric: the same values in the form in which the forward is sampled (contiguous, say); `case` by default.
         settled: inputs, by order, that need no comparison.
         unit: use cotangents of ones, which are easier to read, instead of random ones, which detect more.
-        elements: maximum number of elements of an input that are compared singly.
+        elements: maximum number of elements of an input that are compared singly; fewer where this forward takes long.
         goes_on: whether to compare one more input.
+        is_brief: take few samples where gradients agree, of all inputs together, then of each; so it is, too, where
+            this forward takes long.
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
         output is not finite or in 8 bits, or no output is differentiable.
     """
+    clock = Stopwatch()
     try:
         run = forward(subject, case)
     except Raised:
         return None
+    if (fewer := elements_for(clock.seconds())) <= FEW:  # one measurement tells no more
+        elements, is_brief = min(elements, fewer), True
     positions = run.differentiable
     if not positions and subject.kind == "callable":
         positions = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
@@ -108,14 +126,18 @@ def first_order(
             gradients = vjp(run, cotangents)
         except Raised as error:
             return FirstOrder(case, run, cotangents, error=error)
-    sampler = Sampler(subject, numeric or case, positions, cotangents)
+    sampler = Sampler(subject, numeric or case, positions, cotangents, is_brief)
+    orders = [k for k in range(len(case.wrt)) if case.wrt[k] == twins(case, k)[0] and k not in settled]
+    if is_brief and orders and agree_together(sampler, orders, gradients, generator):
+        agreed = [Comparison(k, "ok", compared=1) for k in orders]
+        return FirstOrder(case, run, cotangents, gradients, agreed, seconds=clock.seconds())
     comparisons = [
         compare_input(sampler, order, gradients[order], generator, directions, elements)
-        for order in range(len(case.wrt))
-        if case.wrt[order] == twins(case, order)[0] and order not in settled and goes_on()
+        for order in orders
+        if goes_on()
     ]
     comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
-    return FirstOrder(case, run, cotangents, gradients, comparisons)
+    return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
 
 
 def _unless_noise(

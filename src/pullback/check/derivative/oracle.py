@@ -31,6 +31,8 @@ Curve = Callable[[float], Tensor]
 LEVELS = 12
 # No powers of two: sums with those fit narrow dtypes, and would look like the work of a narrow one.
 _LARGEST_STEP = 0.0613
+_FEW_LEVELS, _FEW_RATIO = 5, 8.0
+"""Levels of a short ladder, and the ratio of their steps."""
 _NOISE_SPACINGS = (4.87e-4, -3.01e-4)
 # Unevenly spaced: rounding errors at evenly spaced points can form a pattern that looks smooth.
 _NOISE_POINTS = (1.0, 1.83, 3.21, 3.94, 5.17, 6.38, 6.92, 8.0)
@@ -73,33 +75,79 @@ def differentiate(curve: Curve) -> Estimate:
 
     Costs 41 evaluations. Elements that are not finite at 0 or near it are not `valid`.
     """
-    centre = curve(0.0)
-    steps = [_LARGEST_STEP / 2**level for level in range(LEVELS)]
-    right = torch.stack([curve(h) for h in steps])
-    left = torch.stack([curve(-h) for h in steps])
-    noise, even = _noise(curve, centre, right, left)
-    h = torch.tensor(steps, dtype=torch.float64).unsqueeze(1)
+    ladder = _Ladder.of(curve, LEVELS, ratio=2.0)
+    noise, even = _noise(curve, ladder)
+    return ladder.estimate(noise, even)
 
-    moved = torch.maximum((right[0] - centre).abs(), (left[0] - centre).abs()).nan_to_num(nan=0.0, posinf=0.0)
-    slope = moved / _LARGEST_STEP
-    central, central_bar, settled = _richardson((right - left) / (2 * h), _CENTRAL, noise / h, slope)
-    from_right, right_bar, right_settled = _richardson((right - centre) / h, _ONE_SIDED, 2 * noise / h, slope)
-    from_left, left_bar, left_settled = _richardson((centre - left) / h, _ONE_SIDED, 2 * noise / h, slope)
 
-    jump = (from_right - from_left).abs()
-    floor = _KINK_FLOOR * (from_right.abs() + from_left.abs())
-    kink = (jump > SIGNIFICANT * (right_bar + left_bar)) & (jump > floor)
-    low = torch.where(kink, torch.minimum(from_left, from_right), central)
-    high = torch.where(kink, torch.maximum(from_left, from_right), central)
-    bar = torch.where(kink, torch.maximum(right_bar, left_bar), central_bar)
-    # A cusp such as sqrt(|x|) at 0, or a spike narrower than the steps, looks smooth to central differences
-    # while the one-sided slopes diverge.
-    cusp = ~right_settled & ~left_settled & (jump > SIGNIFICANT * central_bar) & ~kink
-    finite = torch.isfinite(centre) & torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(bar)
-    valid = finite & even & ~cusp & (settled | kink)
-    along = torch.cat([left[LEVELS // 2 :], centre.unsqueeze(0), right[LEVELS // 2 :].flip(0)])
-    flat = (along.diff(dim=0) != 0).sum(0) <= _JUMPS
-    return Estimate(low, high, bar, kink, valid, centre.abs(), flat)
+def differentiate_briefly(curve: Curve) -> Estimate:
+    """Return the derivative at 0 from 11 evaluations, which can confirm a number and not refute one.
+
+    No noise is measured beyond the precision, so the bar may be too small.
+    """
+    ladder = _Ladder.of(curve, _FEW_LEVELS, _FEW_RATIO)
+    return ladder.estimate(ladder.rounding(), torch.ones_like(ladder.centre, dtype=torch.bool))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ladder:
+    """Samples of a curve at 0, and at steps to either side, each shorter than the one before by a ratio."""
+
+    steps: list[float]
+    ratio: float
+    centre: Tensor
+    right: Tensor
+    left: Tensor
+
+    @classmethod
+    def of(cls, curve: Curve, levels: int, ratio: float) -> _Ladder:
+        """Sample a curve."""
+        steps = [_LARGEST_STEP / ratio**level for level in range(levels)]
+        centre = curve(0.0)
+        right = torch.stack([curve(h) for h in steps])
+        left = torch.stack([curve(-h) for h in steps])
+        return cls(steps, ratio, centre, right, left)
+
+    @property
+    def samples(self) -> Tensor:
+        """All of them."""
+        return torch.cat([self.right, self.left, self.centre.unsqueeze(0)])
+
+    def rounding(self, *others: Tensor) -> Tensor:
+        """Return the precision of the samples, and others, times the largest of each element."""
+        samples = torch.cat([self.samples, *others])
+        finite = torch.where(torch.isfinite(samples), samples, 0.0)
+        return working_epsilon(samples) * finite.abs().amax(0)
+
+    def estimate(self, noise: Tensor, even: Tensor) -> Estimate:
+        """Return the derivative, for values that are `noise` off, where both sides are about as noisy (`even`)."""
+        centre, right, left = self.centre, self.right, self.left
+        h = torch.tensor(self.steps, dtype=torch.float64).unsqueeze(1)
+        moved = torch.maximum((right[0] - centre).abs(), (left[0] - centre).abs()).nan_to_num(nan=0.0, posinf=0.0)
+        slope = moved / _LARGEST_STEP
+
+        def richardson(differences: Tensor, powers: tuple[int, ...], noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return _richardson(differences, [self.ratio**p for p in powers[: len(h) - 2]], noise, slope)
+
+        central, central_bar, settled = richardson((right - left) / (2 * h), _CENTRAL, noise / h)
+        from_right, right_bar, right_settled = richardson((right - centre) / h, _ONE_SIDED, 2 * noise / h)
+        from_left, left_bar, left_settled = richardson((centre - left) / h, _ONE_SIDED, 2 * noise / h)
+
+        jump = (from_right - from_left).abs()
+        floor = _KINK_FLOOR * (from_right.abs() + from_left.abs())
+        kink = (jump > SIGNIFICANT * (right_bar + left_bar)) & (jump > floor)
+        low = torch.where(kink, torch.minimum(from_left, from_right), central)
+        high = torch.where(kink, torch.maximum(from_left, from_right), central)
+        bar = torch.where(kink, torch.maximum(right_bar, left_bar), central_bar)
+        # A cusp such as sqrt(|x|) at 0, or a spike narrower than the steps, looks smooth to central differences
+        # while the one-sided slopes diverge.
+        cusp = ~right_settled & ~left_settled & (jump > SIGNIFICANT * central_bar) & ~kink
+        finite = torch.isfinite(centre) & torch.isfinite(low) & torch.isfinite(high) & torch.isfinite(bar)
+        valid = finite & even & ~cusp & (settled | kink)
+        half = len(h) // 2
+        along = torch.cat([left[half:], centre.unsqueeze(0), right[half:].flip(0)])
+        flat = (along.diff(dim=0) != 0).sum(0) <= _JUMPS
+        return Estimate(low, high, bar, kink, valid, centre.abs(), flat)
 
 
 def refine_by_complex_step(estimate: Estimate, tangent: Tensor | None) -> Estimate:
@@ -140,16 +188,16 @@ def working_epsilon(values: Tensor) -> float:
 
 
 def _richardson(
-    differences: Tensor, powers: tuple[int, ...], noise: Tensor, slope: Tensor
+    differences: Tensor, factors: Sequence[float], noise: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Extrapolate difference quotients to step 0 and return the entry of the table with the least bar.
 
-    With D(h) = y' + c h^p + …, the combination (2^p D(h/2) − D(h)) / (2^p − 1) has no h^p term. Its noise is at most
-    (2^p n(h/2) + n(h)) / (2^p − 1).
+    With D(h) = y' + c h^p + …, the combination (r^p D(h/r) − D(h)) / (r^p − 1) has no h^p term. Its noise is at most
+    (r^p n(h/r) + n(h)) / (r^p − 1).
 
     Args:
-        differences: (levels, n), each level with half the step of the one before.
-        powers: exponents of the step in the error expansion, ascending.
+        differences: (levels, n), each level with 1/r of the step of the one before.
+        factors: r^p for the exponents p of the step in the error expansion, ascending.
         noise: (levels, n), the effect of the forward's noise on each quotient.
         slope: (n,), the steepness over the largest step, against which an error is large or small.
 
@@ -161,8 +209,7 @@ def _richardson(
     best_bar = torch.full_like(best, torch.inf)
     best_truncation = torch.full_like(best, torch.inf)
     previous, previous_noise = differences, noise.expand_as(differences)
-    for power in powers:
-        factor = 2.0**power
+    for factor in factors:
         column = (factor * previous[1:] - previous[:-1]) / (factor - 1)
         column_noise = (factor * previous_noise[1:] + previous_noise[:-1]) / (factor - 1)
         correction = (column - previous[1:])[1:].abs()
@@ -191,7 +238,7 @@ def _unless_contradicted(values: Tensor, bars: Tensor) -> Tensor:
     return torch.where(low <= high, bars, torch.inf)
 
 
-def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+def _noise(curve: Curve, ladder: _Ladder) -> tuple[Tensor, Tensor]:
     """Return the noise of each element, and whether both sides are about as noisy.
 
     It is the larger of two windows' and the precision's. One window on each side, neither holding 0, where a
@@ -200,9 +247,7 @@ def _noise(curve: Curve, centre: Tensor, right: Tensor, left: Tensor) -> tuple[T
     windows = [torch.stack([curve(spacing * k) for k in _NOISE_POINTS]) for spacing in _NOISE_SPACINGS]
     quieter, louder = (_difference_noise(window).nan_to_num(nan=0.0) for window in windows)
     quieter, louder = torch.minimum(quieter, louder), torch.maximum(quieter, louder)
-    samples = torch.cat([right, left, centre.unsqueeze(0), *windows])
-    finite = torch.where(torch.isfinite(samples), samples, 0.0)
-    floor = working_epsilon(samples) * finite.abs().amax(0)
+    floor = ladder.rounding(*windows)
     return torch.maximum(2 * louder, floor), louder <= _UNEVEN * torch.maximum(quieter, floor)
 
 

@@ -30,7 +30,6 @@ from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.hidden_saved import hidden_saved
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import direction_like
-from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, as_real, forward, guarded, kept_from_being_freed, standard_cotangents, vjp
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def second_order(audit: Audit) -> SecondOrder:
     """Probe double backward on the working example."""
     first = audit.base_result
     right = first is not None and not first.wrong and audit.intent is None and audit.subject.relaxation is None
-    probe = _Probe(audit.subject, audit.base, composite=right, generator=audit.generator)
+    probe = _Probe(audit, audit.base, composite=right)
     changed = probe.changes_under_create_graph(audit.names)
     try:
         outcomes = probe.outcomes()
@@ -136,7 +135,7 @@ def second_order(audit: Audit) -> SecondOrder:
 def second_order_on(audit: Audit, case: Case) -> SecondOrder:
     """Probe double backward on another case, of a function that is right on its example."""
     assert audit.second is not None
-    probe = _Probe(audit.subject, case, audit.second.composite, audit.generator)
+    probe = _Probe(audit, case, audit.second.composite)
     worst = min(probe.outcomes(), key=_worst_first)
     return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
 
@@ -185,10 +184,12 @@ class _Answer:
 class _Probe:
     """One function phi of the inputs, its gradient, and the second derivative along a direction."""
 
-    def __init__(self, subject: Subject, case: Case, composite: bool, generator: torch.Generator) -> None:
+    def __init__(self, audit: Audit, case: Case, composite: bool) -> None:
+        subject, generator = audit.subject, audit.generator
         self.subject = subject
         self.case = case
         self.composite = composite
+        self.is_brief = audit.is_lengthy
         self.u = [direction_like(t, generator) for t in case.tensors]
         constant = [g is None for g in gradients(subject, case)]
         v = [direction_like(t, generator) for t in case.tensors]
@@ -223,11 +224,19 @@ class _Probe:
         """Return how double backward came out, in each way."""
         answers = [self._answer(way) for way in ("autograd.grad", ".backward()")]
 
+        if all(answer.error is not None for answer in answers):
+            return [answer.judged(torch.nan, torch.nan) for answer in answers]
+
         def disagrees(estimate: Estimate) -> bool:
             found = {answer.judged(*self._project(estimate)).status for answer in answers}
             return bool(found & {"wrong", "inconclusive"})
 
-        expected, bar = self._project(confirmed(self._curve, disagrees, moved=self.case.tensors))
+        def agrees(estimate: Estimate) -> bool:
+            return not disagrees(estimate)
+
+        expected, bar = self._project(
+            confirmed(self._curve, disagrees, self.case.tensors, agrees if self.is_brief else None)
+        )
         return [answer.judged(expected, bar) for answer in answers]
 
     def _answer(self, way: str) -> _Answer:

@@ -330,7 +330,7 @@ def _ratio(c: Comparison) -> float | None:
 
 def _smallest(audit: Audit, result: FirstOrder, comparison: Comparison) -> tuple[FirstOrder, Comparison]:
     """Shrink the case, and show it with a cotangent of ones if that still fails."""
-    if result.case.layout_only or audit.draws or audit.is_slow:
+    if result.case.layout_only or audit.draws or audit.is_slow or audit.takes_long(result.seconds):
         return result, comparison
     smallest = audit.shrink(result.case, lambda case: _fails(audit, case, comparison))
     for unit in (True, False):

@@ -2,7 +2,8 @@
 
 ## What it finds
 Differentiated inputs whose values are others after the forward than before, and that are not returned as marked by
-`ctx.mark_dirty`; and those whose memory the forward gives back (`resize_(0)` of a storage).
+`ctx.mark_dirty`; and those whose memory the forward gives back (`resize_(0)` of a storage). A warning where an output
+has the same values and the gradient passes unchanged: then whoever reads the input afterwards gets no other gradient.
 
 ## Why it hurts
 Autograd does not know. Whoever uses the input afterwards works with other numbers and gets the derivative of the
@@ -52,7 +53,7 @@ from typing import TYPE_CHECKING
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import same
 from pullback.check.rules._rule import rule
-from pullback.check.trial import forward, is_freed
+from pullback.check.trial import forward, is_freed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         what = "frees the memory of {}" if freed else "changes {} in place and does not mark it as dirty"
         yield audit.finding(
             "PB202",
-            "error",
+            "warning" if not freed and _is_handed_on(audit, order) else "error",
             "wrong",
             f"the forward {what.format(audit.names[order])}",
             case=audit.base,
@@ -80,6 +81,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
             else "work on a copy, or call ctx.mark_dirty on the input and return it",
         )
         return
+
+
+def _is_handed_on(audit: Audit, order: int) -> bool:
+    """Whether an output is what the input became, and its cotangent is the gradient."""
+    run = forward(audit.subject, audit.base)
+    alike = [k for k, root in enumerate(run.roots) if same(root.detach(), run.inputs[order].detach())]
+    if not alike or not audit.backward_works:
+        return False
+    cotangents = standard_cotangents(run.roots)
+    gradient = vjp(run, cotangents)[order]
+    return gradient is not None and same(gradient, cotangents[alike[0]])
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))

@@ -124,6 +124,16 @@ def test_large_tensors_are_not_written_out():
     assert len(literal(normal(10, 20))) > 1000
 
 
+@pytest.mark.parametrize(
+    "t",
+    [normal(30, 20).t(), normal(20).expand(30, 20), normal(20, 30, 2)[..., 0]],
+    ids=["transposed", "expanded", "with a step"],
+)
+def test_a_long_tensor_keeps_its_strides(t):
+    back = eval(literal(t), {"torch": torch})
+    assert (back.shape, back.dtype, back.stride()) == (t.shape, t.dtype, t.stride())
+
+
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 

@@ -29,15 +29,16 @@ def literal(t: Tensor) -> str:
         return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
     if t.is_conj():
         return f"{literal(t.conj())}.conj()"
-    if is_long(t):
-        return f"torch.{'randn' if t.is_floating_point() else 'zeros'}({tuple(t.shape)}, {dtype})"
     if t.numel() == 0:
         return f"torch.zeros({tuple(t.shape)}, {dtype})"
     expanded = [stride == 0 and size > 1 for stride, size in zip(t.stride(), t.shape, strict=True)]
     if any(expanded):
         small = t[tuple(slice(0, 1) if repeated else slice(None) for repeated in expanded)]
         return f"{literal(small)}.expand({tuple(t.shape)})"
-    flat = f"torch.tensor({_numbers(t.resolve_conj().resolve_neg().tolist())}, {dtype})"
+    if is_long(t):
+        flat = f"torch.{'randn' if t.is_floating_point() else 'zeros'}({tuple(t.shape)}, {dtype})"
+    else:
+        flat = f"torch.tensor({_numbers(t.resolve_conj().resolve_neg().tolist())}, {dtype})"
     if t.is_contiguous():
         return flat
     return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {dtype}).copy_({flat})"

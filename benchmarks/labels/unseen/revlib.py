@@ -12,7 +12,7 @@ import torch
 from labels import Bug, Call, Package
 from labels.fresh import first_is_wrong
 from labels.last import derivative_of_backward_is_wrong
-from labels.last2 import nothing_is_trained_without, weights_get_none
+from labels.unseen import nothing_is_trained_without, weights_get_none
 
 PACKAGE = Package("revlib", "1.7.2", "reversible networks")
 

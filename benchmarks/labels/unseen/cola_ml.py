@@ -11,7 +11,7 @@ import torch
 
 from labels import Bug, Call, Package
 from labels.fresh import gradients, raises
-from labels.last2 import argument_gets_none
+from labels.unseen import argument_gets_none
 
 PACKAGE = Package(
     "cola-ml",

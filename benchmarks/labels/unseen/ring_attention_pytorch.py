@@ -12,7 +12,7 @@ import torch
 from labels import Bug, Call, Package
 from labels.blind import bare
 from labels.fresh import first_is_wrong
-from labels.last2 import second_differs
+from labels.unseen import second_differs
 
 PACKAGE = Package("ring-attention-pytorch", "0.5.20", "attention", ("einops", "beartype", "jaxtyping", "wadler-lindig"))
 

@@ -12,7 +12,7 @@ import torch
 from labels import Bug, Call, Package
 from labels.blind import bare, raises_with
 from labels.last import derivative_of_backward_is_wrong, transposed_cotangent_raises
-from labels.last2 import nothing_is_trained_without, second_differs, weights_get_none
+from labels.unseen import nothing_is_trained_without, second_differs, weights_get_none
 
 PACKAGE = Package("verl", "0.9.1", "reinforcement learning", ("einops",))
 

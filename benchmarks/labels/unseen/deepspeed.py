@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, silu
 from labels import Bug, Call, Package
 from labels.fresh import gradients, input_change_is_unnoticed, raises, raises_when_frozen
 from labels.last import cotangent_is_changed, derivative_of_backward_is_wrong
-from labels.last2 import nothing_is_trained_without, second_backward_raises_in, weights_get_none
+from labels.unseen import nothing_is_trained_without, second_backward_raises_in, weights_get_none
 
 PACKAGE = Package(
     "deepspeed",

@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 import torch
 
 import pullback
@@ -102,6 +103,24 @@ def test_205_what_is_only_compared_is_used():
 
     ((severity, message),) = found("PB205", Threshold)
     assert (severity, "tensor 2 (computed), of 32 bytes" in message) == ("warning", True)
+
+
+@pytest.mark.parametrize(("is_weighed", "severity"), [(True, "warning"), (False, "info")])
+def test_205_several_are_told_once_and_may_be_for_an_argument_that_needs_no_gradient(is_weighed, severity):
+    class Weighed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(w, x.sin(), x.exp())
+            return x * w
+
+        @staticmethod
+        def backward(ctx, g):
+            w, _, _ = ctx.saved_tensors
+            return g * w, None
+
+    w = normal(4).requires_grad_(is_weighed)
+    ((told, message),) = found("PB205", Weighed, normal(4).requires_grad_(), w)
+    assert (told, "2 tensors (computed), of 64 bytes" in message) == (severity, True)
 
 
 def test_206_one_that_is_popped_is_loud():

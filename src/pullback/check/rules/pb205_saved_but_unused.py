@@ -3,7 +3,8 @@
 ## What it finds
 Each saved tensor is handed to the backward with other values in its place: of other sign, zero, far out, NaN. Where
 no gradient changes by a bit, for all inputs and for each alone, and no second derivative does either, the backward
-does not use it. How many bytes that is, is told.
+does not use it. How many bytes that is, is told. A warning where it was computed for nothing; an info where it is in
+the memory of an input or output, or where an argument of the example needs no gradient, which may depend on it.
 
 ## Why it hurts
 What is saved lives until the backward is over: it is often the largest part of what training needs. An input that is
@@ -55,12 +56,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._altered import altered
-from pullback.check.rules._kept import bytes_kept, origin
+from pullback.check.rules._kept import Origin, bytes_kept, origin
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
+from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -103,22 +106,30 @@ def _run(audit: Audit) -> Iterator[Finding]:
         run = forward(audit.subject, audit.base)
     if not swap.saved or difference(_first(audit), _first(audit), rounding=0.0):
         return
+    unused: dict[Origin, list[tuple[int, int]]] = {}
     for position, t in enumerate(swap.saved):
         others = altered(t)
-        if not others or any(_tells(audit, position, other) for other in others):
-            continue
-        what = origin(t, run)
+        if others and not any(_tells(audit, position, other) for other in others):
+            unused.setdefault(origin(t, run), []).append((position, t.numel() * t.element_size()))
+    for what, found in unused.items():
+        size = sum(size for _, size in found)
+        is_one = len(found) == 1
+        which = f"tensor {found[0][0]} ({what})" if is_one else f"{len(found)} tensors ({what})"
         yield audit.finding(
             "PB205",
-            "warning" if what == "computed" else "info",
+            "warning" if what == "computed" and _are_all_differentiated(audit.base) else "info",
             "wrong",
-            f"the forward saves tensor {position} ({what}), of {t.numel() * t.element_size()} bytes, "
-            "and no gradient depends on it",
+            f"the forward saves {which}, of {size} bytes, and no gradient depends on {'it' if is_one else 'them'}",
             case=audit.base,
-            evidence=bytes_kept(t.numel() * t.element_size()),
-            tail=_script(audit, position),
+            evidence=bytes_kept(size),
+            tail=_script(audit, found[0][0]),
             hint="leave it out of ctx.save_for_backward; a shape or a dtype can be an attribute of ctx",
         )
+
+
+def _are_all_differentiated(case: Case) -> bool:
+    """Whether no argument is left whose gradient may depend on what is saved."""
+    return not any(isinstance(v, Tensor) and has_derivative(v) and p not in case.wrt for p, v in enumerate(case.values))
 
 
 def _first(audit: Audit, mask: Sequence[bool] | None = None, swap: _Swap | None = None) -> list[Tensor | None]:

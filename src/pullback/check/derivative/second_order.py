@@ -46,6 +46,7 @@ _CLEAR = re.compile(
     r"|second(-| )order|second derivative|not differentiable|compatible with \.grad",
     re.IGNORECASE,
 )
+_MISLEADS = re.compile(r"tensor\.detach\(\)|retain_graph=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,11 @@ class SecondOrder:
 
     @property
     def misleads(self) -> bool:
-        """Whether the error asks for a `detach()`, with which double backward would lose a part without a word."""
-        return self.error is not None and "tensor.detach()" in str(self.error.error)
+        """Whether the error gives advice that does not help: to detach, or to retain a graph inside of the backward.
+
+        With a `detach()` double backward would lose a part without a word.
+        """
+        return self.error is not None and _MISLEADS.search(str(self.error.error)) is not None
 
 
 def second_order(audit: Audit) -> SecondOrder:

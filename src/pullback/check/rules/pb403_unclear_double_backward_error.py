@@ -3,8 +3,9 @@
 ## What it finds
 Double backward that raises in every way it can be asked for, without a clear refusal ("not supported", "differentiate
 twice", "not implemented"). A warning where a change in place is the cause, which stands in the way of a double backward
-that would work, and where PyTorch's message asks for `tensor.detach()`, with which the second derivative would lose a
-part without a word; else an info, as for a `TypeError` inside the backward: no gradient is wrong.
+that would work, and where PyTorch's message gives advice that does not help: to detach, with which the second
+derivative would lose a part without a word, or to retain a graph that the backward itself has made and freed. Else an
+info, as for a `TypeError` inside the backward: no gradient is wrong.
 
 ## Why it hurts
 The user of a gradient penalty gets a crash that does not name its cause.

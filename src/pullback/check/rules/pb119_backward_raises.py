@@ -14,7 +14,8 @@ It is loud, but late: the forward was fine, evaluation was fine, and training st
   variant that makes an assertion fail or on which linear algebra raises.
 - An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error,
   as reentrant checkpoints do (the audit goes on by `.backward()`); or the forward may take the input by accident, such
-  as a shape that happens to broadcast, or a size that no longer fits an integer argument.
+  as a shape that happens to broadcast, a size that no longer fits an integer argument, or a dimension of size 0 that is
+  not the first one of the first tensor.
 
 ## Bad
 ```python
@@ -148,8 +149,8 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     is_half = case.label in ("bfloat16", "float16")
     if is_half and "not implemented for" in str(error.error):
         return "info"  # PyTorch lacks a kernel, and says so
-    if case.doubtful or (empty and not any(0 in v.shape[:1] for v in tensors)):
-        return "info"
+    if case.doubtful or (empty and 0 not in tensors[0].shape[:1]):
+        return "info"  # nothing but a batch is empty in practice
     if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
         return "warning"  # the error rejects the variant as invalid input: a singular matrix
     if isinstance(error.error, NotImplementedError):

@@ -119,3 +119,24 @@ def test_203_tells_what_was_changed():
             return result
 
     assert found("PB203", Writes) == [("error", "the backward changes its cotangent and an output in place")]
+
+
+@pytest.mark.parametrize(("needed", "told"), [("any", ["error", "output 0"]), ("all", ["warning", "outputs 0, 1"])])
+def test_112_which_cotangents_may_be_undefined(needed, told):
+    class SumAndProduct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x, y)
+            return x + y, x * y
+
+        @staticmethod
+        def backward(ctx, *gs):
+            x, y = ctx.saved_tensors
+            defined = [g is not None for g in gs]
+            assert all(defined) if needed == "any" else any(defined)
+            g, h = (torch.zeros_like(x) if g is None else g for g in gs)
+            return g + y * h, g + x * h
+
+    ((severity, message),) = found("PB112", SumAndProduct, normal(4).requires_grad_(), normal(4).requires_grad_())
+    assert [severity, f"with an undefined cotangent of {told[1]}, " in message] == [told[0], True]

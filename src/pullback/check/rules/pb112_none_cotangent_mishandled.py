@@ -3,7 +3,7 @@
 ## What it finds
 Cotangents that PyTorch leaves undefined: of an output that is not used, and of one whose own consumer has no
 gradient to give. After `ctx.set_materialize_grads(False)` they arrive as `None` and the backward must expect
-it.
+it. A warning where that takes the cotangents of all outputs, of several, which is rare.
 
 ## Why it hurts
 `TypeError: unsupported operand type(s) for *: 'NoneType' …` in somebody's training run, whenever one output of
@@ -84,7 +84,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             plural = "s" if len(undefined) > 1 else ""
             yield audit.finding(
                 "PB112",
-                "error",
+                "warning" if 1 < len(undefined) == len(run.roots) else "error",
                 "wrong",
                 f"with an undefined cotangent of output{plural} {which}, {error}",
                 case=audit.base,
@@ -106,12 +106,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _patterns(outputs: int) -> Iterator[set[int]]:
-    """Yield which outputs get an undefined cotangent: all, then all but one, then each alone."""
-    yield set(range(outputs))
+    """Yield which outputs get an undefined cotangent: each alone, then all but one, then all."""
     if outputs > 1:
-        yield from ({*range(outputs)} - {k} for k in range(outputs))
-    if outputs > 2:
         yield from ({k} for k in range(outputs))
+    if outputs > 2:
+        yield from ({*range(outputs)} - {k} for k in range(outputs))
+    yield set(range(outputs))
 
 
 def _backward_with(run: Run, undefined: set[int]) -> None:

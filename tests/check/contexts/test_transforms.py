@@ -582,3 +582,21 @@ def test_an_audit_with_all_composition_rules_raises_nothing():
     with warnings.catch_warnings():  # an audit silences them, in a process of its own
         end = audit.audit(subject_of(OldCube), Options(select=("PB4",)), [((X,), {})], Silent())
     assert end.cases >= 0
+
+
+@pytest.mark.parametrize("rule", ["PB409", "PB411", "PB412", "PB413", "PB414"])
+def test_a_backward_that_writes_to_its_cotangent_is_no_other_one_here(rule):
+    class Halves(Function):
+        """Half of the square; PB203 tells what is wrong with it."""
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x / 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * g.mul_(0.5) * x
+
+    assert [f for f in found(Halves, X, rules=[rule]) if f.verdict == "wrong"] == []

@@ -43,7 +43,7 @@ class Setting:
         names: their names.
         outputs: positions of the differentiable outputs among the output tensors.
         form: structure of the result: one tensor, a tuple or list of tensors, or any other.
-        cotangents: one per differentiable output.
+        weights: one per differentiable output, as `cotangents` are.
         values: the differentiable outputs, detached.
         gradients: the eager gradient of each input.
     """
@@ -55,13 +55,18 @@ class Setting:
     names: tuple[str, ...]
     outputs: tuple[int, ...]
     form: Literal["tensor", "tensors", "tree"]
-    cotangents: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
 
     def function(self) -> Pure:
         """Return the subject as a function of `inputs`."""
         return pure(self.subject.called, self.case, self.slots, self.outputs)
+
+    @property
+    def cotangents(self) -> tuple[Tensor, ...]:
+        """Fresh copies of the weights: a backward may write to them."""
+        return tuple(map(copy_tensor, self.weights))
 
     def leaves(self) -> list[Tensor]:
         """Return fresh copies of `inputs` that require grad."""
@@ -153,7 +158,7 @@ def setting_of(subject: Subject, case: Case) -> Setting | None:
         names=tuple(case.names[slot[0]] for slot in slots),
         outputs=tuple(run.differentiable),
         form=_form(run.result),
-        cotangents=cotangents,
+        weights=cotangents,
         values=tuple(root.detach() for root in run.roots),
         gradients=tuple(gradients),
     )

@@ -159,6 +159,8 @@ def _detached_again(make, position=0):
     )
 
 
+SHARED = False, "the audit had given two backwards one cotangent, which the first of them had divided"
+
 CALLS = (
     Call(linear),
     Call(
@@ -188,6 +190,7 @@ CALLS = (
             "PB401": "a double backward raises, as the input is written to",
             "PB403": "a double backward raises, as the input is written to",
         },
+        judged={"PB119": (True, "the gradient is written to the input, which PyTorch refuses of one that is expanded")},
     ),
     Call(
         tiled_perceptron,
@@ -220,6 +223,7 @@ CALLS = (
             ),
             _detached_again(tiled_mean),
         ),
+        judged=dict.fromkeys(("PB409", "PB411", "PB412", "PB413", "PB414"), SHARED),
     ),
     Call(
         tiled_logits,

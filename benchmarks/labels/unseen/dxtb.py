@@ -110,7 +110,7 @@ CALLS = (
                 partial(second_raises, coulomb, "backward through the graph a second time"),
             ),
         ),
-        doubtful=DOUBTFUL,
+        doubtful={**DOUBTFUL, "PB301": "true, of a hardness and distances a hundred times too small"},
     ),
     Call(repulsion, doubtful=DOUBTFUL),
 )

@@ -75,9 +75,11 @@ NARROWED = Bug(
     float64_is_float32,
 )
 
+OUTSIDE = False, "a variant of fewer steps than the lengths say wrote outside of its memory, and the example is blamed"
+
 CALLS = (
     Call(of_sequences, bugs=(_cut(of_sequences),), doubtful={**DOUBTFUL, **ROUNDED}),
-    Call(banded, bugs=(_cut(banded), NARROWED), doubtful=DOUBTFUL),
+    Call(banded, bugs=(_cut(banded), NARROWED), doubtful=DOUBTFUL, judged={"PB002": OUTSIDE}),
     Call(
         of_different_lengths,
         bugs=(
@@ -89,6 +91,7 @@ CALLS = (
             _cut(of_different_lengths),
         ),
         doubtful={**DOUBTFUL, "PB303": ROUNDED["PB303"], "PB105": ROUNDED["PB105"]},
+        judged={"PB002": OUTSIDE},
     ),
     Call(
         banded_of_different_lengths,

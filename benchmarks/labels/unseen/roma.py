@@ -69,9 +69,16 @@ def _lost(make):
     )
 
 
+ALSO = {"PB407": (True, "the same second derivative, taken in reverse over forward mode")}
+
 CALLS = (
-    Call(by_singular_values, bugs=(_lost(by_singular_values),), doubtful=DOUBTFUL),
-    Call(orthogonal_with_singular_values, bugs=(_lost(orthogonal_with_singular_values),), doubtful=DOUBTFUL),
+    Call(by_singular_values, bugs=(_lost(by_singular_values),), doubtful=DOUBTFUL, judged=ALSO),
+    Call(
+        orthogonal_with_singular_values,
+        bugs=(_lost(orthogonal_with_singular_values),),
+        doubtful=DOUBTFUL,
+        judged=ALSO,
+    ),
     Call(closed_form, doubtful=DOUBTFUL),
     Call(quaternion, doubtful=DOUBTFUL),
     Call(

@@ -92,8 +92,10 @@ def _freed(make):
     )
 
 
+FROZEN = True, "the backward asks for gradients of all weights of the field, and raises where one is frozen"
+
 CALLS = (
-    Call(path, bugs=(_freed(path),), doubtful=DOUBTFUL),
+    Call(path, bugs=(_freed(path),), doubtful=DOUBTFUL, judged={"PB113": FROZEN}),
     Call(
         end_of_times,
         bugs=(
@@ -105,6 +107,7 @@ CALLS = (
             _freed(end_of_times),
         ),
         doubtful=DOUBTFUL,
+        judged={"PB113": FROZEN},
     ),
     Call(
         path_of_times,
@@ -116,8 +119,17 @@ CALLS = (
             ),
         ),
         doubtful=DOUBTFUL,
+        judged={"PB101": (True, "of two times, the gradient of the first is wrong, as that of `end_of_times`")},
     ),
-    Call(interpolated_end, bugs=(_freed(interpolated_end),), doubtful=DOUBTFUL),
+    Call(
+        interpolated_end,
+        bugs=(_freed(interpolated_end),),
+        doubtful=DOUBTFUL,
+        judged={
+            "PB113": FROZEN,
+            "PB003": (False, "this call returns: what does not is that of an empty batch, which the audit had tried"),
+        },
+    ),
     Call(
         interpolated_path,
         bugs=(
@@ -128,5 +140,6 @@ CALLS = (
             ),
         ),
         doubtful={**DOUBTFUL, "PB403": "double backward raises", "PB401": "the first order is wrong already"},
+        judged={"PB113": FROZEN},
     ),
 )

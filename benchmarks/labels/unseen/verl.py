@@ -88,8 +88,10 @@ def _transposed(_, x):
 
 
 ONCE = "the package passes the places of tokens that are no padding, each once"
+TOGETHER = "it raises where the cotangents of both outputs are undefined, by an assertion that is meant"
+
 CALLS = (
-    Call(log_probabilities, doubtful=FUSED),
+    Call(log_probabilities, doubtful={**FUSED, "PB112": TOGETHER}),
     Call(
         log_probabilities_of_batch,
         bugs=(
@@ -99,7 +101,7 @@ CALLS = (
                 partial(second_differs, log_probabilities_of_batch, _reference, 0),
             ),
         ),
-        doubtful=FUSED,
+        doubtful={**FUSED, "PB112": TOGETHER},
     ),
     Call(
         tiled_perceptron,

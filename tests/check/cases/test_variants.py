@@ -274,3 +274,9 @@ def test_a_filter_that_reads_the_same_backwards_still_does_at_other_sizes(sign):
     assert longer.shape == (1, 7)
     assert torch.equal(longer, sign * longer.flip(-1))
     assert len(longer.abs().unique()) >= 3
+
+
+def test_lengths_up_to_a_size_follow_it():
+    lengths = torch.tensor([[6, 4], [5, 6]])
+    assert sizes.resized(case(normal(2, 6, 6), lengths), {6: 3}).values[1].tolist() == [[3, 3], [3, 3]]
+    assert torch.equal(sizes.resized(case(normal(2, 6, 6), lengths), {6: 7}).values[1], lengths)

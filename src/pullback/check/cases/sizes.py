@@ -169,8 +169,12 @@ def _mirrored(t: Tensor, like: Tensor) -> Tensor:
 
 
 def _fit_indices(t: Tensor, change: dict[int, int]) -> Tensor:
-    """Keep integers that may index a dimension inside it after that dimension has shrunk."""
+    """Keep integers that may index a dimension, or count up to its size, so that they still do after it has shrunk."""
     if t.dtype == torch.bool or not t.numel():
         return t
-    limit = min((new for old, new in change.items() if new < old and int(t.max()) < old), default=0)
+    shrunk = {old: new for old, new in change.items() if new < old}
+    largest = int(t.max())
+    if largest in shrunk:
+        return t.clamp(max=shrunk[largest])
+    limit = min((new for old, new in shrunk.items() if largest < old), default=0)
     return t.remainder(limit) if limit > 0 else t

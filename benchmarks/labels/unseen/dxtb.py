@@ -110,7 +110,7 @@ CALLS = (
                 partial(second_raises, coulomb, "backward through the graph a second time"),
             ),
         ),
-        doubtful={**DOUBTFUL, "PB301": "true, of a hardness and distances a hundred times too small"},
+        doubtful={**DOUBTFUL, "PB301": "true, of an exponent of 0.008, which is 2 and was scaled with the rest"},
     ),
     Call(repulsion, doubtful=DOUBTFUL),
 )

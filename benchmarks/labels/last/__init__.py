@@ -71,10 +71,10 @@ def transposed_cotangent_raises(make: Make, *texts: str) -> bool:
     return raises(lambda: gradients_of(make, cotangent), *texts)
 
 
-def second_backward_raises(make: Make, *texts: str) -> bool:
-    """Whether a second backward over a retained graph fails."""
-    function, arguments, which = prepared(make)
+def second_backward_raises(make: Make, *texts: str, dtype: torch.dtype | None = torch.float64) -> bool:
+    """Whether a second backward over a retained graph, of a multiple of the outputs, fails."""
+    function, arguments, which = prepared(make, dtype)
     leaves = [arguments[i].requires_grad_() for i in which]
-    value = linear(called(function, arguments))
+    value = 3 * linear(called(function, arguments))
     torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     return raises(lambda: torch.autograd.grad(value, leaves, allow_unused=True), *texts)

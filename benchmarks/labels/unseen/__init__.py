@@ -12,16 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labels.fresh import Make, called, far, gradients, linear, prepared, raises
-
-
-def second_backward_raises_in(make: Make, dtype: torch.dtype | None, *texts: str) -> bool:
-    """Whether a second backward over a retained graph fails, in a dtype."""
-    function, arguments, which = prepared(make, dtype)
-    leaves = [arguments[i].requires_grad_() for i in which]
-    value = 3 * linear(called(function, arguments))
-    torch.autograd.grad(value, leaves, retain_graph=True)
-    return raises(lambda: torch.autograd.grad(value, leaves), *texts)
+from labels.fresh import Make, called, far, gradients, linear, prepared
 
 
 def argument_gets_none(make: Make, position: int) -> bool:

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy, silu
 
 from labels import Bug, Call, Package
 from labels.fresh import gradients, input_change_is_unnoticed, raises, raises_when_frozen
-from labels.last import cotangent_is_changed, derivative_of_backward_is_wrong
-from labels.unseen import nothing_is_trained_without, second_backward_raises_in, weights_get_none
+from labels.last import cotangent_is_changed, derivative_of_backward_is_wrong, second_backward_raises
+from labels.unseen import nothing_is_trained_without, weights_get_none
 
 PACKAGE = Package(
     "deepspeed",
@@ -247,7 +247,7 @@ CALLS = (
             Bug(
                 "the backward multiplies a saved tensor in place: a second one over a retained graph raises",
                 ("PB206",),
-                partial(second_backward_raises_in, tiled_loss, None, "modified by an inplace operation"),
+                partial(second_backward_raises, tiled_loss, "modified by an inplace operation", dtype=None),
             ),
             _detached_again(tiled_loss),
         ),

@@ -18,7 +18,7 @@ from pullback.check.cases.layouts import other_layouts
 from pullback.check.cases.repro import call_text, script, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.sizes import other_sizes
-from pullback.check.cases.spelling import literal
+from pullback.check.cases.spelling import is_long, literal
 from pullback.check.cases.values import other_values, shared
 from pullback.check.find.discover import discover, subject_of
 
@@ -132,6 +132,7 @@ def test_large_tensors_are_not_written_out():
 def test_a_long_tensor_keeps_its_strides(t):
     back = eval(literal(t), {"torch": torch})
     assert (back.shape, back.dtype, back.stride()) == (t.shape, t.dtype, t.stride())
+    assert is_long(t) != torch.equal(back, t)  # what is expanded from few elements is written out
 
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)

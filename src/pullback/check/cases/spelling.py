@@ -46,8 +46,11 @@ def literal(t: Tensor) -> str:
 
 def is_long(t: Tensor) -> bool:
     """Whether a tensor has too many elements to be written out, or lost them: `literal` gives others of its shape."""
-    was_freed = t.layout is torch.strided and t.numel() > 0 and t.untyped_storage().nbytes() == 0
-    return t.numel() > _MAX_ELEMENTS or was_freed
+    if t.layout is not torch.strided:
+        return t.numel() > _MAX_ELEMENTS
+    was_freed = t.numel() > 0 and t.untyped_storage().nbytes() == 0
+    written = math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)  # others are expanded
+    return written > _MAX_ELEMENTS or was_freed
 
 
 def spelled(value: object) -> str:

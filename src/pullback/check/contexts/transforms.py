@@ -43,7 +43,7 @@ class Setting:
         names: their names.
         outputs: positions of the differentiable outputs among the output tensors.
         form: structure of the result: one tensor, a tuple or list of tensors, or any other.
-        weights: one per differentiable output, as `cotangents` are.
+        fixed_cotangents: one per differentiable output; `cotangents` are copies.
         values: the differentiable outputs, detached.
         gradients: the eager gradient of each input.
     """
@@ -55,7 +55,7 @@ class Setting:
     names: tuple[str, ...]
     outputs: tuple[int, ...]
     form: Literal["tensor", "tensors", "tree"]
-    weights: tuple[Tensor, ...]
+    fixed_cotangents: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     gradients: tuple[Tensor | None, ...]
 
@@ -65,8 +65,8 @@ class Setting:
 
     @property
     def cotangents(self) -> tuple[Tensor, ...]:
-        """Fresh copies of the weights: a backward may write to them."""
-        return tuple(map(copy_tensor, self.weights))
+        """Fresh copies of the fixed ones, since a backward may write to them."""
+        return tuple(map(copy_tensor, self.fixed_cotangents))
 
     def leaves(self) -> list[Tensor]:
         """Return fresh copies of `inputs` that require grad."""
@@ -158,7 +158,7 @@ def setting_of(subject: Subject, case: Case) -> Setting | None:
         names=tuple(case.names[slot[0]] for slot in slots),
         outputs=tuple(run.differentiable),
         form=_form(run.result),
-        weights=cotangents,
+        fixed_cotangents=cotangents,
         values=tuple(root.detach() for root in run.roots),
         gradients=tuple(gradients),
     )

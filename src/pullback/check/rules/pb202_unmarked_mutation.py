@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import same
 from pullback.check.rules._rule import rule
-from pullback.check.trial import forward, is_freed, standard_cotangents, vjp
+from pullback.check.trial import Run, forward, is_freed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         what = "frees the memory of {}" if freed else "changes {} in place and does not mark it as dirty"
         yield audit.finding(
             "PB202",
-            "warning" if not freed and _is_handed_on(audit, order) else "error",
+            "warning" if not freed and audit.backward_works and _is_handed_on(run, order) else "error",
             "wrong",
             f"the forward {what.format(audit.names[order])}",
             case=audit.base,
@@ -83,11 +83,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-def _is_handed_on(audit: Audit, order: int) -> bool:
+def _is_handed_on(run: Run, order: int) -> bool:
     """Whether an output is what the input became, and its cotangent is the gradient."""
-    run = forward(audit.subject, audit.base)
     alike = [k for k, root in enumerate(run.roots) if same(root.detach(), run.inputs[order].detach())]
-    if not alike or not audit.backward_works:
+    if not alike:
         return False
     cotangents = standard_cotangents(run.roots)
     gradient = vjp(run, cotangents)[order]

@@ -113,17 +113,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
             unused.setdefault(origin(t, run), []).append((position, t.numel() * t.element_size()))
     for what, found in unused.items():
         size = sum(size for _, size in found)
-        is_one = len(found) == 1
-        which = f"tensor {found[0][0]} ({what})" if is_one else f"{len(found)} tensors ({what})"
+        which, it = (f"tensor {found[0][0]}", "it") if len(found) == 1 else (f"{len(found)} tensors", "them")
         yield audit.finding(
             "PB205",
             "warning" if what == "computed" and _are_all_differentiated(audit.base) else "info",
             "wrong",
-            f"the forward saves {which}, of {size} bytes, and no gradient depends on {'it' if is_one else 'them'}",
+            f"the forward saves {which} ({what}), of {size} bytes, and no gradient depends on {it}",
             case=audit.base,
             evidence=bytes_kept(size),
             tail=_script(audit, found[0][0]),
-            hint="leave it out of ctx.save_for_backward; a shape or a dtype can be an attribute of ctx",
+            hint=f"leave {it} out of ctx.save_for_backward; a shape or a dtype can be an attribute of ctx",
         )
 
 

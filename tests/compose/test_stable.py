@@ -602,6 +602,7 @@ def of_two_recorded(f, a, b):
 @pytest.mark.parametrize("name", OF_TWO_AT_INFINITY)
 @pytest.mark.parametrize("run", [of_two_by_func, of_two_recorded])
 @pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.few(4)
 def test_a_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
     """A first derivative is right wherever the one by hand is a number or infinite, and not 0 · ∞."""
     formula, derivatives = OF_TWO_AT_INFINITY[name]

@@ -22,15 +22,9 @@ REASONS = {
     ("PB303", "it computes in float32 inside, and says so"): "sigmoid-in-single",
     ("PB401", "equal eigenvalues or singular values: no second derivative"): "matrix-sqrt singular-values",
     ("PB409", "the compiler keeps a size that ctx holds, and fails loudly with another"): "expand-to upsample-nearest",
-    ("PB410", "PyTorch drops the backward, and that of the iteration is another"): "cubic-root",
-    ("PB415", "PyTorch drops the backward, and that of the iteration is another"): "cubic-root",
     ("PB501", "view_as_real takes no lazy conjugate, and the forward does not resolve it"): "real-parts",
     ("PB503", "PyTorch's own FFT refuses an empty batch"): "circular-convolution fft fft-forward rfft-even rfft-odd",
     ("PB504", "the signal is shorter than the kernel"): "fixed-conv1d",
-    ("PB704", "it computes a product for an input that needs no gradient, as most backwards do"): (
-        "attention attention-masked autocast-gated complex-matmul einsum matmul matmul-vmap quadratic-form "
-        "triangular-solve triangular-solve-upper"
-    ),
 }
 """Rules that warn of controls, with the reason why that is so."""
 WARNED = {(name, rule) for (rule, _), names in REASONS.items() for name in names.split()}

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+INFORMS = ("PB410", "PB415", "PB704")
+"""Rules that give infos alone, as their pages say: PyTorch drops any backward there, and most backwards waste some."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -9,8 +12,8 @@ class Mutant:
 
     `old` occurs exactly once in the base's source and becomes `new`; `also` holds further such pairs where a
     bug needs two places. `mode` is the row of the table of failure modes (0: waste, which it does not list),
-    `expects` the rules of which a warning already counts as caught (an error of any rule always does). `survives`
-    is the reason why a mutant is not caught, where it is not.
+    `expects` the rules of which a warning already counts as caught (an error of any rule always does), and of those
+    that only inform, what they say. `survives` is the reason why a mutant is not caught, where it is not.
     """
 
     id: str
@@ -34,6 +37,11 @@ class Mutant:
             dict.fromkeys(
                 finding.rule
                 for finding in findings
-                if finding.severity == "error" or (finding.severity == "warning" and finding.rule in self.expects)
+                if finding.severity == "error" or (finding.rule in self.expects and _tells(finding))
             )
         )
+
+
+def _tells(finding) -> bool:
+    """Whether a finding is a warning, or says that something is wrong where its rule gives infos alone."""
+    return finding.severity == "warning" or (finding.rule in INFORMS and finding.verdict == "wrong")

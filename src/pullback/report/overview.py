@@ -13,7 +13,7 @@ from rich.text import Text
 from pullback.report.clean import clean_line
 from pullback.report.groups import OF_PYTORCH
 from pullback.report.lines import INDENT, SEVERITY_STYLE, STATUS_STYLE, count, labelled, print_wrapped
-from pullback.report.model import Finding, Report, Severity, Status, SubjectResult
+from pullback.report.model import Finding, Report, Status, SubjectResult
 from pullback.report.ranges import ranges
 
 _MOST = 20
@@ -174,9 +174,8 @@ def _intended(findings: Sequence[Finding]) -> str:
 def _dropped(findings: Sequence[Finding]) -> Text:
     """Print the functions whose backward PyTorch's exporter and compiler drop."""
     rules = ranges(finding.rule for finding in findings)
-    severity: Severity = "warning" if any(finding.severity == "warning" for finding in findings) else "info"
     return labelled(
-        severity,
+        "info",
         f"{rules}: PyTorch drops the backward of {_few(findings)} in torch.export and compiled torch.func; "
         "pullback.function keeps it",
     )

@@ -105,6 +105,15 @@ def test_503_a_shape_of_its_own():
     assert message.endswith("the outputs have shapes [(0,)]; those at other sizes call for [(0, 5)]")
 
 
+def test_503_rows_that_depend_on_each_other_are_no_batch():
+    def softmax(x):
+        return (x - x.amax(0)).exp() / (x - x.amax(0)).exp().sum(0)
+
+    assert found("PB503", squared(softmax), normal(3, 5)) == []
+    ((severity, message),) = found("PB503", squared(lambda x: x * (1 + 0 * x.amax())), normal(3, 5))
+    assert (severity, "amax" in message) == ("warning", True)
+
+
 def test_503_the_mean_of_nothing_is_left_alone():
     class Mean(torch.autograd.Function):
         @staticmethod

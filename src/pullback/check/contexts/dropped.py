@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -23,8 +20,3 @@ def may_drop(audit: Audit) -> bool:
     if any(comparison.kink for comparison in result.comparisons):
         return False
     return all(audit.intent_of(result, comparison) is not None for comparison in result.wrong)
-
-
-def as_meant(audit: Audit, found: Finding) -> Finding:
-    """Return a difference as information where the backward is another one on purpose: no author can help it."""
-    return replace(found, severity="info") if found.verdict == "wrong" and audit.any_intent is not None else found

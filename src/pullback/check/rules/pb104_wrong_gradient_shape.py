@@ -10,9 +10,9 @@ broadcast is PB115.
 Either the first backward raises, or, where sizes happen to fit, the gradient is silently another number.
 
 ## Limits
-Sees the example and its variants of size 1. A warning where the engine's sum happens to be right or only takes
-dimensions of 1 away, where a
-whole-number argument may no longer fit the size, and on guessed shapes if with others all is well.
+Sees the example and its variants of size 1. An info where the engine's sum happens to be right or only takes
+dimensions of 1 away; a warning where a whole-number argument may no longer fit the size, and on guessed shapes if with
+others all is well.
 
 ## Bad
 ```python
@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 continue
             yield audit.finding(
                 "PB104",
-                "warning" if harmless or case.doubtful else "error",
+                "info" if harmless else "warning" if case.doubtful else "error",
                 "wrong",
                 f"backward returned a gradient of shape {bad.returned} for {bad.name} of shape {bad.expected}"
                 + ("; the engine refuses it" if raises else "; the engine sums it without a word"),

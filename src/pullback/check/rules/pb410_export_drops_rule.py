@@ -3,9 +3,8 @@
 ## What it finds
 A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and
 the gradient of the exported module is compared with the eager one. PyTorch's exporter inlines the forward of every
-`autograd.Function` and differentiates what it finds there. A difference is a warning; of a backward that is
-another one on purpose it is information, since its author cannot help it. An export that fails is
-information.
+`autograd.Function` and differentiates what it finds there. A difference is an info, one line for all functions of
+a report, since no author can help it. An export that fails is an info too.
 
 ## Why it hurts
 A straight-through estimator, a surrogate or a clipped gradient is gone after the export: training the exported
@@ -52,7 +51,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare
-from pullback.check.contexts.dropped import as_meant, may_drop
+from pullback.check.contexts.dropped import may_drop
 from pullback.check.contexts.pure import Pure
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
@@ -71,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     for found in _find(audit, setting):
         if found.verdict == "wrong":
             found = on_smallest(audit, setting, found, lambda small: next(_find(audit, small), None))
-        yield as_meant(audit, found)
+        yield found
 
 
 def _find(audit: Audit, setting: Setting) -> Iterator[Finding]:
@@ -114,7 +113,7 @@ def _way(strict: bool) -> Way:
         ],
         hint="train before exporting, or make it a `pullback.function(derivative_of=…)` or a torch.library custom op: "
         "these keep their derivative",
-        severity="warning",
+        severity="info",
         cause="PyTorch's exporter drops the backward of every autograd.Function",
         context="traced",
         refused_as="info",

@@ -3,8 +3,7 @@
 ## What it finds
 `torch.compile(torch.func.grad(…), backend="aot_eager")` is compared with the eager gradient. Under a `torch.func`
 transform Dynamo inlines the forward of every `autograd.Function` and differentiates what it finds there, without a
-word. A difference is a warning; of a backward that is another one on purpose it is information, since its author
-cannot help it.
+word. A difference is an info, one line for all functions of a report, since no author can help it.
 
 ## Why it hurts
 The surrogate or straight-through gradient becomes zero and the gradient modifier one, only when compiled. The
@@ -54,7 +53,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, Way, compare_one
-from pullback.check.contexts.dropped import as_meant, may_drop
+from pullback.check.contexts.dropped import may_drop
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
 from pullback.check.rules._rule import rule
@@ -71,7 +70,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     found = _find(audit, setting)
     if found is not None and found.verdict == "wrong":
-        yield as_meant(audit, on_smallest(audit, setting, found, lambda small: _find(audit, small)))
+        yield on_smallest(audit, setting, found, lambda small: _find(audit, small))
 
 
 def _find(audit: Audit, setting: Setting) -> Finding | None:
@@ -101,7 +100,7 @@ _WAY = Way(
         *PRINT,
     ],
     hint="compile the function without torch.func, or use torch.func without torch.compile",
-    severity="warning",
+    severity="info",
     cause="PyTorch drops the backward of every autograd.Function here",
     context="traced",
 )

@@ -1,8 +1,9 @@
 """empty-input-mishandled (PB503): the forward does not take an empty batch, though its result would be empty too.
 
 ## What it finds
-The example with the first size of its first tensor set to 0, where every output begins with that size too, as with a
-batch: there is nothing to compute, and so nothing to fail. Its outputs at sizes 2, 3 and 5 say what shape they have.
+The example with the first size of its first tensor set to 0, where every output begins with that size too, and its
+first rows are the same at another size, as with a batch: there is nothing to compute, and so nothing to fail. Its
+outputs at sizes 2, 3 and 5 say what shape they have.
 
 ## Why it hurts
 The last batch of an epoch, an expert that no token is sent to, an image without boxes: PyTorch's own operations take
@@ -10,7 +11,8 @@ them. Kernels that are started for no element, and `reshape(-1)` of an empty ten
 
 ## Limits
 A warning: it is loud; an info if the forward itself refuses it by a `ValueError`, `TypeError`, `NotImplementedError` or
-`assert`, or by an index that no longer fits. Where another dimension of some tensor has that size too, nothing is said.
+`assert`, or by an index that no longer fits. Where another dimension of some tensor has that size too, or a row depends
+on the others, as in a softmax over them, nothing is said.
 What happens in the backward is PB119's subject, and a crash of the process PB002's.
 
 ## Bad
@@ -55,6 +57,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from pullback.check.cases.growth import Growth
+from pullback.check.derivative.agreement import difference
 from pullback.check.rules._refused import severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, forward
@@ -63,11 +69,14 @@ from pullback.report.model import Finding
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
+_ROUNDING = 1e-3
+"""Relative difference that another order of a row's own sums may make."""
+
 
 def _run(audit: Audit) -> Iterator[Finding]:
     for growth in audit.growths:
         case, expected = growth.at(0), growth.shapes(0)
-        if not growth.is_batch or expected is None:
+        if not growth.is_batch or expected is None or not _is_by_rows(audit, growth):
             continue
         try:
             got = [tuple(out.shape) for out in forward(audit.subject, case).outputs]
@@ -93,6 +102,19 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 hint="return empty outputs of the right shape",
             )
             return
+
+
+def _is_by_rows(audit: Audit, growth: Growth) -> bool:
+    """Whether the first rows of the outputs are those of the first rows of the inputs."""
+    long = growth.at(3)
+    given = enumerate(growth.case.values)
+    batches = [p for p, v in given if isinstance(v, Tensor) and v.shape[:1] == (growth.size,)]
+    short = {p: long.values[p][:2] for p in batches}
+    try:
+        expected, got = (forward(audit.subject, case).outputs for case in (long, long.with_values(short)))
+    except Raised:
+        return False
+    return difference([out[:2] for out in expected], got, _ROUNDING) is None
 
 
 RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)

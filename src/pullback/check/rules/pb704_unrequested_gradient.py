@@ -10,7 +10,7 @@ Freezing layers, training adapters, or an input that is data: the engine throws 
 for. Of a linear layer that is half of the backward.
 
 ## Limits
-Advice: a warning where a matrix product or a convolution is wasted, an info where three in ten operations are. To
+An info, of one matrix product or convolution, or of three in ten operations: most backwards do so. To
 return a cotangent as it is, or a view of it, costs nothing and is not meant. One operation that computes several
 gradients at once is not taken apart. All operations count the same, whatever they cost.
 
@@ -78,11 +78,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
     wastes = list(_wastes(audit))
     if not wastes:
         return
-    products = any(waste.products for waste in wastes)
     first = wastes[0]
     yield audit.finding(
         "PB704",
-        "warning" if products else "info",
+        "info",
         "wrong",
         f"the backward computes gradients that nobody asked for: {'; '.join(map(str, wastes))}",
         case=audit.base,

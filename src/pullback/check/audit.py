@@ -17,7 +17,6 @@ import torch
 
 from pullback.check import trial
 from pullback.check.case import Case, make_case
-from pullback.check.cases.repro import script
 from pullback.check.cases.signature import positional_names
 from pullback.check.derivative.agreement import show
 from pullback.check.device import NEEDS_CPU, device_of, to_cpu
@@ -29,8 +28,10 @@ from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.state import Audit
+from pullback.check.steps import Steps
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
+from pullback.check.variants import variants_of
 from pullback.check.weights import kept
 from pullback.report.model import Finding, Location
 
@@ -66,20 +67,11 @@ def audit(
         sink(finding)
     if subject.target is None:
         return _unaudited(subject, options, sink, subject.why_unaudited)
-    trial.set_heartbeat(events.beat)
-    events.step("", "looking for a working example", "")
-    names, nested = positional_names(subject), subject.kind != "function"
-    calls = list(inputs or ())
-    if (device := device_of(calls)) is not None:
-        subject, calls = replace(subject, device=device), to_cpu(calls)
-    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in calls]
-    memory = Memory(subject)
-    state, why = prepare(subject, options, given, events, skip)
+    state, why = _prepared(subject, options, inputs, events, skip)
     for finding in _incidents(subject):
         sink(finding)
     if state is None:
         return _unaudited(subject, options, sink, why)
-    state.memory = memory
     if state.base.fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     chosen = [rule for rule in chosen if state.subject.kind in rule.kinds]
@@ -98,6 +90,46 @@ def audit(
         sink(_over_budget(state, f"{', '.join(left_out)} could run"))
     done = {rule.id for rule in chosen}.difference(left_out)
     return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.told))
+
+
+def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> None:
+    """Run one step of an audit, without those before it: a rule, or the case that is so described.
+
+    Args:
+        subject, options, inputs, events: as of `audit`.
+        rule, what: of the step, as they were sent to `events`.
+    """
+    warnings.simplefilter("ignore")
+    state, _ = _prepared(subject, options, inputs, events, frozenset())
+    if state is None:
+        return
+    if (found := rule_named(rule)) is not None:
+        if found.runtime is not None:
+            list(found.runtime(state))
+        return
+    for case, numeric in variants_of(state):
+        if case.describe() == what:
+            state.compare(case, numeric=numeric)
+            return
+
+
+def _prepared(
+    subject: Subject, options: Options, inputs: Inputs | None, events: Events, skip: frozenset[str]
+) -> tuple[Audit | None, str]:
+    """Return the audit's state with a working example, or why there is none."""
+    steps = Steps(events)
+    trial.set_on_call(steps.calling)
+    events.step("", "looking for a working example", "")
+    names, nested = positional_names(subject), subject.kind != "function"
+    calls = list(inputs or ())
+    if (device := device_of(calls)) is not None:
+        subject, calls = replace(subject, device=device), to_cpu(calls)
+    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in calls]
+    memory = Memory(subject)
+    state, why = prepare(subject, options, given, steps, skip)
+    if state is not None:
+        state.memory = memory
+    return state, why
 
 
 def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
@@ -336,11 +368,11 @@ def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) ->
 
 
 def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None:
-    state.events.step(rule.id, state.base.describe(), script(state.subject, state.base))
     assert rule.runtime is not None
     try:
-        for finding in _smallest(state, rule, list(rule.runtime(state))):
-            sink(finding)
+        with state.events.of_rule(rule.id, state.subject, state.base):
+            for finding in _smallest(state, rule, list(rule.runtime(state))):
+                sink(finding)
     except Raised as error:
         if state.backward_works:  # else the rules about failing backwards have reported it
             sink(_undecided(state, rule, str(error)))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
-from pullback.check.cases.repro import script
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder
@@ -89,14 +88,14 @@ class _Tried:
         is_over = self._clock.seconds() > audit.options.budget
         if worse or is_over or not case.is_variant or case.describe() in audit.skip:
             return False
-        audit.events.step("PB1", case.describe(), script(audit.subject, case))
         try:
-            result = audit.compare(
-                case,
-                numeric=self._numeric(case),
-                settled=self._settled,
-                elements=MAX_ELEMENTS if self.found is None else _FEW,
-            )
+            with audit.events.of_first_order(case.describe(), audit.subject, case):
+                result = audit.compare(
+                    case,
+                    numeric=self._numeric(case),
+                    settled=self._settled,
+                    elements=MAX_ELEMENTS if self.found is None else _FEW,
+                )
         except Raised:
             return False
         if result is None or not result.wrong:

@@ -14,7 +14,7 @@ from pullback.check.case import Case
 from pullback.check.cases import dtypes
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
-from pullback.check.cases.repro import bind_outs, script
+from pullback.check.cases.repro import bind_outs
 from pullback.check.clock import Stopwatch
 from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
@@ -29,6 +29,7 @@ from pullback.check.events import Events
 from pullback.check.numeric.numbers import Numbers
 from pullback.check.purity.cuts import culprits, watch_cuts
 from pullback.check.remembered import Memory
+from pullback.check.steps import Steps
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
 from pullback.check.weights import kept, with_weights
@@ -88,7 +89,7 @@ class Facts:
         self.options = options
         self.base = base
         self.given = given
-        self.events = events
+        self.events = events if isinstance(events, Steps) else Steps(events)
         self.generator = torch.Generator().manual_seed(options.seed)
         self.clock = Stopwatch()
         self.cases = 0
@@ -117,16 +118,16 @@ class Facts:
         """Where forward or backward of the working example return memory that was never written."""
         if _FILLED in self.skip:
             return None
-        self.events.step("PB1", _FILLED, script(self.subject, self.base))
-        return unwritten(self.subject, self.base)
+        with self.events.of_first_order(_FILLED, self.subject, self.base):
+            return unwritten(self.subject, self.base)
 
     @functools.cached_property
     def parted(self) -> Parted | None:
         """Where two runs of the working example from the same random state differ."""
         if {_FILLED, _TWICE} & self.skip:  # the first run of the backward brought a process down: so would these
             return None
-        self.events.step("PB1", _TWICE, script(self.subject, self.base))
-        return parted(self.subject, self.base)
+        with self.events.of_first_order(_TWICE, self.subject, self.base):
+            return parted(self.subject, self.base)
 
     @functools.cached_property
     def trace(self) -> Trace | None:

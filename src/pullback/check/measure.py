@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.cases.repro import script
 from pullback.check.contexts.row import row
 from pullback.check.numeric.curves import slopes, ulp_errors
 from pullback.report.measured import Measured, Slope, UlpErrors
@@ -39,8 +38,8 @@ def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:
     function = audit.numbers.elementwise
     if function is None:
         return ()
-    audit.events.step("PB1", _DRAWING, script(audit.subject, audit.base))
-    return tuple(slopes(function))
+    with audit.events.of_first_order(_DRAWING, audit.subject, audit.base):
+        return tuple(slopes(function))
 
 
 def _errors(audit: Audit, told: Sequence[Finding]) -> tuple[UlpErrors, ...]:

@@ -102,10 +102,10 @@ class Audit(Facts):
                 return
             if case.describe() in self.skip:
                 continue
-            self.events.step("PB1", case.describe(), script(self.subject, case))
             others = settled | doubtful if case.doubtful else settled
             in_time = functools.partial(self.has_time, max(share, 1.0))
-            result = self.compare(case, numeric=numeric, settled=others, goes_on=in_time)
+            with self.events.of_first_order(case.describe(), self.subject, case):
+                result = self.compare(case, numeric=numeric, settled=others, goes_on=in_time)
             if result is not None:
                 settled.update(c.order for c in result.grave)
                 doubtful.update(c.order for c in result.wrong if case.doubtful and not c.is_small)

@@ -87,7 +87,7 @@ def forward(
     """
     args, kwargs, inputs = case.arguments(mask, moved)
     reseed(seed)
-    _heartbeat[0]()
+    _on_call[0](subject, case)
     # Inputs of wrong sizes must raise, and not crash: a variant may be an invalid input.
     checked = torch.sparse.check_sparse_tensor_invariants() if case.is_variant else nullcontext()
     with guarded("forward"), torch.set_grad_enabled(moved is None), checked:
@@ -229,12 +229,12 @@ def take_incidents() -> list[tuple[str, str]]:
     return taken
 
 
-_heartbeat: list[Callable[[], None]] = [lambda: None]
+_on_call: list[Callable[[Subject, Case], None]] = [lambda subject, case: None]
 
 
-def set_heartbeat(beat: Callable[[], None]) -> None:
-    """Have `beat` called at every forward: a slow function is no hanging one."""
-    _heartbeat[0] = beat
+def set_on_call(tell: Callable[[Subject, Case], None]) -> None:
+    """Have `tell` called before every forward: a slow function is no hanging one."""
+    _on_call[0] = tell
 
 
 def reseed(seed: int = 0) -> None:

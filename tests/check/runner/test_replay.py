@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import pullback
 from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
@@ -121,3 +122,46 @@ def test_a_hang_has_to_happen_in_a_python_that_was_not_forked():
     assert not hangs(CALL, 60, lambda: beats.append(1))
     assert beats
     assert hangs(ENDLESS + CALL.replace("torch.sin", "Endless.apply"), 6, lambda: None)
+
+
+CRASHES = """
+import os
+import signal
+
+import torch
+
+calls = []
+
+
+class Crashes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        calls.append(len(x))
+        if {when}:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "severity"),
+    [
+        pytest.param("x.shape == (1, 4)", "error", id="at a variant"),
+        # as where the first has written outside of its memory
+        pytest.param("len(x) == 11 and 7 in calls", "warning", id="after a variant"),
+    ],
+)
+def test_a_crash_is_an_error_if_its_call_crashes_alone(tmp_path, monkeypatch, when, severity):
+    (tmp_path / "crashes.py").write_text(CRASHES.format(when=when))
+    monkeypatch.chdir(tmp_path)
+    report = pullback.check("crashes.py:Crashes", torch.randn(3, 4, dtype=torch.float64), select="PB101,PB104,PB504")
+    crashes = [f for f in report.findings if f.rule == "PB002"]
+    assert {f.severity for f in crashes} == {severity}
+    if severity == "error":
+        assert all("x: float64(1, 4) [size 3 -> 1]" in f.message for f in crashes)
+    else:
+        assert all("run alone it ended well" in f.message for f in crashes)

@@ -68,9 +68,10 @@ def other_lengths(case: Case) -> Iterator[Case]:
 def broadcasts(case: Case) -> Iterator[Case]:
     """Yield the case with one input of a shape that broadcasts to the original, if there are several tensors.
 
-    A forward may accept these by accident: a failure here is reported with that remark.
+    A forward may accept these by accident: a failure here is reported with that remark. Whole numbers may be indices
+    into what would shrink, or lengths of it: beside them nothing does.
     """
-    if sum(isinstance(v, Tensor) for v in case.values) < 2:
+    if sum(isinstance(v, Tensor) for v in case.values) < 2 or any(map(_counts, case.values)):
         return
     for position in case.wrt:
         t = case.values[position]
@@ -89,6 +90,13 @@ def broadcasts(case: Case) -> Iterator[Case]:
                 yield case.with_values(
                     {position: t[0]}, f"{case.names[position]} without its first dimension", doubtful=True
                 )
+
+
+def _counts(value: object) -> bool:
+    """Whether an argument holds whole numbers that may be indices or lengths."""
+    if not isinstance(value, Tensor) or has_derivative(value) or value.dtype == torch.bool:
+        return False
+    return value.numel() > 0 and int(value.max()) > 0
 
 
 def resized(case: Case, change: dict[int, int]) -> Case:
@@ -169,12 +177,17 @@ def _mirrored(t: Tensor, like: Tensor) -> Tensor:
 
 
 def _fit_indices(t: Tensor, change: dict[int, int]) -> Tensor:
-    """Keep integers that may index a dimension, or count up to its size, so that they still do after it has shrunk."""
+    """Keep integers that may index a dimension, or count up to its size, so that they still do after it has shrunk.
+
+    A column of lengths may count one dimension and the next column another, so the largest element does not tell.
+    """
     if t.dtype == torch.bool or not t.numel():
         return t
     shrunk = {old: new for old, new in change.items() if new < old}
     largest = int(t.max())
-    if largest in shrunk:
-        return t.clamp(max=shrunk[largest])
     limit = min((new for old, new in shrunk.items() if largest < old), default=0)
-    return t.remainder(limit) if limit > 0 else t
+    if limit > 0 and largest not in shrunk:
+        return t.remainder(limit)
+    for old, new in sorted(shrunk.items(), reverse=True):
+        t = torch.where((t <= old) & (t > new), new, t)
+    return t

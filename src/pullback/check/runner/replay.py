@@ -97,7 +97,9 @@ def hangs(code: str, seconds: float, beat: Callable[[], None]) -> bool:
 
 def unshown(finding: Finding, why: str) -> Finding:
     """Return the warning that replaces an error without a valid reproduction."""
-    return replace(finding, severity="warning", verdict="inconclusive", message=f"{finding.message}; {why}")
+    return replace(
+        finding, severity="warning", verdict="inconclusive", message=f"{finding.message.removesuffix('.')}; {why}"
+    )
 
 
 def _executed(code: str) -> tuple[str, Exception | None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pullback.check import audit
 from pullback.check.clock import PATIENCE
+from pullback.check.events import Events
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory, ordinary_modes
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
@@ -34,6 +35,7 @@ ONCE = "called once more, it came back"
 NOT_AGAIN = "run anew in a clean process, the reproduction did not show this: "
 _NO_FORK = "fork() called from a process already using"
 """Words of the message with which OpenMP ends a forked process."""
+NOT_ALONE = "run alone it ended well: a variant before it may have written outside of its memory"
 WAITED = "it waited all the time, as for a thread, which a forked process has not"
 
 
@@ -62,9 +64,10 @@ class Limits:
 
 @dataclass
 class Attempt:
-    """Messages of one process."""
+    """Messages of one process; `has_varied` says whether it has called a variant of the example."""
 
     step: Step = field(default_factory=Step)
+    has_varied: bool = False
     findings: list[Finding] = field(default_factory=list)
     cases: int = 0
     allowed: int = 0
@@ -111,6 +114,7 @@ class SubjectTask:
         self._deaths: list[Finding] = []
         self._hung: dict[Step, Finding] = {}
         self._idle: set[str] = set()
+        self._crashes: dict[str, Step] = {}
         self._may_run_files = may_run_files
         self._packed = self._pack() if in_new else b""
         self._told: Outcome | None = None
@@ -131,11 +135,12 @@ class SubjectTask:
     def work(self, channel: Channel) -> None:
         """Audit the subject, or replay an error: called in the forked process."""
         if self._packed:
-            exec_in_new(packed(partial(_in_new, self._packed, self._skip, self._to_replay[:1]), ""), channel)
+            rest = self._skip, self._to_replay[:1], self._crashes
+            exec_in_new(packed(partial(_in_new, self._packed, *rest), ""), channel)
         limit_memory(self._limits.memory)
         if self._to_replay:
             with ordinary_modes():
-                channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel).beat))
+                channel.send("replayed", complaint=self._replayed(self._to_replay[0], Sender(channel)))
             return
         events = Sender(channel)
         try:
@@ -150,9 +155,9 @@ class SubjectTask:
         else:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
-    def resume(self, skip: frozenset[str], to_replay: list[Finding]) -> None:
+    def resume(self, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, Step]) -> None:
         """Start again without rules and cases that ended an earlier process, or with errors to replay."""
-        self._skip, self._to_replay = skip, to_replay
+        self._skip, self._to_replay, self._crashes = skip, to_replay, crashes
 
     def message(self, message: dict[str, Any]) -> bool:
         """Handle a message of the process; return true if it was the last one.
@@ -165,6 +170,7 @@ class SubjectTask:
             case "step":
                 if self._on_rule is not None and message["rule"] != attempt.step.rule:
                     self._on_rule(f"{message['rule'] or 'an example'} of {self._subject.name}")
+                attempt.has_varied |= bool(attempt.step.rule) and not attempt.step.is_call
                 attempt.step = Step(message["rule"], message["what"], message["reproduce"])
             case "finding":
                 attempt.findings.append(finding_from_dict(message["finding"]))
@@ -192,7 +198,7 @@ class SubjectTask:
         else:
             finding = self._to_replay.pop(0)
             if self._complaint:
-                self._told = self._told.with_finding(finding, unshown(finding, NOT_AGAIN + self._complaint))
+                self._told = self._told.with_finding(finding, unshown(finding, self._complaint))
                 self._complaint = ""
         if self._to_replay and self.limit > 0:
             return True
@@ -200,7 +206,9 @@ class SubjectTask:
         return False
 
     def _can_replay(self, finding: Finding) -> bool:
-        """Whether its reproduction can be run; the reproduction of a crash would only crash again."""
+        """Whether it can be shown anew: by its reproduction, or a crash after variants by its step alone."""
+        if finding.message in self._crashes:
+            return finding.severity == "error"
         is_death = finding in self._deaths and finding.rule != "PB003"
         may_run_files = self._may_run_files and not self._subject.absent  # imports that a stand-in replaces fail there
         return not is_death and can_replay(finding, may_run_files)
@@ -212,11 +220,18 @@ class SubjectTask:
                 told = told.with_finding(finding, unshown(finding, WAITED))
         return told
 
-    def _replayed(self, finding: Finding, beat: Callable[[], None]) -> str:
-        """Return how the reproduction of an error fails to show it; empty if it does show it."""
+    def _replayed(self, finding: Finding, events: Events) -> str:
+        """Return how an error that is run anew fails to show; empty if it does show."""
+        if (crash := self._crashes.get(finding.message)) is not None:
+            inputs = self._given(self._subject)
+            audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
+            return NOT_ALONE
         if finding.rule != "PB003":
-            return complaint(finding)
-        return "" if hangs(finding.reproduce, self._limits.silence + _TO_START, beat) else "the call returned"
+            why = complaint(finding)
+        else:
+            hung = hangs(finding.reproduce, self._limits.silence + _TO_START, events.beat)
+            why = "" if hung else "the call returned"
+        return NOT_AGAIN + why if why else ""
 
     def _another(self, death: Death) -> bool:
         """Record a death; return whether to start another process, without the rule and the case in question.
@@ -229,6 +244,8 @@ class SubjectTask:
         limit = self._limits.total if death.cause == "late" else self._limits.silence
         limit *= PATIENCE if death.was_idle else 1
         finding = process_finding(self._subject, death, step, limit)
+        if finding.rule == "PB002" and self._attempts[-1].has_varied:
+            self._crashes[finding.message] = step
         culprits = {step.rule, step.what}
         again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
         again = again and len(self._attempts) < self._limits.attempts
@@ -276,11 +293,13 @@ class SubjectTask:
         )
 
 
-def _in_new(task: bytes, skip: frozenset[str], to_replay: list[Finding], channel: Channel) -> None:
+def _in_new(
+    task: bytes, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, Step], channel: Channel
+) -> None:
     """Do the work of a task that has travelled: called in the new interpreter."""
     subject, options, given, limits = unpacked(task)
     there = SubjectTask(subject, options, given, limits, lambda outcome: None, may_run_files=False)
-    there.resume(skip, to_replay)
+    there.resume(skip, to_replay, crashes)
     there.work(channel)
 
 

@@ -34,6 +34,17 @@ def test_runs_the_very_numbers_of_a_dtype_in_float64():
                 assert torch.equal(beside.right, double)
 
 
+def test_one_number_beside_others_stays_and_square_matrices_are_not_moved():
+    audit = audit_of(lambda x, power: (x.abs() ** power).sum(-1), normal(3, 4), normal().abs())
+    trials = list(scaled(audit.subject, audit.base))
+    assert {float(trial.case.tensors[1].double()) for trial in trials if trial.dtype == torch.float32} == {
+        float(audit.base.tensors[1].float())
+    }
+    assert len({trial.largest for trial in trials}) > 10
+    audit = audit_of(lambda x: x.inverse(), normal(3, 3))
+    assert not any(trial.label.startswith("inputs plus") for trial in scaled(audit.subject, audit.base))
+
+
 def test_an_overflow_is_found_with_the_least_scale():
     (finding,) = found("PB301", naive_softmax)
     namespace = {"fn": naive_softmax}

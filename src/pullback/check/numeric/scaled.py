@@ -105,7 +105,11 @@ class Scaled:
 
 
 def scaled(subject: Subject, base: Case) -> Iterator[Scaled]:
-    """Yield the example multiplied and moved by various amounts, as far as the subject takes these."""
+    """Yield the example multiplied and moved by various amounts, as far as the subject takes these.
+
+    What is one number beside tensors of several stays: an exponent, a temperature. Square matrices are not moved: a
+    constant that is added to every element leaves hardly anything of their rank.
+    """
     if any(t.is_complex() or not t.numel() for t in base.tensors):
         return
     for factor in _FACTORS:
@@ -113,7 +117,7 @@ def scaled(subject: Subject, base: Case) -> Iterator[Scaled]:
     for dtype in (torch.bfloat16, torch.float16):
         for factor in _NARROW_FACTORS:
             yield from measured(subject, base, _times, factor, dtype)
-    if not any(is_structured(t) for t in base.tensors):
+    if not any(is_structured(t) or (t.ndim > 1 and t.shape[-1] == t.shape[-2]) for t in base.tensors):
         for shift in _SHIFTS:
             yield from measured(subject, base, _moved, shift)
 
@@ -127,7 +131,8 @@ def measured(
 ) -> Iterator[Scaled]:
     """Yield the example changed by one amount, run in a dtype and in float64; nothing if the subject refuses it."""
     label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
-    case = cast(base.map_inputs(lambda t: change(t, amount), label), dtype)
+    several = any(t.numel() > 1 for t in base.tensors)
+    case = cast(base.map_inputs(lambda t: t if several and t.numel() == 1 else change(t, amount), label), dtype)
     wide = widened(case)
     try:
         got = results(subject, case)

@@ -147,8 +147,14 @@ def test_a_submodule_that_fails_and_shows_nothing_is_named(write):
     assert subject("half").absent == ("half.made",)
 
 
-def test_a_module_that_raises_by_itself_is_told(write):
-    write(raises_itself=FUNCTION + "raise ValueError('mine')")
-    found = subject("raises_itself.py")
-    assert found.target is None
-    assert found.why_unaudited == "could not be imported: ValueError: mine"
+def test_a_file_that_raises_by_itself_is_audited_as_far_as_it_ran(write):
+    write(raises_itself=FUNCTION + "raise ValueError('mine')\n" + FUNCTION.replace("class ", "class Late"))
+    early, late = discover("raises_itself.py")
+    line = 1 + len(FUNCTION.splitlines())
+    assert early.target is not None
+    assert early.absent == (f"raises_itself.py from line {line} on (ValueError: mine)",)
+    namespace = {}
+    exec(early.load, namespace)
+    assert namespace["fn"](torch.ones(2)).shape == (2,)
+    assert late.target is None
+    assert late.why_unaudited == "could not be imported: ValueError: mine"

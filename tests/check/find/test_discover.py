@@ -438,7 +438,7 @@ def test_ctrl_c_gets_through(write):
 
 
 def test_a_file_that_does_not_import_is_read(write):
-    write("ops.py", HEAD + function("Op") + "raise OSError('no driver')")
+    write("ops.py", HEAD + "raise OSError('no driver')\n" + function("Op"))
     (subject,) = discover("ops.py")
     assert (subject.name, subject.kind, subject.target) == ("Op", "function", None)
     assert "OSError: no driver" in subject.why_unaudited

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pullback.check.find.importing import import_all, import_root, unimported_root
-from pullback.check.find.live import Found
+from pullback.check.find.live import Found, attribute
 from pullback.check.find.named import find_attribute, find_given, public_callables
 from pullback.check.find.places import Home, home_of_module
 from pullback.check.find.search import find_all
@@ -32,7 +32,8 @@ def discover(target: str) -> list[Subject]:
     """
     parsed = parse_target(target)
     root = import_root(parsed)
-    if parsed.name and root.module is not None and (found := find_attribute(root, parsed.name)) is not None:
+    is_there = root.module is not None and not (root.why and attribute(root.module, parsed.name) is None)
+    if parsed.name and is_there and (found := find_attribute(root, parsed.name)) is not None:
         return [_subject(found, found.name, root.absent)]
     return _subjects(parsed, import_all(root))
 
@@ -82,9 +83,9 @@ def load_inputs(spec: str) -> Callable[[Any], Iterable[Any]]:
     if not parsed.name:
         raise TargetError(f"inputs are given as FILE:function, e.g. {spec}:inputs; {spec!r} names no function")
     root = import_root(parsed)
-    if root.module is None:
-        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
     function: Any = getattr(root.module, parsed.name, None)
+    if root.module is None or (root.why and not callable(function)):
+        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
     if not callable(function):
         suggestion = similar(parsed.name, public_callables(root.module))
         raise TargetError(f"no function {parsed.name!r} in {parsed.where}{suggestion}")
@@ -105,7 +106,7 @@ def loaded(target: str, functions: bool = False) -> Any:
     parsed = parse_target(target)
     with contextlib.redirect_stdout(sys.stderr):
         root = import_root(parsed)
-    if root.module is None:
+    if root.module is None or (root.why and not hasattr(root.module, parsed.name.partition(".")[0])):
         raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
     names = public_callables(root.module, functions)
     if not parsed.name:

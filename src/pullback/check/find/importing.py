@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
 from pullback.check.find.absent import bare_package, import_without
@@ -20,6 +21,10 @@ from pullback.check.find.parsed import read
 from pullback.check.find.places import Home, home_of_file, shown_path
 from pullback.check.find.target import Target, add_path, locate, package_of, similar_files
 from pullback.errors import TargetError
+
+_FAILED = "could not be imported: "
+_in_part: dict[str, Home] = {}
+"""Files that this process has run in part, by the name of their module."""
 
 
 def import_root(target: Target) -> Home:
@@ -100,7 +105,7 @@ def _with_stand_ins(home: Home, do: Callable[[], ModuleType]) -> Home:
             absent = (*left_out, *absent)
     if module is None:
         assert error is not None
-        return replace(home, why=f"could not be imported: {_in_a_line(error)}")
+        return replace(home, why=f"{_FAILED}{_in_a_line(error)}")
     return replace(home, module=module, absent=absent)
 
 
@@ -158,21 +163,41 @@ def _import_loose(home: Home, path: Path) -> Home:
     name = home.name
     if known is not None or name in sys.stdlib_module_names:
         if os.path.realpath(getattr(known, "__file__", None) or "") == real:
-            return replace(home, module=known)
+            return _in_part.get(home.name) or replace(home, module=known)
         name = f"{name}_{zlib.crc32(real.encode()):08x}"
         if name in sys.modules:
-            return replace(home, name=name, module=sys.modules[name])
+            return _in_part.get(name) or replace(home, name=name, module=sys.modules[name])
     loader = SourceFileLoader(name, real)
     spec = spec_from_file_location(name, real, loader=loader)
     assert spec is not None  # the loader is given
+
+    begun: list[tuple[ModuleType, int]] = []
 
     def load() -> ModuleType:
         module = sys.modules[name] = module_from_spec(spec)
         try:
             loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            begun.append((module, _line_of(error, real)))
             raise
         return module
 
-    return _with_stand_ins(replace(home, name=name), load)
+    found = _with_stand_ins(replace(home, name=name), load)
+    return found if found.module is not None else _as_far_as_it_ran(found, *begun[-1])
+
+
+def _line_of(error: BaseException, file: str) -> int:
+    """Return the line of a file that was running when an error was raised; 0 if it did not run."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[0] if lines else 0
+
+
+def _as_far_as_it_ran(home: Home, module: ModuleType, line: int) -> Home:
+    """Return a file whose top level fails, with what it defined before: a script that goes on to read its data."""
+    if not line:
+        return home
+    sys.modules[home.name] = module
+    rest = f"{home.shown} from line {line} on ({home.why.removeprefix(_FAILED)})"
+    _in_part[home.name] = replace(home, module=module, absent=(*home.absent, rest))
+    return _in_part[home.name]

@@ -29,7 +29,7 @@ class Home:
         file: its source; `None` where there is none (a notebook, a compiled module).
         shown: `file` in the form that the user would write.
         module: the module; `None` if it could not be imported.
-        why: why it could not; empty otherwise.
+        why: why it could not, or not to the end if there is a module; empty otherwise.
         loose: whether it is a file outside of any package, run by its path rather than imported.
         setup: lines of Python that a reproduction needs before it can import or run it.
         known: names of the Functions of its package, to be recognised as bases.
@@ -80,6 +80,8 @@ class Home:
         """
         if making:
             made = self._bind("made", making)
+        elif self.loose and self.why:
+            made = self._run_in_part()
         elif self.loose:
             made = f"import runpy\nmade = runpy.run_path({json.dumps(self.shown)})"
         else:
@@ -90,8 +92,19 @@ class Home:
         name = re.split(r"\W", expression, maxsplit=1)[0]
         if not self.loose:
             return f"from {self.name} import {name}\n{variable} = {expression}"
-        found = f"runpy.run_path({json.dumps(self.shown)})[{json.dumps(name)}]"
-        return f"import runpy\n{variable} = {found}{expression.removeprefix(name)}"
+        rest = expression.removeprefix(name)
+        if self.why:
+            return f"{self._run_in_part()}\n{variable} = names[{json.dumps(name)}]{rest}"
+        return f"import runpy\n{variable} = runpy.run_path({json.dumps(self.shown)})[{json.dumps(name)}]{rest}"
+
+    def _run_in_part(self) -> str:
+        """Return lines that bind `names` to those that a file defines before it fails."""
+        shown = json.dumps(self.shown)
+        return (
+            f"import pathlib\nnames = {{'__name__': {json.dumps(self.name)}, '__file__': {shown}}}\n"
+            f"try:\n    exec(compile(pathlib.Path({shown}).read_text(), {shown}, 'exec'), names)\n"
+            "except BaseException as error:\n    print('it ran up to here:', repr(error))"
+        )
 
 
 def shown_path(file: str) -> str:

@@ -81,6 +81,8 @@ def test_zsh_shows_what_a_rule_finds_and_completes_whole_words(tmp_path):
         ("check . --ignore PB00,pb70", [f"PB00,PB70{number}" for number in range(1, 6)]),
         ("rules PB70", [f"PB70{number}" for number in range(1, 6)]),
         ("rules nonsense", []),
+        ("rules wrong-j", ["wrong-jvp"]),
+        ("check . --select PB205,spurious-z", ["PB205,spurious-zero"]),
         ("check ops.py :", ["Square", "Outer.Scale", "double"]),  # bash takes a colon for a word
         ("check ops.py : S", ["Square"]),
         ("check ops.py:S", ["ops.py:Square"]),  # unless it was told otherwise

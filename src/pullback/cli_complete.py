@@ -11,23 +11,20 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 
 class Rules(click.types.StringParamType):
-    """Ids of rules, or the beginnings of some, with commas: a family first, then its rules."""
+    """Ids of rules, the beginnings of some, or names, with commas: a family first, then its rules."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
-        """Complete the last id."""
+        """Complete the last id or name."""
         from pullback.check.pages import all_pages
 
         before, comma, typed = incomplete.rpartition(",")
-        typed = typed.upper()
         if len(typed) < len("PB1"):
             offered = dict.fromkeys((page.family for page in all_pages()), "")
         else:
             offered = {page.id: page.summary for page in all_pages()}
-        return [
-            CompletionItem(before + comma + key, help=summary)
-            for key, summary in offered.items()
-            if key.startswith(typed)
-        ]
+        found = {key: summary for key, summary in offered.items() if key.startswith(typed.upper())}
+        found = found or {page.name: page.summary for page in all_pages() if page.name.startswith(typed.lower())}
+        return [CompletionItem(before + comma + key, help=summary) for key, summary in found.items()]
 
 
 class Target(click.Path):

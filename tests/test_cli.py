@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+import pullback
 from pullback.check.pages import all_pages
 from pullback.check.rules import all_rules
+from pullback.check.runner.importer import Interrupted
 from pullback.cli import main
 from pullback.cli_report import Reporting
 
@@ -301,6 +304,22 @@ def test_ctrl_c_leaves_no_process(number, status, said, folder):
     assert (program.returncode, out, err.strip()) == (status, b"", said)
     assert f"check {HANGING}" not in processes()
     assert eventually(lambda: SLEEP not in processes())
+
+
+@pytest.mark.parametrize(("form", "shows"), [("text", True), ("json", False)])
+def test_ctrl_c_shows_what_is_finished(form, shows, call, folder, monkeypatch):
+    """A format that programs read holds a whole report or none."""
+    report = pullback.check(f"{folder / 'quiet.py'}:Shift", torch.ones(2), select="PB101")
+
+    def stopped(*_, **__):
+        raise Interrupted(report, 3)
+
+    monkeypatch.setattr("pullback.check.runner.importer.run_targets", stopped)
+    status, out, err = call("check", "quiet.py", "--format", form)
+    assert status == 130
+    assert ("Shift" in out) is shows
+    assert ("pullback: 1 of 3 functions were audited" in err) is shows
+    assert err.rstrip().endswith("interrupted")
 
 
 def processes():

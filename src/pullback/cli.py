@@ -129,7 +129,7 @@ def check(
     """Import, run and audit each TARGET: a folder, file, module or ops.py:Square."""
     from pullback.check.cases.given import loader
     from pullback.check.find.folder import expanded
-    from pullback.check.runner.importer import run_targets
+    from pullback.check.runner.importer import Interrupted, run_targets
 
     reports = Reporting(**options)
     wanted = expanded(targets, exclude, lambda text: click.echo(f"pullback: {text}", err=True))
@@ -138,8 +138,12 @@ def check(
     if unsafe_fixes:
         raise click.UsageError("--unsafe-fixes needs --fix or --diff")
     audit, given = reports.audit, loader(inputs)
-    with reports.progress() as on_progress:
-        report = run_targets(wanted, audit, given, on_progress=on_progress)
+    try:
+        with reports.progress() as on_progress:
+            report = run_targets(wanted, audit, given, on_progress=on_progress)
+    except Interrupted as stopped:
+        reports.show_finished(stopped.report, stopped.known)
+        raise
     return reports.end(report)
 
 

@@ -127,6 +127,12 @@ class Reporting:
         none_ran = bool(report.subjects) and all(subject.status == "unaudited" for subject in report.subjects)
         return 1 if report.at_least(self.fail_on) else 2 * none_ran
 
+    def show_finished(self, report: Report, known: int) -> None:
+        """Show what was finished before Ctrl-C; a file, or a format that programs read, holds all or nothing."""
+        if report.subjects and self.form == "text" and self.output is None and not self.update_baseline:
+            self._show(report)
+            click.echo(f"pullback: {len(report.subjects)} of {known} functions were audited", err=True)
+
     def _show(self, report: Report) -> None:
         from pullback.report.terminal import render
 

@@ -105,6 +105,19 @@ class Plan:
         )
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during an audit, with what is finished.
+
+    Attributes:
+        report: on the functions that were audited.
+        known: how many were to be, as far as they were found.
+    """
+
+    def __init__(self, report: Report, known: int) -> None:
+        super().__init__()
+        self.report, self.known = report, known
+
+
 class TargetTask:
     """One target: its import, the list of its subjects, and the audit of those asked for."""
 
@@ -287,7 +300,11 @@ def _carried_out(
         done, known = sum(len(task.outcomes) for task in tasks), sum(len(task.wanted) for task in tasks)
         on_progress(done, known, begun[0] if begun else "")
 
-    run_tasks(tasks, at_once, tick)
+    try:
+        run_tasks(tasks, at_once, tick)
+    except KeyboardInterrupt:
+        finished = [outcome for task in tasks for _, outcome in sorted(task.outcomes.items())]
+        raise Interrupted(report_of(finished), sum(len(task.wanted) for task in tasks)) from None
     return [task.outcomes[position] for task in tasks for position in task.wanted]
 
 

@@ -303,6 +303,13 @@ def test_a_package_is_walked(write, target):
     assert exits.why_unaudited == "could not be imported: SystemExit: 3"
 
 
+def test_a_package_whose_functions_cannot_be_read_says_so(write):
+    write("old/__init__.py", "")
+    write("old/ops.py", HEAD + function("Op") + 'print "Python 2"\n')
+    with pytest.raises(TargetError, match=r"in what can be read of old .*ops\.py could not be imported: SyntaxError"):
+        discover("old")
+
+
 def test_a_package_that_does_not_import_is_read(write):
     package(write)
     write("pack/__init__.py", "1 / 0\n")

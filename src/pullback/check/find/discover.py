@@ -134,7 +134,7 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
             raise TargetError(_no_such_name(target, homes[0], names))
         return [_subject(one, name, absent) for one, name in found_as]
     if not found:
-        raise TargetError(_no_function(target, homes[0]))
+        raise TargetError(_no_function(target, homes))
     return [_subject(one, name, absent) for one, name in zip(found, names, strict=True)]
 
 
@@ -180,10 +180,14 @@ def _no_such_name(target: Target, root: Home, names: Sequence[str]) -> str:
     return f"no {target.name!r} in {target.where}{broken}{similar(target.name, names)}"
 
 
-def _no_function(target: Target, root: Home) -> str:
+def _no_function(target: Target, homes: Sequence[Home]) -> str:
+    root, *submodules = homes
     looked_for = "class derived from torch.autograd.Function with a forward and a backward or jvp"
     if root.why:
         return f"{target.where} {root.why}, and its source shows no {looked_for}"
+    if failed := [home for home in submodules if home.why]:
+        more = f", and so {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"no custom function in what can be read of {target.where} ({failed[0].shown} {failed[0].why}{more})"
     if root.absent:
         return f"no custom function in {target.where} (it imports in vain: {', '.join(root.absent)})"
     names = [] if root.module is None else public_callables(root.module)

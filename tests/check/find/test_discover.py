@@ -306,7 +306,7 @@ def test_a_package_is_walked(write, target):
 def test_a_package_whose_functions_cannot_be_read_says_so(write):
     write("old/__init__.py", "")
     write("old/ops.py", HEAD + function("Op") + 'print "Python 2"\n')
-    with pytest.raises(TargetError, match=r"in what can be read of old .*ops\.py could not be imported: SyntaxError"):
+    with pytest.raises(TargetError, match=r"in what can be read of old.*ops\.py could not be imported: SyntaxError"):
         discover("old")
 
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from pullback._torch import tree_flatten, tree_unflatten
 from pullback.dtypes import has_derivative
 
+IF_IT_FITS = ", if that fits"
+"""After the label of a case that may be no valid input."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -92,7 +95,7 @@ class Case:
             for name, value in zip(self.names, self.values, strict=True)
             if isinstance(value, Tensor)
         )
-        return f"{shapes} [{self.label}]" if self.label else shapes
+        return f"{shapes} [{self.label}{IF_IT_FITS * self.doubtful}]" if self.label else shapes
 
     def with_values(self, values: Mapping[int, Any], label: str | None = None, **changes: Any) -> Case:
         """Return a case in which the leaves at the given positions are replaced."""

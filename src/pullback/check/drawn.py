@@ -86,7 +86,7 @@ class _Tried:
         audit = self._audit
         worse = case.doubtful and self.found is not None and not self.found.case.doubtful
         is_over = self._clock.seconds() > audit.options.budget
-        if worse or is_over or not case.is_variant or case.describe() in audit.skip:
+        if worse or is_over or not case.is_variant or audit.leaves_out(case):
             return False
         try:
             with audit.events.of_first_order(case.describe(), audit.subject, case):

@@ -41,7 +41,10 @@ def prepare(
     find = partial(_from_given, given=given) if given else _guessed
     found, why = find(subject, options, events=events, skip=skip)
     if found is not None:
-        return _without_buffers(found), why
+        try:
+            return _without_buffers(found), why
+        except Raised as error:
+            return None, f"what runs at first does not run again: {error}"
     if subject.device is not None or not of_environment(why):
         return None, why
     device = accelerator()  # not before it may be needed: to ask a GPU's driver takes seconds

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pullback._torch import DispatchMode
-from pullback.check.case import Case
+from pullback.check.case import IF_IT_FITS, Case
 from pullback.check.cases import dtypes
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
@@ -95,6 +95,10 @@ class Facts:
         self.cases = 0
         self.memory: Memory | None = None
         self.pace = 0.0
+
+    def leaves_out(self, case: Case) -> bool:
+        """Whether a variant, or another that may be no valid input either, brought a process down."""
+        return case.describe() in self.skip or (case.doubtful and IF_IT_FITS in self.skip)
 
     @functools.cached_property
     def names(self) -> list[str]:

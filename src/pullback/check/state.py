@@ -100,7 +100,7 @@ class Audit(Facts):
         for case, numeric in variants_of(self):
             if not self.has_time(share) or self._would_be_late():
                 return
-            if case.describe() in self.skip:
+            if self.leaves_out(case):
                 continue
             others = settled | doubtful if case.doubtful else settled
             in_time = functools.partial(self.has_time, max(share, 1.0))

@@ -1,5 +1,6 @@
 """An error is an error if its own reproduction shows it in a process that has run nothing else."""
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -165,3 +166,67 @@ def test_a_crash_is_an_error_if_its_call_crashes_alone(tmp_path, monkeypatch, wh
         assert all("x: float64(1, 4) [size 3 -> 1]" in f.message for f in crashes)
     else:
         assert all("run alone it ended well" in f.message for f in crashes)
+
+
+OF_ROWS = """
+import os
+import signal
+
+import torch
+
+
+class Rows:
+    # made for a number of rows, as a factorisation is
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, x):
+        if len(x) != self.n:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return 2 * x
+
+
+class Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, x):
+        return rows(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, 2 * g
+
+
+class Remembers(torch.autograd.Function):
+    # takes no other dtype than its first call, and nothing after one
+    @staticmethod
+    def forward(ctx, known, x):
+        known.n = x.dtype if known.n in (0, x.dtype) else "nothing any more"
+        if known.n != x.dtype:
+            raise RuntimeError(f"expected {known.n}")
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, 2 * g
+"""
+
+
+def test_a_crash_on_what_an_object_may_not_be_made_for_is_one_warning(tmp_path, monkeypatch):
+    (tmp_path / "of_rows.py").write_text(OF_ROWS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("of_rows")
+    report = pullback.check(module.Solve, module.Rows(3), torch.randn(3, 4, dtype=torch.float64), select="PB101")
+    (crash,) = [f for f in report.findings if f.rule == "PB002"]
+    assert crash.severity == "warning"
+    assert "if that fits]. It may be no call that is meant." in crash.message
+
+
+def test_what_does_not_run_again_is_told(tmp_path, monkeypatch):
+    (tmp_path / "remembers.py").write_text(OF_ROWS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("remembers")
+    report = pullback.check(module.Remembers, module.Rows(0), torch.randn(3, dtype=torch.float64))
+    assert "PB001" not in {f.rule for f in report.findings}
+    report = pullback.check(module.Remembers, module.Rows(0), torch.randn(3))
+    (told,) = [f for f in report.findings if f.rule == "PB001"]
+    assert "what runs at first does not run again: forward raised RuntimeError" in told.message

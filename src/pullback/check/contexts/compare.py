@@ -87,9 +87,17 @@ def compare_one(audit: Audit, rule: str, setting: Setting, way: Way) -> Finding 
         refused = Refused(way.name, code, way.raising, way.context, way.refused_as)
         return refusing(audit, rule, setting, error, refused)
     different = setting.differs(got)
-    if different is None:
+    if different is None or _has_changed(setting):
         return None
     return differing(audit, rule, setting, different, Told(way.name, code, way.hint, way.severity, cause=way.cause))
+
+
+def _has_changed(setting: Setting) -> bool:
+    """Whether eager mode gives another gradient by now, since a call in between has changed what the function holds."""
+    try:
+        return setting.differs(setting.gradient_of(setting.function())) is not None
+    except Raised:
+        return True
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ It is loud, but late: the forward was fine, evaluation was fine, and training st
 
 ## Limits
 - A warning: empty batches, sizes other than 1, half precision if the input is guessed, a `NotImplementedError`, and a
-  variant that makes an assertion fail or on which linear algebra raises.
+  variant that the backward refuses by a `raise` or `assert` of its own, or on which linear algebra raises.
 - An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error,
   as reentrant checkpoints do (the audit goes on by `.backward()`); or the forward may take the input by accident, such
   as a shape that happens to broadcast, a size that no longer fits an integer argument, or a dimension of size 0 that is
@@ -64,6 +64,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import gradients
+from pullback.check.rules._refused import is_deliberate
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
@@ -151,7 +152,8 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
         return "info"  # PyTorch lacks a kernel, and says so
     if case.doubtful or (empty and 0 not in tensors[0].shape[:1]):
         return "info"  # nothing but a batch is empty in practice
-    if case.is_variant and isinstance(error.error, (torch.linalg.LinAlgError, AssertionError)):  # type: ignore[attr-defined]
+    is_singular = isinstance(error.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+    if case.is_variant and (is_singular or is_deliberate(error)):
         return "warning"  # the error rejects the variant as invalid input: a singular matrix
     if isinstance(error.error, NotImplementedError):
         return "warning"  # there is no backward, with a clear error

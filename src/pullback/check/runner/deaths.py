@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from pullback.check.audit import TRANSFORMS
+from pullback.check.case import IF_IT_FITS
 from pullback.check.runner.process import Death
 from pullback.check.subject import Subject
 from pullback.report.model import Evidence, Finding, Severity, Verdict
@@ -30,6 +31,11 @@ class Step:
         """Whether it is a valid call: neither a guess nor a variant of the example."""
         variant = re.search(r"\[([^\]]+)\]$", self.what)
         return bool(self.rule) and (variant is None or variant[1] in ("given", "example"))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it is a variant that may be no valid input."""
+        return self.what.endswith(f"{IF_IT_FITS}]")
 
     def __str__(self) -> str:
         if not self.what:
@@ -67,6 +73,8 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
         found = _exhausts_memory(finding, step)
     else:
         found = _crashes(finding, step, death.status)
+        if step.is_doubtful:
+            found = _excused(found, "warning", "inconclusive", "It may be no call that is meant.")
     if death.cause == "silent" and step.rule in COMPILING:
         return _in_the_compiler(found)
     if step.rule in TRANSFORMS:

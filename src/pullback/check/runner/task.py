@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.check import audit
+from pullback.check.case import IF_IT_FITS
 from pullback.check.clock import PATIENCE
 from pullback.check.events import Events
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory, ordinary_modes
@@ -246,7 +247,7 @@ class SubjectTask:
         finding = process_finding(self._subject, death, step, limit)
         if finding.rule == "PB002" and self._attempts[-1].has_varied:
             self._crashes[finding.message] = step
-        culprits = {step.rule, step.what}
+        culprits = {step.rule, step.what, *[IF_IT_FITS] * step.is_doubtful}
         again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"
         again = again and len(self._attempts) < self._limits.attempts
         of_the_fork = death.was_idle or _NO_FORK in death.output

@@ -247,7 +247,7 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
     for rule in sorted((rule for rule in running if not rule.late), key=_turn):
-        if rule.family == "PB1" or state.has_time(_OVERDRAFT if _turn(rule) == 1 else 1.0):
+        if rule.family == "PB1" or state.has_time(_OVERDRAFT if _turn(rule) in (1, 2) else 1.0):
             _run_rule(state, rule, sink)
         else:
             left_out.append(rule.id)
@@ -263,8 +263,8 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 
 
 _OVERDRAFT = 2.0
-"""Part of the budget until which the second turn begins: the first derivative of a slow function takes all of it."""
-_TURNS = (("PB1",), ("PB209", "PB401", "PB402", "PB403", "PB404", "PB411", "PB502"), ("PB2", "PB5"))
+"""Part of the budget until which the next two turns begin: the first derivative of a slow function takes all of it."""
+_TURNS = (("PB1",), ("PB209", "PB411", "PB502"), ("PB401", "PB402", "PB403", "PB404"), ("PB2", "PB5"))
 """Families and rules in order of information per time; all others come after these."""
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from pullback.check.subject import Subject
 
 SEED = 20_241
 """Of the random state that every forward and every backward starts from."""
+_TORCH = Path(torch.__file__).parent
 
 
 class Raised(Exception):  # noqa: N818 - it is a report about another error
@@ -32,6 +35,14 @@ class Raised(Exception):  # noqa: N818 - it is a report about another error
         self.stage = stage
         self.error = error
         self.__cause__ = error
+
+    @property
+    def is_deliberate(self) -> bool:
+        """Whether a `raise` or an `assert` of the audited code gave it, not an operation in it."""
+        frames = traceback.extract_tb(self.error.__traceback__)
+        if not frames or Path(frames[-1].filename).is_relative_to(_TORCH):
+            return False
+        return (frames[-1].line or "").startswith(("raise", "assert"))
 
 
 def describe_error(error: BaseException) -> str:

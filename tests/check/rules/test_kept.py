@@ -277,3 +277,47 @@ def test_210_a_leaf_of_its_own_may_be_used():
             return leaf.grad
 
     assert found("PB210", Square) == []
+
+
+class RunsAgain(torch.autograd.Function):
+    """A module's call whose backward runs it again, as a checkpoint does."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.save_for_backward(x)
+        ctx.module = module
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(ctx.module(x), x, g)[0], None
+
+
+def test_209_weights_that_the_backward_reads_as_they_are_by_then():
+    module = torch.nn.Linear(3, 3)
+    before = module.weight.detach().clone()
+    for call in ((RunsAgain, normal(2, 3), module), (lambda x: RunsAgain.apply(x, module), normal(2, 3))):
+        ((severity, message),) = found("PB209", *call)
+        assert severity == "warning"
+        assert "weight, as by a step of an optimiser, which raises nothing, the gradient of x" in message
+    assert torch.equal(module.weight, before)
+    assert found("PB209", module, normal(2, 3)) == []
+
+
+def numpys(ctx):
+    return torch.from_numpy(ctx.saved_tensors[0].numpy())
+
+
+def refuses_twice(ctx):
+    if torch.is_grad_enabled():
+        raise RuntimeError("only once")
+    return ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize(("load", "severity"), [(numpys, "warning"), (refuses_twice, "info")])
+def test_403_what_the_backward_raises_itself_is_clear_enough(load, severity):
+    ((told, _),) = found("PB403", square(lambda ctx, x: ctx.save_for_backward(x), load))
+    assert told == severity

@@ -46,7 +46,6 @@ _CLEAR = re.compile(
     r"|second(-| )order|second derivative|not differentiable|compatible with \.grad",
     re.IGNORECASE,
 )
-_MISLEADS = re.compile(r"tensor\.detach\(\)|retain_graph=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +83,16 @@ class SecondOrder:
         return self.error is not None and _CLEAR.search(str(self.error.error)) is not None
 
     @property
-    def is_overwritten(self) -> bool:
-        """Whether double backward fails since something that it needs was changed in place."""
-        return self.error is not None and "modified by an inplace operation" in str(self.error.error)
-
-    @property
-    def misleads(self) -> bool:
-        """Whether the error gives advice that does not help: to detach, or to retain a graph inside of the backward.
-
-        With a `detach()` double backward would lose a part without a word.
-        """
-        return self.error is not None and _MISLEADS.search(str(self.error.error)) is not None
+    def is_refusal(self) -> bool:
+        """Whether the audited code raises that error on purpose."""
+        return self.error is not None and self.error.is_deliberate
 
 
 def second_order(audit: Audit) -> SecondOrder:
     """Probe double backward on the working example."""
     first = audit.base_result
-    right = first is not None and not first.wrong and audit.intent is None and audit.subject.relaxation is None
+    is_meant = audit.intent is None or audit.intent.sign == "identity"  # which is right where it changes no gradient
+    right = first is not None and not first.wrong and is_meant and audit.subject.relaxation is None
     probe = _Probe(audit, audit.base, composite=right)
     changed = probe.changes_under_create_graph(audit.names)
     try:
@@ -110,7 +102,7 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = probe.outcomes()
     if audit.nonlinearity is not None:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
-    elif audit.intent is not None:
+    elif audit.intent is not None and not right:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
         is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase does not matter
         quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)

@@ -64,7 +64,6 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import gradients
-from pullback.check.rules._refused import is_deliberate
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
@@ -153,7 +152,7 @@ def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     if case.doubtful or (empty and 0 not in tensors[0].shape[:1]):
         return "info"  # nothing but a batch is empty in practice
     is_singular = isinstance(error.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-    if case.is_variant and (is_singular or is_deliberate(error)):
+    if case.is_variant and (is_singular or error.is_deliberate):
         return "warning"  # the error rejects the variant as invalid input: a singular matrix
     if isinstance(error.error, NotImplementedError):
         return "warning"  # there is no backward, with a clear error

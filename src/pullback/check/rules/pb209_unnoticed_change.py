@@ -3,16 +3,17 @@
 ## What it finds
 After a forward each tensor that went in, and each that came out, is changed in place by an ordinary operation, one at a
 time; then the backward runs. PyTorch's own operations raise, or do not need that tensor. Here the gradient is another
-one and nothing is said: the tensor was kept on `ctx`, or saved as `x.data`, so its version is not checked.
+one and nothing is said: the tensor was kept on `ctx`, or saved as `x.data`, so its version is not checked. The same is
+done with the weights that the function reaches: those of a module on `ctx` that the backward reads, or runs again.
 
 ## Why it hurts
 `relu_`, `x += y` and reused buffers are everywhere. The gradient is that of the new numbers at the place of the old
 ones, without a sign.
 
 ## Limits
-A warning for whole numbers and masks, which are seldom changed in place, and for a guessed input that gets no gradient:
-that it is a tensor was the guess. Nested lists of tensors are looked into,
-other objects are not. Sees the example.
+A warning for whole numbers, masks and weights, which are seldom changed between forward and backward, and for a guessed
+input that gets no gradient: that it is a tensor was the guess. Nested lists of tensors are looked into, and the first
+weights. Sees the example.
 
 ## Bad
 ```python
@@ -57,11 +58,15 @@ from pullback.check.derivative.agreement import Difference, difference, gradient
 from pullback.check.rules._altered import altered
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
+from pullback.check.weights import held_tensors
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
+
+_WEIGHTS = 3
+"""Weights that are changed, one at a time."""
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -70,7 +75,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     expected, again = (gradients(audit.subject, audit.base) for _ in range(2))
     if difference(expected, again, rounding=0.0):
         return  # determinism is another property
-    tensors = enumerate(_tensors(audit.base_run))
+    tensors = enumerate(_tensors(audit.base_run)) if audit.subject.kind == "function" else ()
     for position, t in sorted(tensors, key=lambda item: not has_derivative(item[1])):  # the worse finding first
         where = _after_change(audit, position, expected)
         if where is None:
@@ -94,6 +99,49 @@ def _run(audit: Audit) -> Iterator[Finding]:
             hint="save the tensor itself by ctx.save_for_backward: then PyTorch checks its version",
         )
         return
+    yield from _of_weights(audit, expected)
+
+
+def _of_weights(audit: Audit, expected: list[Tensor | None]) -> Iterator[Finding]:
+    """Yield the warning about a weight that the backward reads as it is by then."""
+    held = held_tensors(audit.subject, audit.base)
+    for name, weight in [(n, h) for n, h in held.items() if h.asks and h.tensor.numel()][:_WEIGHTS]:
+        where = _after_step(audit, weight.tensor, expected)
+        if where is None:
+            continue
+        yield audit.finding(
+            "PB209",
+            "warning",
+            "wrong",
+            f"after an in-place change of {name}, as by a step of an optimiser, which raises nothing, "
+            f"the gradient of {audit.names[where.order]} changes: {where}",
+            case=audit.base,
+            tail=[
+                audit.outs,
+                "g = [torch.ones_like(o) for o in outs]",
+                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+                "with torch.no_grad():",
+                f"    {weight.text}.mul_(-3)",
+                "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+            ],
+            hint="give the weight to apply and save it by ctx.save_for_backward: then PyTorch checks its version",
+        )
+        return
+
+
+def _after_step(audit: Audit, weight: Tensor, expected: list[Tensor | None]) -> Difference | None:
+    """Return where the gradient is another one after a weight was changed; `None` if that is refused."""
+    run = forward(audit.subject, audit.base)
+    before = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.mul_(-3)
+        return difference(expected, vjp(run, standard_cotangents(run.roots, run.differentiable)))
+    except (Raised, RuntimeError):
+        return None
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
 
 
 def _is_our_idea(audit: Audit, position: int, gradients: list[Tensor | None]) -> bool:
@@ -150,4 +198,4 @@ def _after_change(audit: Audit, position: int, expected: list[Tensor | None]) ->
         return None
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",))
+RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"))

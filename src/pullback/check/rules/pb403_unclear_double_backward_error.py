@@ -1,11 +1,10 @@
 """unclear-double-backward-error (PB403): double backward fails without saying that it is not supported.
 
 ## What it finds
-Double backward that raises in every way it can be asked for, without a clear refusal ("not supported", "differentiate
-twice", "not implemented"). A warning where a change in place is the cause, which stands in the way of a double backward
-that would work, and where PyTorch's message gives advice that does not help: to detach, with which the second
-derivative would lose a part without a word, or to retain a graph that the backward itself has made and freed. Else an
-info, as for a `TypeError` inside the backward: no gradient is wrong.
+Double backward that raises in every way it can be asked for. A warning, unless the message says so ("not supported",
+"differentiate twice", "not implemented"), or a `raise` or `assert` of the function's own code gives it: then an info.
+Some messages give advice that makes it worse: to detach, with which the second derivative would lose a part without a
+word, or to retain a graph that the backward itself has made and freed.
 
 ## Why it hurts
 The user of a gradient penalty gets a crash that does not name its cause.
@@ -60,7 +59,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     yield audit.finding(
         "PB403",
-        "warning" if second.is_overwritten or second.misleads else "info",
+        "info" if second.is_clear or second.is_refusal else "warning",
         "unsupported",
         f"double backward is not supported: {second.error}",
         case=audit.base,

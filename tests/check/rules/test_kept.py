@@ -297,7 +297,7 @@ class RunsAgain(torch.autograd.Function):
 
 
 def test_209_weights_that_the_backward_reads_as_they_are_by_then():
-    module = torch.nn.Linear(3, 3)
+    module = torch.nn.Linear(3, 3).double()
     before = module.weight.detach().clone()
     for call in ((RunsAgain, normal(2, 3), module), (lambda x: RunsAgain.apply(x, module), normal(2, 3))):
         ((severity, message),) = found("PB209", *call)

@@ -24,7 +24,7 @@ from pullback.errors import TargetError
 
 _FAILED = "could not be imported: "
 _in_part: dict[str, Home] = {}
-"""Files that this process has run in part, by the name of their module."""
+"""Files that this process has run in part, by their path."""
 
 
 def import_root(target: Target) -> Home:
@@ -163,10 +163,10 @@ def _import_loose(home: Home, path: Path) -> Home:
     name = home.name
     if known is not None or name in sys.stdlib_module_names:
         if os.path.realpath(getattr(known, "__file__", None) or "") == real:
-            return _in_part.get(home.name) or replace(home, module=known)
+            return _in_part.get(real) or replace(home, module=known)
         name = f"{name}_{zlib.crc32(real.encode()):08x}"
         if name in sys.modules:
-            return _in_part.get(name) or replace(home, name=name, module=sys.modules[name])
+            return _in_part.get(real) or replace(home, name=name, module=sys.modules[name])
     loader = SourceFileLoader(name, real)
     spec = spec_from_file_location(name, real, loader=loader)
     assert spec is not None  # the loader is given
@@ -184,7 +184,7 @@ def _import_loose(home: Home, path: Path) -> Home:
         return module
 
     found = _with_stand_ins(replace(home, name=name), load)
-    return found if found.module is not None else _as_far_as_it_ran(found, *begun[-1])
+    return found if found.module is not None else _as_far_as_it_ran(found, real, *begun[-1])
 
 
 def _line_of(error: BaseException, file: str) -> int:
@@ -193,11 +193,11 @@ def _line_of(error: BaseException, file: str) -> int:
     return lines[0] if lines else 0
 
 
-def _as_far_as_it_ran(home: Home, module: ModuleType, line: int) -> Home:
+def _as_far_as_it_ran(home: Home, file: str, module: ModuleType, line: int) -> Home:
     """Return a file whose top level fails, with what it defined before: a script that goes on to read its data."""
     if not line:
         return home
     sys.modules[home.name] = module
     rest = f"{home.shown} from line {line} on ({home.why.removeprefix(_FAILED)})"
-    _in_part[home.name] = replace(home, module=module, absent=(*home.absent, rest))
-    return _in_part[home.name]
+    _in_part[file] = replace(home, module=module, absent=(*home.absent, rest))
+    return _in_part[file]

@@ -98,5 +98,6 @@ CALLS = (
             ),
         ),
         doubtful={**DOUBTFUL, **dict.fromkeys(("PB201", "PB209", "PB804", "PB603"), "as without dropout")},
+        judged={"PB401": (False, "its numbers are those of different masks: with one mask the two agree")},
     ),
 )

@@ -91,7 +91,7 @@ CALLS = (
         bugs=(
             Bug(
                 "at 0 the gradient is silently NaN, from a recurrence that divides by it, where it is a half",
-                ("PB301", "PB304"),
+                ("PB101", "PB301", "PB304"),
                 is_nan_at_zero,
             ),
         ),

@@ -124,7 +124,7 @@ CALLS = (
     Call(
         checkpoint_of_one,
         bugs=_checkpointed(checkpoint_of_one, lambda given: list(given[0].args[0].parameters())),
-        doubtful=NEST,
+        doubtful={**NEST, "PB207": DETACHED},
     ),
     Call(
         checkpoint_of_two,
@@ -141,9 +141,13 @@ CALLS = (
                 lambda: one_output_raises(checkpoint_of_two, 1, EMPTY),
             ),
         ),
-        doubtful=NEST,
+        doubtful={**NEST, "PB207": DETACHED},
     ),
-    Call(pipeline, bugs=_checkpointed(pipeline, lambda given: list(given[0].parameters())), doubtful=NEST),
+    Call(
+        pipeline,
+        bugs=_checkpointed(pipeline, lambda given: list(given[0].parameters())),
+        doubtful={**NEST, "PB207": DETACHED},
+    ),
     Call(copy, doubtful={"PB207": VIEW}),
     Call(wait, doubtful={"PB207": DETACHED}),
     Call(fork_and_join, doubtful={"PB207": DETACHED}),

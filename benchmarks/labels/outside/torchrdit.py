@@ -90,6 +90,9 @@ CALLS = (
             ),
         ),
         doubtful=DOUBTFUL,
+        judged={
+            "PB401": (True, "differences of its gradient, at a fixed cotangent, are not what double backward gives")
+        },
     ),
     Call(lossless, doubtful={**DOUBTFUL, **dict.fromkeys(("PB101", "PB401"), BROADENED)}),
 )

@@ -16,7 +16,8 @@ import torch
 from pullback.check import audit as audit_module
 from pullback.check.events import AuditEnd
 from pullback.check.runner import task
-from pullback.check.runner.process import Process
+from pullback.check.runner.deaths import Step, process_finding
+from pullback.check.runner.process import Death, Process
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
 from pullback.check.subject import Options, Subject
@@ -439,3 +440,19 @@ def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
     assert (finding.rule, finding.severity, finding.verdict) == ("PB003", "warning", "inconclusive")
     assert finding.message.endswith("; called once more, it came back")
     assert looped.result.cases == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "rule", "what", "severity"),
+    [
+        ("silent", "PB101", "x: float64(3,) [given]", "error"),
+        ("silent", "PB303", "x: float32(3,) [inputs times 100]", "info"),  # it takes long there, and that is all
+        ("signal", "PB303", "x: float32(3,) [inputs times 100]", "warning"),
+        ("signal", "PB1", "x: float64(1,) [size 3 -> 1]", "error"),
+        ("signal", "PB1", "x: float64(1,) [size 3 -> 1, if that fits]", "warning"),
+        ("silent", "PB503", "x: float64(0,) [size 3 -> 0]", "warning"),
+    ],
+)
+def test_how_grave_it_is_that_a_process_ends(cause, rule, what, severity):
+    death = Death(cause, signal.SIGSEGV if cause == "signal" else 0, "", 1.0, 1.0)
+    assert process_finding(subject(is_sound), death, Step(rule, what), 10.0).severity == severity

@@ -339,6 +339,8 @@ def _left_out(weighted: Audit) -> list[str]:
 
 _OF_FUNCTIONS = ("PB1", "PB2", "PB4")
 """Families whose rules for Functions alone also run on the Functions inside a callable: those about faults."""
+_OF_ARGUMENTS_TOO = ("PB209",)
+"""Rules that look at the weights of a callable, and at the arguments of the Functions inside."""
 
 
 def _run_inside(state: Audit, sink: _Sink) -> None:
@@ -354,7 +356,8 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
         inner.clock = state.clock
         told = functools.partial(_tell_of_inner, state, inner, sink)
         for rule in selected(state.options):
-            is_due = rule.kinds == ("function",) or (rule.id == "PB101" and state.intent is not None)
+            is_due = rule.id == "PB101" and state.intent is not None
+            is_due = is_due or rule.kinds == ("function",) or rule.id in _OF_ARGUMENTS_TOO
             if not is_due or rule.runtime is None or rule.family not in _OF_FUNCTIONS or rule.id in state.skip:
                 continue
             if state.has_time():
@@ -363,7 +366,8 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
 
 def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
     """Report a finding about a Function as one about the callable that calls it."""
-    if finding.verdict != "intended":  # which was reported for the callable
+    is_told = any((f.rule, f.severity) == (finding.rule, finding.severity) == ("PB209", "warning") for f in sink.told)
+    if finding.verdict != "intended" and not is_told:  # which was reported for the callable, as are its weights
         sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
 
 

@@ -10,6 +10,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -92,25 +93,29 @@ def audit(
     return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.told))
 
 
-def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> None:
-    """Run one step of an audit, without those before it: a rule, or the case that is so described.
+def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> bool:
+    """Run one step of an audit, without those before it: a rule, or the variant that is so described.
 
     Args:
         subject, options, inputs, events: as of `audit`.
         rule, what: of the step, as they were sent to `events`.
+
+    Returns:
+        Whether it was run; not if it is another kind of step.
     """
     warnings.simplefilter("ignore")
     state, _ = _prepared(subject, options, inputs, events, frozenset())
     if state is None:
-        return
-    if (found := rule_named(rule)) is not None:
-        if found.runtime is not None:
+        return False
+    if (found := rule_named(rule)) is not None and found.runtime is not None:
+        with suppress(Raised):
             list(found.runtime(state))
-        return
+        return True
     for case, numeric in variants_of(state):
         if case.describe() == what:
             state.compare(case, numeric=numeric)
-            return
+            return True
+    return False
 
 
 def _prepared(

@@ -225,8 +225,8 @@ class SubjectTask:
         """Return how an error that is run anew fails to show; empty if it does show."""
         if (crash := self._crashes.get(finding.message)) is not None:
             inputs = self._given(self._subject)
-            audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
-            return NOT_ALONE
+            is_run = audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
+            return NOT_ALONE if is_run else ""
         if finding.rule != "PB003":
             why = complaint(finding)
         else:

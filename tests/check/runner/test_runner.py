@@ -446,7 +446,7 @@ def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
     ("cause", "rule", "what", "severity"),
     [
         ("silent", "PB101", "x: float64(3,) [given]", "error"),
-        ("silent", "PB303", "x: float32(3,) [inputs times 100]", "info"),  # it takes long there, and that is all
+        ("silent", "PB303", "x: float32(3,) [inputs times 100]", "warning"),
         ("signal", "PB303", "x: float32(3,) [inputs times 100]", "warning"),
         ("signal", "PB1", "x: float64(1,) [size 3 -> 1]", "error"),
         ("signal", "PB1", "x: float64(1,) [size 3 -> 1, if that fits]", "warning"),

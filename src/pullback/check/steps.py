@@ -12,7 +12,7 @@ from pullback.check.subject import Subject
 from pullback.report.model import Finding
 
 FIRST_ORDER = "PB1"
-"""What a step is of that serves several rules: the comparisons, and other facts."""
+"""Family in whose name steps are sent that serve several rules: comparisons, and other facts."""
 
 
 class Steps:

@@ -11,8 +11,9 @@ No `except` catches it: training ends without a traceback, and without a crash t
 memory that belongs to something else.
 
 ## Limits
-Memory that is overwritten without a crash goes unseen. A crash may come later than its cause. A SIGKILL, and an
-abort for want of memory, are PB005.
+Memory that is overwritten without a crash goes unseen. A crash may come later than its cause: one that comes after a
+variant of the example is an error only if its step crashes alone, too. A warning on a variant that may be no valid
+input. A SIGKILL, and an abort for want of memory, are PB005.
 
 ## Bad
 ```python

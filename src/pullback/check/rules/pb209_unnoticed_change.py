@@ -60,7 +60,7 @@ from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
 from pullback.check.weights import held_tensors
 from pullback.dtypes import has_derivative
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -81,22 +81,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if where is None:
             continue
         name, expression = _named(audit, position)
-        yield audit.finding(
-            "PB209",
+        yield _finding(
+            audit,
             "error" if has_derivative(t) and not _is_our_idea(audit, position, expected) else "warning",
-            "wrong",
-            f"after an in-place change of {name}, which raises nothing, "
-            f"the gradient of {audit.names[where.order]} changes: {where}",
-            case=audit.base,
-            tail=[
-                audit.outs,
-                "g = [torch.ones_like(o) for o in outs]",
-                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
-                "with torch.no_grad():",
-                f"    {expression}.copy_({_changed(t, expression)})",
-                "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
-            ],
-            hint="save the tensor itself by ctx.save_for_backward: then PyTorch checks its version",
+            name,
+            where,
+            f"{expression}.copy_({_changed(t, expression)})",
+            "save the tensor itself by ctx.save_for_backward: then PyTorch checks its version",
         )
         return
     yield from _of_weights(audit, expected)
@@ -109,24 +100,35 @@ def _of_weights(audit: Audit, expected: list[Tensor | None]) -> Iterator[Finding
         where = _after_step(audit, weight.tensor, expected)
         if where is None:
             continue
-        yield audit.finding(
-            "PB209",
+        yield _finding(
+            audit,
             "warning",
-            "wrong",
-            f"after an in-place change of {name}, as by a step of an optimiser, which raises nothing, "
-            f"the gradient of {audit.names[where.order]} changes: {where}",
-            case=audit.base,
-            tail=[
-                audit.outs,
-                "g = [torch.ones_like(o) for o in outs]",
-                "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
-                "with torch.no_grad():",
-                f"    {weight.text}.mul_(-3)",
-                "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
-            ],
-            hint="give the weight to apply and save it by ctx.save_for_backward: then PyTorch checks its version",
+            f"{name}, as by a step of an optimiser",
+            where,
+            f"{weight.text}.mul_(-3)",
+            "give the weight to apply and save it by ctx.save_for_backward: then PyTorch checks its version",
         )
         return
+
+
+def _finding(audit: Audit, severity: Severity, changed: str, where: Difference, change: str, hint: str) -> Finding:
+    return audit.finding(
+        "PB209",
+        severity,
+        "wrong",
+        f"after an in-place change of {changed}, which raises nothing, "
+        f"the gradient of {audit.names[where.order]} changes: {where}",
+        case=audit.base,
+        tail=[
+            audit.outs,
+            "g = [torch.ones_like(o) for o in outs]",
+            "print(torch.autograd.grad(outs, inputs, g, retain_graph=True, allow_unused=True))",
+            "with torch.no_grad():",
+            f"    {change}",
+            "print('after the change:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
+        ],
+        hint=hint,
+    )
 
 
 def _after_step(audit: Audit, weight: Tensor, expected: list[Tensor | None]) -> Difference | None:

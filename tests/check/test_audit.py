@@ -13,12 +13,13 @@ from torch.autograd import Function
 
 from pullback.check.audit import audit, static_findings
 from pullback.check.clock import Stopwatch
+from pullback.check.contexts.transforms import base_setting
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options
 from pullback.report.plain import finding_to_dict
 
-from .making import Silent, function, normal
+from .making import Silent, audit_of, function, normal
 from .modules import import_source
 
 sine = function(torch.sin, lambda g, x: g * x.cos())
@@ -544,3 +545,48 @@ def test_a_gradient_with_a_dimension_of_one_too_many_is_an_info():
 
     events, _ = run(Scale, normal(3, 4), torch.tensor(1.5), options=Options(select=("PB104",)))
     assert found(events) == [("PB104", "info", "wrong")]
+
+
+class Passes(Function):
+    """The identity, with a gradient that no graph leads to."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.detach().clone()
+
+
+def test_the_second_derivative_of_what_follows_an_identity_is_lost():
+    events, _ = run(Passes, normal(4), options=Options(select=("PB401",)))
+    assert found(events) == [("PB401", "error", "wrong")]
+
+
+class RefusesZeros(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if not x.any():
+            raise RuntimeError("no residual is left")
+        return 2 * x * g
+
+
+def test_what_a_backward_refuses_in_words_of_its_own_is_a_warning():
+    events, _ = run(RefusesZeros, normal(4), options=Options(select=("PB119",)))
+    assert found(events) == [("PB119", "warning", "unsupported")]
+
+
+def test_a_context_is_not_blamed_for_what_a_call_in_between_has_changed():
+    scale = [1.0]
+    state = audit_of(lambda x: Passes.apply(x) * scale[0], normal(4))
+    (rule,) = [rule for rule in all_rules() if rule.id == "PB414"]
+    assert base_setting(state) is not None
+    scale[0] = 2.0
+    assert [f.verdict for f in rule.runtime(state) if f.verdict == "wrong"] == []

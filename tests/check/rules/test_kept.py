@@ -317,7 +317,13 @@ def refuses_twice(ctx):
     return ctx.saved_tensors[0]
 
 
-@pytest.mark.parametrize(("load", "severity"), [(numpys, "warning"), (refuses_twice, "info")])
+def stumbles_twice(ctx):
+    return [ctx.saved_tensors[0]][int(torch.is_grad_enabled())]
+
+
+@pytest.mark.parametrize(
+    ("load", "severity"), [(numpys, "warning"), (stumbles_twice, "warning"), (refuses_twice, "info")]
+)
 def test_403_what_the_backward_raises_itself_is_clear_enough(load, severity):
     ((told, _),) = found("PB403", square(lambda ctx, x: ctx.save_for_backward(x), load))
     assert told == severity

@@ -375,3 +375,70 @@ def test_weights_are_compared_for_other_inputs_too(function, where):
     found = [f for f in pullback.check(Layer(function), x, select="PB101").findings if f.severity == "error"]
     assert len(found) == (where is not None)
     assert all("gradient of w" in f.message and re.search(where, f.message) for f in found)
+
+
+class Holder:
+    __slots__ = ("inner", "w")
+
+
+def of_holders():
+    w = torch.linspace(0.5, 2, 4, requires_grad=True)
+    listed, inner = [{"of": w}], Holder()
+    inner.w = w
+    outer = Holder()
+    outer.inner = inner
+
+    def by_default(x, w=w):
+        return Times.apply(x, w, 2.0)
+
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = [w]
+
+        def forward(self, x):
+            return Times.apply(x, self.weights[0], 2.0)
+
+    return {
+        "listed[0]['of'][": lambda x: Times.apply(x, listed[0]["of"], 2.0),
+        "outer.inner.w[": lambda x: Times.apply(x, outer.inner.w, 2.0),
+        "by_default.__defaults__[0][": lambda x: by_default(x),
+        "weights[0][": Kept(),
+    }
+
+
+@pytest.mark.parametrize("name", of_holders())
+def test_weights_in_containers_objects_and_defaults(name):
+    assert f"the gradient of {name}" in errors(of_holders()[name], batch())["PB101"]
+
+
+class Adjoint(torch.autograd.Function):
+    """function(x), differentiated by x and by the weights that are given beside the function."""
+
+    @staticmethod
+    def forward(ctx, function, x, *weights):
+        ctx.function = function
+        ctx.save_for_backward(x, *weights)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        leaves = ctx.saved_tensors
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            return None, *torch.autograd.grad(ctx.function(leaves[0]), leaves, g, create_graph=again)
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_weights_that_are_given_beside_what_holds_them_are_one_tensor(is_module):
+    layer = nn.Linear(4, 3).double()
+    function = layer if is_module else lambda x: x @ layer.weight.T + layer.bias
+    assert errors(Adjoint, function, batch().double(), *layer.parameters()) == {}
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_weights_of_an_argument_that_get_no_gradient(is_module):
+    layer = nn.Linear(4, 3).double()
+    function = layer if is_module else lambda x: x @ layer.weight.T + layer.bias
+    assert "layer.weight" in errors(Adjoint, function, batch().double()).get("PB118", "").replace("function.", "layer.")

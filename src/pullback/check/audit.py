@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from pullback.check import trial
-from pullback.check.case import Case, make_case
-from pullback.check.cases.signature import positional_names
+from pullback.check.case import Case
 from pullback.check.derivative.agreement import show
 from pullback.check.device import NEEDS_CPU, device_of, to_cpu
 from pullback.check.events import AuditEnd, Events
@@ -33,7 +32,7 @@ from pullback.check.steps import Steps
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.check.variants import variants_of
-from pullback.check.weights import kept
+from pullback.check.weights import given_call, kept
 from pullback.report.model import Finding, Location
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -125,11 +124,10 @@ def _prepared(
     steps = Steps(events)
     trial.set_on_call(steps.calling)
     events.step("", "looking for a working example", "")
-    names, nested = positional_names(subject), subject.kind != "function"
     calls = list(inputs or ())
     if (device := device_of(calls)) is not None:
         subject, calls = replace(subject, device=device), to_cpu(calls)
-    given = [make_case(args, kwargs, names, "given", nested) for args, kwargs in calls]
+    given = [given_call(subject, args, kwargs) for args, kwargs in calls]
     memory = Memory(subject)
     state, why = prepare(subject, options, given, steps, skip)
     if state is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +55,8 @@ class Case:
         non_leaf: each differentiated input is a copy of a leaf (an in-place function refuses leaves).
         fit: the property that a guessed example was given because the gradient is right for no other guess.
         held: by position, the leaves that the subject holds, such as its weights.
+        shared: positions of tensors that another argument or the subject holds too, as a module that is passed with
+            its parameters: such a tensor is passed itself, and differentiated as a weight.
         left_out: names of other differentiable tensors that it holds.
         is_varied: some of the held tensors have new values.
         is_asked: the example says which of its inputs require a gradient.
@@ -74,6 +76,7 @@ class Case:
     non_leaf: bool = False
     fit: str = ""
     held: Mapping[int, Held] = field(default_factory=dict)
+    shared: frozenset[int] = frozenset()
     left_out: tuple[str, ...] = ()
     is_varied: bool = False
     is_asked: bool = False
@@ -98,8 +101,8 @@ class Case:
         return f"{shapes} [{self.label}{IF_IT_FITS * self.doubtful}]" if self.label else shapes
 
     def with_values(self, values: Mapping[int, Any], label: str | None = None, **changes: Any) -> Case:
-        """Return a case in which the leaves at the given positions are replaced."""
-        new = tuple(values.get(position, value) for position, value in enumerate(self.values))
+        """Return a case in which the leaves at the given positions are replaced, but for those that are shared."""
+        new = tuple(v if p in self.shared else values.get(p, v) for p, v in enumerate(self.values))
         return replace(self, values=new, label=self.label if label is None else label, **changes)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor], label: str, **changes: Any) -> Case:
@@ -156,29 +159,41 @@ class Case:
         return copy_tensor(moved) if moved is self.values[position] else moved
 
     def _fresh(self, position: int) -> Any:
-        """Return the leaf at a position for one call: a copy, or the held tensor itself."""
+        """Return the leaf at a position for one call: a copy, or the tensor itself that the subject holds."""
         value = self.values[position]
+        if position in self.shared:
+            return value
         if position in self.held:
             return self.held[position].filled(value)
         return copy_tensor(value) if isinstance(value, Tensor) else value
 
 
 def make_case(
-    args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], label: str = "", nested: bool = True
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
+    label: str = "",
+    nested: bool = True,
+    held: Collection[int] = (),
 ) -> Case:
     """Build a case from a call.
 
     The differentiated tensors are the floating and complex ones that require grad, or all of them if none
     does; without `nested`, only those that are arguments themselves, as for an `autograd.Function`, which does
-    not look into lists and tuples. `names` are those of the positional parameters.
+    not look into lists and tuples. `names` are those of the positional parameters, `held` the ids of the tensors that
+    the subject or another argument holds.
     """
     leaves, spec, paths = tree_flatten((tuple(args), dict(kwargs)))
     named = tuple(_leaf_name(path, names) for path in paths)
-    differentiable = [p for p, leaf in enumerate(leaves) if is_differentiable(leaf) and (nested or len(paths[p]) == 2)]
+    shared = frozenset(p for p, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and id(leaf) in held)
+    own = [p for p, leaf in enumerate(leaves) if is_differentiable(leaf) and p not in shared]
+    differentiable = [p for p in own if nested or len(paths[p]) == 2]
     asked = [p for p in differentiable if leaves[p].requires_grad]
-    copies = {id(leaf): copy_tensor(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
-    values = tuple(copies[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return Case(values, spec, tuple(asked or differentiable), named, tuple(paths), label, is_asked=bool(asked))
+    copied = [leaf for p, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and p not in shared]
+    copies = {id(leaf): copy_tensor(leaf) for leaf in copied}
+    values = tuple(copies.get(id(leaf), leaf) for leaf in leaves)
+    wrt = tuple(asked or differentiable)
+    return Case(values, spec, wrt, named, tuple(paths), label, is_asked=bool(asked), shared=shared)
 
 
 def is_differentiable(value: object) -> bool:

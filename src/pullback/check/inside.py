@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.check.case import Case, make_case
-from pullback.check.cases.signature import positional_names
+from pullback.check.case import Case
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 from pullback.check.watch.samples import Samples
+from pullback.check.weights import given_call
 from pullback.errors import TargetError
 
 _MOST = 4
@@ -43,7 +43,7 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
         with suppress(TargetError):
             inner = subject_of(function)
             args, kwargs = inputs[0]
-            called = make_case(args, kwargs, positional_names(inner), "given", nested=False)
+            called = given_call(inner, args, kwargs)
             if called.wrt and _gives_plain_tensors(inner, called):
                 found.append((inner, called))
     return found

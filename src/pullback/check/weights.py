@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,43 +34,71 @@ _LONGEST = 1 << 18
 """Largest number of elements of a differentiated weight."""
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
 """Increment of the sequence k φ mod 1 that separates equal elements, and their largest distance."""
+_DEPTH, _WIDTH = 4, 256
+"""Steps from a subject to what it holds, and most objects that are looked into at each."""
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
+_OF_MODULES = {"_parameters", "_buffers", "_modules"}
 _LARGEST = 1 << 20
 """Number of held elements beyond which tensors without a gradient keep their dtype."""
 
 
 def reached(subject: Subject, case: Case) -> dict[str, Any]:
-    """Return the tensors and modules that a subject's code names, or that it is or is given, by Python source."""
-    if subject.kind == "function":
-        found = _of_callable(subject.target.forward, "fn.__self__.forward")
-    else:
-        found = _of_callable(subject.target, "fn")
-    modules = {case.names[p]: value for p, value in enumerate(case.values) if isinstance(value, Module)}
-    return {text: value for text, value in {**found, **modules}.items() if isinstance(value, Tensor | Module)}
+    """Return the tensors and modules that a subject's code names, or that it is or is given, by Python source.
 
-
-def _of_callable(target: Any, text: str) -> dict[str, Any]:
-    if isinstance(target, Module):
-        return {text: target}
-    if isinstance(target, functools.partial):
-        held = {f"{text}.args[{k}]": value for k, value in enumerate(target.args)}
-        held.update({f"{text}.keywords[{name!r}]": value for name, value in target.keywords.items()})
-        return {**_of_callable(target.func, f"{text}.func"), **held}
-    owner = getattr(target, "__self__", None)
-    found = {} if owner is None or isinstance(owner, type) else _of_object(owner, f"{text}.__self__")
-    plain = inspect.unwrap(getattr(target, "__func__", target))
-    if not inspect.isfunction(plain):
-        return found or _of_object(target, text)
-    names = inspect.getclosurevars(plain)
-    variables = f"inspect.getclosurevars(inspect.unwrap({text}))"
-    for kind in ("globals", "nonlocals"):
-        found.update({f"{variables}.{kind}[{name!r}]": value for name, value in getattr(names, kind).items()})
+    Closures, globals, defaults, attributes and containers are followed for `_DEPTH` steps.
+    """
+    is_function = subject.kind == "function"
+    roots = {"fn.__self__.forward": subject.target.forward} if is_function else {"fn": subject.target}
+    roots |= {case.names[p]: value for p, value in enumerate(case.values) if not isinstance(value, Tensor)}
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    layer = roots
+    for _ in range(_DEPTH):
+        new = {text: value for text, value in layer.items() if id(value) not in seen}
+        seen.update(map(id, new.values()))
+        found |= {text: value for text, value in new.items() if isinstance(value, Tensor | Module)}
+        layer = {t: v for text, value in [*new.items()][:_WIDTH] for t, v in _parts(value, text).items()}
     return found
 
 
-def _of_object(owner: Any, text: str) -> dict[str, Any]:
-    if isinstance(owner, Module):
-        return {text: owner}
-    return {f"{text}.{name}": value for name, value in getattr(owner, "__dict__", {}).items()}
+def _parts(value: Any, text: str) -> dict[str, Any]:
+    """Return what an object holds, by Python source: elements, attributes, and what a function's code names."""
+    if isinstance(value, functools.partial):
+        return {f"{text}.func": value.func, f"{text}.args": value.args, f"{text}.keywords": value.keywords}
+    if isinstance(value, list | tuple):
+        return {f"{text}[{k}]": part for k, part in enumerate(value)}
+    if isinstance(value, dict):
+        return {f"{text}[{key!r}]": part for key, part in value.items() if isinstance(key, str | int)}
+    if inspect.ismethod(value):
+        return {f"{text}.__self__": value.__self__, f"{text}.__func__": value.__func__}
+    plain = inspect.unwrap(value) if inspect.isfunction(value) else value
+    if isinstance(value, Tensor | type) or _is_library(plain):
+        return {}
+    if inspect.isfunction(plain):
+        return _of_function(plain, text if plain is value else f"inspect.unwrap({text})")
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return {f"{text}.{name}": part for name, part in held.items() if name not in _OF_MODULES}
+
+
+def _of_function(function: Any, text: str) -> dict[str, Any]:
+    """Return the variables and the defaults of a function; of the functions among its globals, those of its package."""
+    names = inspect.getclosurevars(function)
+    package = _package(function)
+    near = {n: v for n, v in names.globals.items() if not inspect.isfunction(v) or _package(v) == package}
+    found = {f"inspect.getclosurevars({text}).globals[{name!r}]": part for name, part in near.items()}
+    found |= {f"inspect.getclosurevars({text}).nonlocals[{name!r}]": part for name, part in names.nonlocals.items()}
+    return found | {f"{text}.__defaults__": function.__defaults__, f"{text}.__kwdefaults__": function.__kwdefaults__}
+
+
+def _package(value: Any) -> str:
+    return str(getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+def _is_library(value: Any) -> bool:
+    """Whether a function, or the class of an object, is of Python, NumPy or PyTorch."""
+    package = _package(value if inspect.isfunction(value) else type(value))
+    return not isinstance(value, Module) and package in _LIBRARIES
 
 
 def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
@@ -91,14 +120,27 @@ def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
     }
 
 
+def given_call(subject: Subject, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Case:
+    """Return the case of a call that is given.
+
+    An argument that the subject or another argument holds too (a module is often passed with its parameters) stays that
+    very tensor: a copy would have no part in the forward. It is differentiated as a weight, if any other argument is.
+    """
+    names, nested = positional_names(subject), subject.kind != "function"
+    case = make_case(args, kwargs, names, "given", nested)
+    held = {id(h.tensor) for h in held_tensors(subject, case).values() if h.asks}
+    others = make_case(args, kwargs, names, "given", nested, held)
+    return others if others.wrt else case
+
+
 def _is_ordinary(t: Tensor) -> bool:
     return t.layout is torch.strided and t.device.type == "cpu" and not t.is_inference()
 
 
 def _short(text: str) -> str:
     """Return the name of a variable or an attribute at the end of its source."""
-    named = re.search(r"\['(\w+)'\]$", text)
-    return named[1] if named else text.removesuffix(".__self__").removeprefix("fn.")
+    text = re.sub(r"^.*\.(?:globals|nonlocals|keywords)\['(\w+)'\]", r"\1", text)
+    return text.removesuffix(".__self__").removeprefix("fn.")
 
 
 def _each_once(found: Mapping[str, Held]) -> dict[str, Held]:
@@ -127,7 +169,8 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     keys = {identifier(name, position): name for position, name in enumerate(held)}
     args, kwargs, _ = case.arguments()
     values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
-    call = make_case(args, {**kwargs, **values}, positional_names(subject), case.label, subject.kind != "function")
+    names, nested = positional_names(subject), subject.kind != "function"
+    call = make_case(args, {**kwargs, **values}, names, case.label, nested, {id(case.values[p]) for p in case.shared})
     places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
     of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
     call = replace(

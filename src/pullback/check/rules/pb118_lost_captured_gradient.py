@@ -1,10 +1,10 @@
 """lost-captured-gradient (PB118): a tensor that the forward reads, without being an argument, gets no gradient.
 
 ## What it finds
-Tensors that require grad and that the forward reaches through its closure, its globals, or a module (the module it is
-a method of, or one passed as an argument). Each is moved, and if the output moves with it, a backward must give it a
-gradient. If the gradient comes only from a nested `backward()` that accumulates into `.grad`, the output must still
-require grad when no argument does.
+Tensors that require grad and that the forward reaches through its closure, its globals, its defaults, an object it is
+a method of, or an argument that is a module, a function or another object. Each is moved, and if the output moves with
+it, a backward must give it a gradient. If the gradient comes only from a nested `backward()` that accumulates into
+`.grad`, the output must still require grad when no argument does.
 
 ## Why it hurts
 Autograd sees only what is passed to `apply`. The captured parameter is used, and silently never trained; one that
@@ -13,8 +13,7 @@ gets its gradient from a nested backward is not trained in the first layer, whos
 warning.
 
 ## Limits
-Finds what is named in the forward's own code, and attributes of an object that is called or whose method is; what
-lies deeper in objects that are no modules is not seen.
+Closures, attributes and containers are followed for four steps; functions among the globals, in the same package.
 
 ## Bad
 ```python

@@ -540,3 +540,142 @@ def test_an_error_in_a_file_with_an_absent_import_stays_one(tmp_path):
     )
     report = pullback.check(str(file), select=("PB101",))
     assert [(f.rule, f.severity) for f in report.findings] == [("PB101", "error")]
+
+
+class Pool(Function):
+    """The mean over height and width, whose backward takes the image to be square."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return x.mean((2, 3))
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g[:, :, None, None] / ctx.shape[2] ** 2).expand(ctx.shape)
+
+
+class Gram(Function):
+    """xᵀ x / rows, whose backward divides by the columns."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.mT @ x / x.shape[-2]
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return x @ (g + g.mT) / x.shape[-1]
+
+
+class Scores(Function):
+    """q kᵀ / √d, whose backward takes the length for d in one of its gradients."""
+
+    @staticmethod
+    def forward(ctx, q, k):
+        ctx.save_for_backward(q, k)
+        return q @ k.mT * q.shape[-1] ** -0.5
+
+    @staticmethod
+    def backward(ctx, g):
+        q, k = ctx.saved_tensors
+        return g @ k * q.shape[-2] ** -0.5, g.mT @ q * q.shape[-1] ** -0.5
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "severity"),
+    [
+        (Pool, (normal(2, 3, 5, 5),), "error"),
+        (Gram, (normal(4, 4),), "warning"),  # a function of square matrices need not say so
+        (Scores, (normal(2, 4, 4), normal(2, 4, 4)), "warning"),
+    ],
+)
+def test_sizes_that_are_equal_in_the_example_are_parted(function, given, severity):
+    assert loud(function, *given, select="PB101") == {("PB101", severity)}
+
+
+class Smoothed(Function):
+    """A cross-entropy with smoothing, which the backward knows nothing of; it is 0 by default."""
+
+    @staticmethod
+    def forward(ctx, x, smoothing=0.0):
+        p = x.log_softmax(-1)
+        ctx.save_for_backward(p)
+        return -((1 - smoothing) * p[..., 0] + smoothing * p.mean(-1))
+
+    @staticmethod
+    def backward(ctx, g):
+        (p,) = ctx.saved_tensors
+        gradient = p.exp()
+        gradient[..., 0] -= 1
+        return g.unsqueeze(-1) * gradient, None
+
+
+def test_a_number_that_is_zero_by_default_is_switched_on():
+    assert loud(Smoothed, normal(3, 4), select="PB101") == {("PB101", "error")}
+
+
+class Remembers(Function):
+    """sin, whose backward adds to the gradients of all calls before."""
+
+    total = None
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if Remembers.total is None or Remembers.total.shape != x.shape:
+            Remembers.total = torch.zeros_like(x)
+        Remembers.total += g * x.cos()
+        return Remembers.total.clone()
+
+
+def test_a_backward_that_adds_up_over_calls_is_wrong():
+    assert loud(Remembers, normal(3), select="PB101,PB601") == {("PB601", "error")}
+
+
+class SinglePrecision(Function):
+    """softplus of float32 alone, as a kernel would have it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        if x.dtype != torch.float32:
+            raise TypeError("expected float32")
+        ctx.save_for_backward(x)
+        return F.softplus(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.sigmoid(x)
+
+
+def test_a_function_of_float32_alone_is_decided():
+    report = pullback.check(SinglePrecision, normal(5).float(), select="PB1,PB3")
+    assert [subject.status for subject in report.subjects] == ["ok"]
+
+
+class Rotates(Function):
+    """x cos + turned x sin, of which only x is differentiated."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return x * cos + x.roll(1, -1) * sin
+
+    @staticmethod
+    def backward(ctx, g):
+        cos, sin = ctx.saved_tensors
+        return g * cos + (g * sin).roll(-1, -1), None, None
+
+
+def test_tables_of_an_example_that_asks_for_no_gradient_may_get_none():
+    x, angles = normal(3, 4), normal(3, 4)
+    assert loud(Rotates, x, angles.cos(), angles.sin(), select="PB1") == {("PB107", "warning")}
+    asked = (x.requires_grad_(), angles.cos().requires_grad_(), angles.sin().requires_grad_())
+    assert loud(Rotates, *asked, select="PB107") == {("PB107", "error")}

@@ -282,9 +282,18 @@ class Facts:
             shown = intent.flat(self.base_result, self.subject.name)
             if declared is None and self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
                 shown = intent.ROUNDED
+            if shown is None and self.base.wrt and len(self.stairs) == len(self.base.wrt):
+                shown = intent.FLAT
         if declared is not None and shown is not None:
             return replace(declared, sign="declared")
         return declared or shown
+
+    @functools.cached_property
+    def stairs(self) -> frozenset[int]:
+        """The inputs in which the forward is a staircase, of those of which differences tell nothing on the example."""
+        compared = [] if self.base_result is None else self.base_result.comparisons
+        unknown = {c.order for c in compared if c.status == "inconclusive"}
+        return intent.stairs(self.subject, self.base) & unknown if unknown else frozenset()
 
     def stop_gradient(self) -> Intent | None:
         """Return an intent if a callable detaches, or uses under no_grad, each input whose gradient is wrong."""

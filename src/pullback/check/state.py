@@ -192,7 +192,7 @@ class Audit(Facts):
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
         """Why a disagreement is intended, if there is a sign of it."""
-        flat = intent.flat_in(comparison) if result is self.base_result else None
+        flat = intent.flat_in(comparison) if result is self.base_result or comparison.order in self.stairs else None
         meant = self.intent
         is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"
         if is_own and not intent.is_unchanged(result.run, result.case.tensors):

@@ -447,3 +447,42 @@ def test_the_bound_of_a_quantiser_may_have_an_estimate_too():
     assert {f.severity for f in told} == {"info", "warning"}
     assert "declare it" in next(f.hint for f in told if f.severity == "warning")
     assert pullback.check(LearntGain, *given, select="PB101").at_least("error")
+
+
+class Steps(Function):
+    """round(x n) / n: at 1/8 the steps are as large as those of a difference, at 1/128 much smaller."""
+
+    @staticmethod
+    def forward(ctx, x, n):
+        return torch.round(x * n) / n
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+class ScaledSteps(Function):
+    """A staircase in x, and linear in its scale, whose gradient is three times too large."""
+
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(x, s)
+        return torch.round(x * 8) / 8 * s
+
+    @staticmethod
+    def backward(ctx, g):
+        x, s = ctx.saved_tensors
+        return g * s, 3 * (g * torch.round(x * 8) / 8).sum_to_size(s.shape)
+
+
+@pytest.mark.parametrize("n", [1.0, 8.0, 20.0, 128.0, 1000.0])
+def test_steps_of_any_size_are_no_mistake(n):
+    report = pullback.check(Steps, 3 * normal(4, 5), n, select="PB101")
+    assert not report.at_least("warning")
+    assert "flat almost everywhere" in report.findings[0].message
+
+
+def test_a_staircase_in_one_input_excuses_no_other():
+    given = 3 * normal(4, 5), torch.tensor([[1.5]], dtype=torch.float64)
+    (error,) = pullback.check(ScaledSteps, *given, select="PB101").at_least("error")
+    assert "the gradient of s" in error.message

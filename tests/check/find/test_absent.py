@@ -116,7 +116,7 @@ def test_a_package_whose_init_fails_is_done_without(write):
     )
     found = subject("broken/ops.py")
     assert found.target is not None
-    assert found.absent == ("broken.__init__",)
+    assert found.absent == ("broken.__init__ (RuntimeError: no driver)",)
 
 
 def test_a_package_that_fails_in_another_one(write):

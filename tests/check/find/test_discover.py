@@ -315,7 +315,7 @@ def test_a_package_that_does_not_import_is_read(write):
     write("pack/__init__.py", "1 / 0\n")
     subjects = discover("pack")
     assert {s.why_unaudited for s in subjects} == {"", "could not be imported: SystemExit: 3"}
-    assert {s.absent[0] for s in subjects} == {"pack.__init__"}
+    assert {s.absent[0] for s in subjects} == {"pack.__init__ (ZeroDivisionError: division by zero)"}
     assert names(subjects) == ["Derived", "deep.more.Same", "Exits", "Needs", "Op", "ops.Same"]
 
 

@@ -1,12 +1,13 @@
 """From one working example to others of other sizes: 1, 0 and primes, and shapes that broadcast.
 
 Sizes are changed together: every dimension that has size 5 in the example is taken to be the same dimension, so that
-matrices still fit each other. A variant is only a proposal: one that the forward refuses is no valid input and is
-dropped by whoever runs it.
+matrices still fit each other; then equal sizes of one tensor are parted. A variant is only a proposal: one that the
+forward refuses is no valid input and is dropped by whoever runs it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 
 def other_sizes(case: Case) -> Iterator[Case]:
     """Yield the case with sizes 1, 0 and prime, and with single inputs of smaller, broadcastable shapes."""
+    yield from parted_sizes(case)
     yield from uniform_sizes(case)
     yield from broadcasts(case)
 
@@ -54,6 +56,41 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
         for new in (1, 0):
             all_of_them = resized(case, dict.fromkeys(present, new))
             yield replace(all_of_them, doubtful=all_of_them.doubtful or several)
+
+
+def parted_sizes(case: Case) -> Iterator[Case]:
+    """Yield the case with one of the equal sizes of a tensor changed: a square image hides a height taken for a width.
+
+    Tensors of one shape change together, then each of them alone. A matrix may have to be square, without a check, and
+    so may a filter beside an image: failures are doubtful, but for the largest tensor if it has four dimensions.
+    """
+    held = {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+    tensors = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
+    largest = max((t.numel() for t in tensors.values()), default=0)
+    for shape in dict.fromkeys(case.values[p].shape for p in case.wrt if p in tensors):
+        alike = [p for p, t in tensors.items() if t.shape == shape]
+        if any(is_structured(tensors[p]) for p in alike):
+            continue
+        twice = [d for d, size in enumerate(shape) if size > 1 and shape.count(size) > 1 and size not in held]
+        groups = [alike, *([p] for p in alike)] if len(alike) > 1 else [alike]
+        for group in groups:
+            for dim in dict.fromkeys((twice[-1], twice[0])) if twice else ():
+                names = ", ".join(case.names[p] for p in group)
+                yield case.with_values(
+                    {p: _grown(tensors[p], dim) for p in group},
+                    f"dim {dim} of {names}: {shape[dim]} -> {shape[dim] + 2}",
+                    doubtful=case.doubtful or len(shape) < _IMAGE or math.prod(shape) < largest,
+                )
+
+
+_IMAGE = 4
+"""Dimensions of a batch of images."""
+
+
+def _grown(t: Tensor, dim: int) -> Tensor:
+    """Return a tensor with two more elements in a dimension."""
+    grown = t.index_select(dim, torch.arange(t.shape[dim] + 2) % t.shape[dim])
+    return _shuffled(grown) if has_derivative(t) else grown
 
 
 def other_lengths(case: Case) -> Iterator[Case]:
@@ -161,10 +198,14 @@ def _resize(t: Tensor, change: dict[int, int]) -> Tensor:
         return _fit_indices(t, change)
     if not grown or not t.numel():
         return t
-    # Repeated rows would make matrices singular: shuffle the elements, and set them slightly apart.
+    return _mirrored(_shuffled(t), like)
+
+
+def _shuffled(t: Tensor) -> Tensor:
+    """Return a tensor with its elements shuffled and slightly apart: repeated rows would make matrices singular."""
     shuffled = t.flatten()[torch.randperm(t.numel(), generator=torch.Generator().manual_seed(0))]
     apart = 1 + torch.arange(t.numel()) % 13 / 64
-    return _mirrored((shuffled * apart).reshape(t.shape).to(t.dtype), like)
+    return (shuffled * apart).reshape(t.shape).to(t.dtype)
 
 
 def _mirrored(t: Tensor, like: Tensor) -> Tensor:

@@ -43,8 +43,12 @@ def other_values(case: Case) -> Iterator[Case]:
         yield case.with_values(flipped, "whole-number arguments reversed")
 
 
+_SWITCHED_ON = 0.1
+"""In place of a float that is 0, as a smoothing or a penalty is by default."""
+
+
 def other_numbers(case: Case) -> Iterator[Case]:
-    """Yield the case with one non-tensor argument changed: a float halved, a flag flipped, another dim.
+    """Yield the case with one non-tensor argument changed: a float halved or no longer 0, a flag flipped, another dim.
 
     With an argument at its default, errors of the backward for other values do not show.
     """
@@ -53,11 +57,12 @@ def other_numbers(case: Case) -> Iterator[Case]:
         name = case.names[position]
         if isinstance(value, bool):
             yield case.with_values({position: not value}, f"{name} = {not value}")
-        elif isinstance(value, float) and math.isfinite(value) and value:
-            yield case.with_values({position: value / 2}, f"{name} = {value / 2:g}")
+        elif isinstance(value, float) and math.isfinite(value):
+            other = value / 2 or _SWITCHED_ON
+            yield case.with_values({position: other}, f"{name} = {other:g}")
         elif isinstance(value, int) and _DIM.search(name) and max(ranks, default=0) > 1:
-            other = 0 if value % max(ranks) else 1
-            yield case.with_values({position: other}, f"{name} = {other}")
+            dim = 0 if value % max(ranks) else 1
+            yield case.with_values({position: dim}, f"{name} = {dim}")
 
 
 def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor], Tensor]) -> Iterator[Case]:

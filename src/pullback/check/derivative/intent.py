@@ -8,7 +8,7 @@ for intent.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -148,10 +148,10 @@ def flat(result: FirstOrder, name: str) -> Intent | None:
         estimated += [c for c in result.wrong if c.still > (1 - _LITTLE) * c.failing]
     elif len(estimated) < len(result.wrong):
         return None
-    return _FLAT if estimated else None
+    return FLAT if estimated else None
 
 
-_FLAT = Intent("flat", "its forward is flat almost everywhere and its backward is not")
+FLAT = Intent("flat", "its forward is flat almost everywhere and its backward is not")
 ROUNDED = Intent("rounded", "its forward moves in steps as small as those of half precision, in which it may compute")
 """The deviation is not known to be intended, but there is no derivative to compare with either."""
 
@@ -159,27 +159,45 @@ ROUNDED = Intent("rounded", "its forward moves in steps as small as those of hal
 def rounds_inside(subject: Subject, case: Case) -> bool:
     """Whether a forward that looks flat moves in steps that half precision inside it would make.
 
-    Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
+    Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-7 are not; `round` and `sign` lose
     both. A function whose name says that it quantises does so on purpose, however finely.
     """
     if _QUANTISES.search(subject.name):
         return False
     try:
-        here, near, far = (_outputs(subject, case, factor) for factor in (1.0, 1 + 2.0**-14, 1 + 2.0**-5))
+        here, near, far = (_outputs(subject, case, factor) for factor in (1.0, 1 + 2.0**-14, 1 + 2.0**-7))
     except Raised:
         return False
     moves = [float((there != here).double().mean()) for there in (near, far) if there.shape == here.shape]
     return len(moves) == 2 and moves[0] < _LITTLE and moves[1] > 1 - _LITTLE
 
 
-def _outputs(subject: Subject, case: Case, factor: float) -> Tensor:
-    run = forward(subject, case.map_inputs(lambda t: t * factor, case.label))
+def stairs(subject: Subject, case: Case) -> frozenset[int]:
+    """Return the differentiated inputs that may change by 10⁻⁶ of themselves while hardly an output moves.
+
+    Differences that reach over the steps of a quantiser tell neither that it is flat nor what its slope is.
+    """
+    try:
+        here = _outputs(subject, case, 1.0)
+        there = [_outputs(subject, case, 1 + 2.0**-20, {position}) for position in case.wrt]
+    except Raised:
+        return frozenset()
+    if bool((here == here[:1]).all()):
+        return frozenset()  # a constant
+    still = [x.shape == here.shape and float((x != here).double().mean()) < _LITTLE for x in there]
+    return frozenset(order for order, is_still in enumerate(still) if is_still)
+
+
+def _outputs(subject: Subject, case: Case, factor: float, scaled: Collection[int] | None = None) -> Tensor:
+    """Return the outputs, as one vector, for inputs that are multiplied by a factor, or for those at some positions."""
+    moved = {p: case.values[p] * factor for p in (case.wrt if scaled is None else scaled)}
+    run = forward(subject, case.with_values(moved))
     return torch.cat([as_real(out) for out in run.outputs])
 
 
 def flat_in(comparison: Comparison) -> Intent | None:
     """Return an intent, for one input, if nothing that was compared of it moves the output."""
-    return _FLAT if comparison.flat and not comparison.moves else None
+    return FLAT if comparison.flat and not comparison.moves else None
 
 
 def bound(result: FirstOrder, name: str) -> Intent | None:

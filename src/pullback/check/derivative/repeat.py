@@ -24,12 +24,14 @@ class Parted:
         where: which one, and the two values.
         is_rounding: whether the difference is no larger than another order of the same operations would cause.
         by_numpy: whether they agree once NumPy's generator starts from the same state, too.
+        adds_up: whether a third gradient is as far from the second as that is from the first.
     """
 
     what: str
     where: Difference
     is_rounding: bool
     by_numpy: bool
+    adds_up: bool
 
 
 _Run = tuple[Sequence[Tensor | None], Sequence[Tensor | None] | None]
@@ -39,15 +41,26 @@ _Run = tuple[Sequence[Tensor | None], Sequence[Tensor | None] | None]
 def parted(subject: Subject, case: Case) -> Parted | None:
     """Run forward and backward twice and return where the runs differ; `None` if they agree bit for bit."""
     try:
-        found = _differ(_once(subject, case), _once(subject, case))
+        runs = _once(subject, case), _once(subject, case)
+        found = _differ(*runs)
         if found is None:
             return None
+        adds_up = found[0] == "gradient" and _adds_up([gradients for _, gradients in (*runs, _once(subject, case))])
         state = numpy.random.get_state()
         by_numpy = _differ(_once(subject, case, 0), _once(subject, case, 0)) is None
         numpy.random.set_state(state)
     except Raised:
         return None
-    return Parted(*found, by_numpy)
+    return Parted(*found, by_numpy, adds_up)
+
+
+def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
+    """Whether each run's gradients differ from those before by the same amounts: sums over all calls."""
+    first, second, third = ([g for g in run or () if g is not None] for run in runs)
+    if not len(first) == len(second) == len(third):
+        return False
+    once, again = ([b - a for a, b in zip(x, y, strict=True)] for x, y in ((first, second), (second, third)))
+    return difference(once, again) is None
 
 
 def _differ(first: _Run, second: _Run) -> tuple[str, Difference, bool] | None:

@@ -20,6 +20,8 @@ NEEDED = re.compile(r"it needs ([\w.]+), which could not be imported here")
 _NOT_THERE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _KEPT = frozenset({"torch", "pullback", "numpy"})
 """Packages that no stand-in may take the place of; parts of them that are missing may have one."""
+_ENDS = SystemExit, OSError
+"""Exceptions of a script whose arguments or files are not there."""
 _importing = [0]
 
 
@@ -138,7 +140,8 @@ def import_without(
         wanted: its name.
 
     Returns:
-        The module, or `None`; its first exception, if there is no module; and the missing imports.
+        The module, or `None`; if there is none, its first exception, or the last if no stand-in can have caused that;
+        and the missing imports.
     """
     first: BaseException | None = None
     with _Finder() as finder:
@@ -150,8 +153,9 @@ def import_without(
             except BaseException as error:
                 first = first or error
                 name = _missing(error, wanted)
+                last = error
             if name is None or not finder.add(name):
-                return None, first, ()
+                return None, last if isinstance(last, _ENDS) else first, finder.names
 
 
 def _missing(error: BaseException, wanted: str) -> str | None:

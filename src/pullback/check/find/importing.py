@@ -101,11 +101,12 @@ def _with_stand_ins(home: Home, do: Callable[[], ModuleType]) -> Home:
     with _importing(home.shown):
         module, error, absent = import_without(do, home.name)
         if module is None and _is_in_package(home) and (left_out := _leave_inits_out(home)):
+            why = f" ({_in_a_line(error)})" if error is not None else ""
             module, _, absent = import_without(do, home.name)
-            absent = (*left_out, *absent)
+            absent = (*left_out[:-1], f"{left_out[-1]}{why}", *absent)
     if module is None:
         assert error is not None
-        return replace(home, why=f"{_FAILED}{_in_a_line(error)}")
+        return replace(home, why=f"{_FAILED}{_in_a_line(error)}", absent=absent)
     return replace(home, module=module, absent=absent)
 
 

@@ -82,7 +82,7 @@ from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.rules._unwritten import unwritten_finding
-from pullback.report.model import Evidence, Finding
+from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -171,7 +171,9 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
             yield _inconclusive(audit, "the output is not finite on the example")
         return
     compared = [c for result in (base, *audit.variants) for c in result.comparisons if c.compared]
-    if all(c.status == "inconclusive" for c in compared) and base.comparisons:
+    if all(c.status == "inconclusive" for c in compared) and base.comparisons and audit.intent is not None:
+        yield _meant(audit, audit.intent, "info", base, base.comparisons[0])
+    elif all(c.status == "inconclusive" for c in compared) and base.comparisons:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
     if audit.intent is None and not audit.base.fit:
@@ -206,14 +208,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if intent is not None and intent.sign == "rounded":
         return _inconclusive(audit, f"nothing can be said of the gradient: {intent.reason}")
     if intent is not None:
-        return audit.finding(
-            "PB101",
-            "info" if comparison.flat else severity_of(intent),
-            "intended",
-            f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
-            evidence=audit.evidence(result, comparison),
-            hint=_declare(intent.sign),
-        )
+        return _meant(audit, intent, "info" if comparison.flat else severity_of(intent), result, comparison)
     if _is_told_elsewhere(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
         return None
     case = result.case
@@ -255,7 +250,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         if undefined
         else _ESTIMATE
         if beside
-        else _size_hint(*first, result, comparison) or _hint(result, comparison, _ratio(first[1])),
+        else _size_hint(*first, result, comparison) or _hint(audit, result, comparison, _ratio(first[1])),
     )
 
 
@@ -363,7 +358,7 @@ def _message(result: FirstOrder, c: Comparison) -> str:
     return what + where + (f": a small difference, {size:.1g} of it" if c.is_small else "")
 
 
-def _hint(result: FirstOrder, c: Comparison, ratio: float | None) -> str:
+def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) -> str:
     """Return the hint for a smallest example, where an example that was not made smaller is off by a ratio."""
     ratio = _ratio(c) if ratio is None else ratio  # zeros that came with shrinking are off by nothing
     for factor in (-1.0, 2.0, 0.5, -2.0, -0.5):
@@ -378,9 +373,21 @@ def _hint(result: FirstOrder, c: Comparison, ratio: float | None) -> str:
         return "it is right for contiguous tensors: the backward reads memory in the wrong order"
     if result.case.doubtful:
         return "support such inputs in the backward, or refuse them in the forward"
-    if result.case.is_variant:
-        return f"look at what the backward does with {result.case.label}"
+    on_base = [] if audit.base_result is None else audit.base_result.comparisons
+    if result.case.is_variant and any(b.order == c.order and b.status == "ok" for b in on_base):
+        return f"it is right on the example: look at what the backward does with {result.case.label}"
     return "re-derive the backward from the formula of the forward"
+
+
+def _meant(audit: Audit, intent: Intent, severity: Severity, result: FirstOrder, comparison: Comparison) -> Finding:
+    return audit.finding(
+        "PB101",
+        severity,
+        "intended",
+        f"the backward is not the derivative of the forward, on purpose it seems: {intent.reason}",
+        evidence=audit.evidence(result, comparison),
+        hint=_declare(intent.sign),
+    )
 
 
 def _declare(sign: str) -> str:

@@ -7,10 +7,10 @@
 The parameter never learns, and nothing raises: optimizers skip parameters whose gradient is `None`.
 
 ## Limits
-Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where
-the example was guessed, or marks no input by `requires_grad` and this one is called `target`, `labels` or the like:
-that the input requires grad was then our idea. `intended` where the code means it (see PB101), and a warning where
-only words say so.
+Judged on the example; a `None` for an input whose derivative happens to be zero there is not seen. A warning where the
+example was guessed, or marks no input by `requires_grad` while another one gets a gradient, or this one is called
+`target`, `labels` or the like: that the input requires grad was then our idea. `intended` where the code means it (see
+PB101), and a warning where only words say so.
 
 ## Bad
 ```python
@@ -62,12 +62,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
     result = audit.base_result
     if result is None:
         return
+    others = any(g is not None for g in result.gradients)
     for comparison in result.wrong:
         if result.gradients[comparison.order] is not None:
             continue
         name = audit.names[comparison.order]
         meant = audit.any_intent
-        unsure = audit.guessed or (not audit.base.is_asked and _TARGET.fullmatch(name) is not None)
+        unsure = audit.guessed or (not audit.base.is_asked and (others or _TARGET.fullmatch(name) is not None))
         yield audit.finding(
             "PB107",
             _severity(comparison, meant, unsure),

@@ -10,7 +10,8 @@ found would be the difference between two runs.
 (checkpointing) computes the gradient of other values than it returned.
 
 ## Limits
-A warning; an info where the difference is one of rounding, as sums in another order make. Runs on the CPU, on one
+A warning; an info where the difference is one of rounding, as sums in another order make; an error where the gradient
+grows by as much with each call, since the backward adds to what an earlier one has left. Runs on the CPU, on one
 thread: atomic additions of a GPU kernel are not seen. What differs once in many runs may not differ in these.
 
 ## Bad
@@ -68,10 +69,10 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     where = parted.where
     what = f"output {where.order}" if parted.what == "output" else f"the gradient of {audit.names[where.order]}"
-    cause = "; it draws from NumPy's generator, which torch.manual_seed does not set" if parted.by_numpy else ""
+    cause = _ADDS_UP if parted.adds_up else _BY_NUMPY if parted.by_numpy else ""
     yield audit.finding(
         "PB601",
-        "info" if parted.is_rounding else "warning",
+        "info" if parted.is_rounding else "error" if parted.adds_up else "warning",
         "wrong",
         f"two runs from the same random state differ: {what} is {show(where.expected)}, then {show(where.got)}"
         f"{f' at {list(where.index)}' if where.index else ''}{cause}",
@@ -86,8 +87,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
             "    if g:",
             "        print('gradients:', torch.autograd.grad(outs, inputs, g, allow_unused=True))",
         ],
-        hint="draw from torch's generator, or from one that an argument seeds; sum in a fixed order",
+        hint="start from zeros in every backward"
+        if parted.adds_up
+        else "draw from torch's generator, or from one that an argument seeds; sum in a fixed order",
     )
+
+
+_ADDS_UP = "; it grows by as much with each call: the backward adds to what an earlier one has left"
+_BY_NUMPY = "; it draws from NumPy's generator, which torch.manual_seed does not set"
 
 
 RULE = rule(__doc__, runtime=_run, shrinks=False)

@@ -19,7 +19,7 @@ from pullback.check.clock import processor_time_of, spent
 from pullback.check.find.places import IN_PROGRAM
 from pullback.report.model import Finding
 
-_RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location")
+_RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location|read_text")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
 _BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
 """Words of the engine, for findings that use others."""
@@ -103,15 +103,17 @@ def unshown(finding: Finding, why: str) -> Finding:
 
 
 def _executed(code: str) -> tuple[str, Exception | None]:
-    """Run code in a fresh namespace; return its output and its exception."""
-    printed = io.StringIO()
+    """Run code as a script without arguments; return its output and its exception."""
+    printed, arguments = io.StringIO(), sys.argv
     torch.set_printoptions(precision=9)
+    sys.argv = ["<reproduction>"]
     try:
         with contextlib.redirect_stdout(printed):
             exec(compile(code, "<reproduction>", "exec"), {})  # Dynamo would import a module of any name
     except Exception as error:
         return printed.getvalue(), error
     finally:
+        sys.argv = arguments
         torch.set_printoptions(profile="default")
     return printed.getvalue(), None
 

@@ -30,7 +30,8 @@ def make_options(
         jobs: number of concurrent subjects.
 
     Raises:
-        OptionError: if a prefix matches no rule, a number is out of range, or `deep` lacks a package that it needs.
+        OptionError: if a prefix matches no rule, no rule is left, a number is out of range, or `deep` lacks a package
+            that it needs.
     """
     if deep:
         require_hypothesis()
@@ -38,7 +39,11 @@ def make_options(
         raise OptionError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"budget must be a positive number of seconds, not {budget!r}")
-    return Options(_prefixes("select", select), _prefixes("ignore", ignore), seed, float(budget), bool(deep), jobs)
+    chosen, left_out = _prefixes("select", select), _prefixes("ignore", ignore)
+    asked = [page.id for page in all_pages() if not chosen or page.id.startswith(chosen)]
+    if left_out and all(page.startswith(left_out) for page in asked):
+        raise OptionError("select and ignore leave no rule to run")
+    return Options(chosen, left_out, seed, float(budget), bool(deep), jobs)
 
 
 def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:

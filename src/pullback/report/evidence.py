@@ -50,7 +50,7 @@ def inputs_in(script: str) -> str:
         if name == "out":
             given = [*value.args, *value.keywords] if isinstance(value, ast.Call) else []
             if found and not all(isinstance(one, ast.Name) for one in given):
-                found.append(ast.unparse(value))
+                found.insert(0, ast.unparse(value))  # what is cut off at the end are numbers
             break
         if isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".requires_grad_"):
             value = value.func.value  # type: ignore[attr-defined]

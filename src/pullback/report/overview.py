@@ -159,7 +159,8 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
     if not several and len(named) <= width - 2 * INDENT:
         return named
     ids = ranges(finding.rule for finding in findings)
-    return f"{ids} in {count(len(_names(findings)), 'function')}" if several else ids
+    out_of_time = " (PB006: no time was left for some rules; raise --budget)" * any(f.rule == "PB006" for f in findings)
+    return f"{ids} in {count(len(_names(findings)), 'function')}{out_of_time}" if several else ids
 
 
 def _intended(findings: Sequence[Finding]) -> str:

@@ -74,6 +74,8 @@ def methods(keep, *returns):
     [
         ("ctx.limit = limit", ["g, None"], {"limit"}),
         ("ctx.limit = limit", ["g, None", "g * 2, None"], {"limit"}),
+        ("ctx.other = 3, limit", ["g, None"], {"limit"}),
+        ("ctx.x, ctx.limit = x, limit", ["g, None"], {"limit"}),
         ("ctx.limit = limit", ["g, g * x", "g, None"], set()),
         ("ctx.limit = limit", ["g, *rest"], set()),
         ("ctx.limit = limit", ["gradients"], set()),

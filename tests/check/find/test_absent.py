@@ -131,6 +131,17 @@ def test_a_package_that_fails_in_another_one(write):
     assert found.absent == ("fails",)
 
 
+def test_a_module_of_the_package_that_compiles_a_kernel_as_it_is_imported(write):
+    write(
+        builds_in___init__="from . import ops",
+        builds_in_kernels="from torch.utils.cpp_extension import load\nfused = load('fused', ['no_such_file.cu'])",
+        builds_in_ops="from .kernels import fused\n" + FUNCTION,
+    )
+    found = subject("builds.ops")
+    assert found.target is not None
+    assert found.absent == ("builds.kernels",)
+
+
 def test_a_name_that_a_newer_version_lacks(write):
     write(lacks_name="from torch.nn import not_there_any_more\nimport torch._not_there\n" + FUNCTION)
     found = subject("lacks_name.py")

@@ -65,17 +65,17 @@ def usage(node: ast.FunctionDef, names: Sequence[str]) -> dict[str, Usage]:
 def kept_as_settings(methods: Mapping[str, ast.FunctionDef], names: Sequence[str]) -> set[str]:
     """Return the parameters of a Function's forward that are numbers or flags by the way its backward has them.
 
-    They are attributes of `ctx`, where a tensor would be given to `save_for_backward`, and in every `return` the
-    backward has None in their place.
+    They are attributes of `ctx` (`ctx.n = n`, `ctx.other = n, p`, `ctx.n, ctx.p = n, p`), where a tensor would be given
+    to `save_for_backward`, and in every `return` the backward has None in their place.
     """
     bodies = [methods[name] for name in ("forward", "setup_context") if name in methods]
     kept = {
-        node.value.id
+        value.id
         for body in bodies
         for node in own_nodes(body)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Name)
-        and any(isinstance(target, ast.Attribute) for target in node.targets)
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Attribute) for t in map(_first, node.targets))
+        for value in (node.value.elts if isinstance(node.value, ast.Tuple | ast.List) else [node.value])
+        if isinstance(value, ast.Name)
     }
     returned = [node.value for node in own_nodes(methods["backward"]) if isinstance(node, ast.Return)]
     for value in returned:
@@ -84,6 +84,10 @@ def kept_as_settings(methods: Mapping[str, ast.FunctionDef], names: Sequence[str
         nothing = [isinstance(item, ast.Constant) and item.value is None for item in value.elts]
         kept &= {name for name, is_none in zip(names, nothing, strict=False) if is_none}
     return kept if returned else set()
+
+
+def _first(target: ast.expr) -> ast.expr:
+    return target.elts[0] if isinstance(target, ast.Tuple | ast.List) and target.elts else target
 
 
 _Sign = tuple[str, Role | int | list[Any]]

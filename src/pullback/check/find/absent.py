@@ -13,6 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, Never
 
@@ -172,8 +173,17 @@ def _missing(error: BaseException, wanted: str) -> str | None:
     if own in tops:
         after = tops[len(tops) - tops[::-1].index(own) :]
         foreign = [top for top in after if top not in _KEPT and top not in sys.stdlib_module_names]
-        return next(iter(foreign), None)
+        return next(iter(foreign), None) or _failing_part(error, wanted)
     return None
+
+
+def _failing_part(error: BaseException, wanted: str) -> str | None:
+    """Return the other module of the same package whose top level fails: it compiles a kernel, or asks for a GPU."""
+    trace = error.__traceback__
+    begun = [frame.f_globals for frame, _ in walk_tb(trace) if frame.f_code.co_name == "<module>"]
+    last = str(begun[-1].get("__name__", "")) if begun else ""
+    is_other = last.partition(".")[0] == wanted.partition(".")[0] and not f"{wanted}.".startswith(f"{last}.")
+    return last if is_other else None
 
 
 def _modules_of(error: BaseException) -> Iterator[str]:

@@ -293,8 +293,9 @@ _ESTIMATE = (
 def _beside_an_estimate(audit: Audit, order: int) -> bool:
     """Whether an input is smaller than another that the forward is a staircase in: a quantiser's scale or bound."""
     wrong = [] if audit.base_result is None else audit.base_result.wrong
+    steps = audit.stairs.union(c.order for c in wrong if flat_in(c))
     size = audit.base.tensors[order].numel()
-    return any(c.order != order and flat_in(c) and audit.base.tensors[c.order].numel() > size for c in wrong)
+    return any(other != order and audit.base.tensors[other].numel() > size for other in steps)
 
 
 def _size_hint(result: FirstOrder, c: Comparison, small: FirstOrder, small_c: Comparison) -> str:

@@ -139,8 +139,8 @@ _WITHOUT_GRAD = (
 )
 _APPROXIMATE = " (the gradient itself is off by a small part, as that of an approximation)"
 _AT_ZERO = (
-    "a 0/0 in a branch that is not taken is NaN once it is differentiated: put a safe number in before the division, "
-    "`torch.where(small, 1, x)`"
+    "the slope of a square root, a power or a quotient is NaN or infinite at 0, in a branch not taken, too: put "
+    "a safe number in before it, `torch.where(small, 1, x)`"
 )
 
 

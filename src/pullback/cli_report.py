@@ -39,7 +39,14 @@ _OPTIONS = (
     ),
     click.option("--ignore", type=_RULES, multiple=True, metavar="PB4,…", help="Leave out these rules."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices."),
-    click.option("--budget", type=float, default=10.0, show_default=True, metavar="SECONDS", help="Per function."),
+    click.option(
+        "--budget",
+        type=float,
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="For each function; a slow one takes longer.",
+    ),
     click.option(
         "--fail-on",
         type=click.Choice(["error", "warning", "info", "never"]),

@@ -57,7 +57,7 @@ class Numbers:
         if facts.draws or facts.backward_draws or not facts.backward_works or self.sweeper is not None:
             return []
         found = []
-        for trial in scaled(facts.subject, facts.base):
+        for trial in scaled(facts.subject, facts.base, facts.leaves_out):
             facts.events.beat()
             found.append(trial)
         return found if found and found[0].amount == 1 else []

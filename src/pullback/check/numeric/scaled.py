@@ -104,22 +104,26 @@ class Scaled:
         return max(float(t.abs().max()) for t in self.case.tensors)
 
 
-def scaled(subject: Subject, base: Case) -> Iterator[Scaled]:
+def scaled(subject: Subject, base: Case, leaves_out: Callable[[Case], bool] = lambda _: False) -> Iterator[Scaled]:
     """Yield the example multiplied and moved by various amounts, as far as the subject takes these.
+
+    After an amount that is left out, since the subject did not return from it, come no others.
 
     What is one number beside tensors of several stays: an exponent, a temperature. Square matrices are not moved: a
     constant that is added to every element leaves hardly anything of their rank.
     """
     if any(t.is_complex() or not t.numel() for t in base.tensors):
         return
-    for factor in _FACTORS:
-        yield from measured(subject, base, _times, factor)
-    for dtype in (torch.bfloat16, torch.float16):
-        for factor in _NARROW_FACTORS:
-            yield from measured(subject, base, _times, factor, dtype)
+    changes: list[tuple[Callable[[Tensor, float], Tensor], float, torch.dtype]]
+    changes = [(_times, factor, torch.float32) for factor in _FACTORS]
+    changes += [(_times, factor, dtype) for dtype in (torch.bfloat16, torch.float16) for factor in _NARROW_FACTORS]
     if not any(is_structured(t) or (t.ndim > 1 and t.shape[-1] == t.shape[-2]) for t in base.tensors):
-        for shift in _SHIFTS:
-            yield from measured(subject, base, _moved, shift)
+        changes += [(_moved, shift, torch.float32) for shift in _SHIFTS]
+    for change, amount, dtype in changes:
+        case = _changed(base, change, amount, dtype)
+        if leaves_out(case) or leaves_out(widened(case)):
+            return
+        yield from measured(subject, base, change, amount, dtype)
 
 
 def measured(
@@ -130,9 +134,7 @@ def measured(
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[Scaled]:
     """Yield the example changed by one amount, run in a dtype and in float64; nothing if the subject refuses it."""
-    label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
-    several = any(t.numel() > 1 for t in base.tensors)
-    case = cast(base.map_inputs(lambda t: t if several and t.numel() == 1 else change(t, amount), label), dtype)
+    case = _changed(base, change, amount, dtype)
     wide = widened(case)
     try:
         got = results(subject, case)
@@ -146,7 +148,13 @@ def measured(
         for (name, g), (_, i), (_, r), *others in zip(got, inside, right, *again, strict=True)
         if g.shape == r.shape and r.numel() and _is_steady(r, [t for _, t in others])
     ]
-    yield Scaled(case, label, change, amount, tuple(pairs))
+    yield Scaled(case, case.label, change, amount, tuple(pairs))
+
+
+def _changed(base: Case, change: Callable[[Tensor, float], Tensor], amount: float, dtype: torch.dtype) -> Case:
+    label = f"inputs times {amount:.6g}" if change is _times else f"inputs plus {amount:.6g}"
+    several = any(t.numel() > 1 for t in base.tensors)
+    return cast(base.map_inputs(lambda t: t if several and t.numel() == 1 else change(t, amount), label), dtype)
 
 
 def results(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:

@@ -21,8 +21,8 @@ from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
 from pullback.check.runner.replay import can_replay, complaint, hangs, unshown
-from pullback.check.subject import Given, Options, Subject
-from pullback.check.trial import describe_error
+from pullback.check.subject import Given, Inputs, Options, Subject
+from pullback.check.trial import describe_error, reseed
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
 from pullback.report.measured import Measured, measured_from_dict
 from pullback.report.model import Evidence, Finding
@@ -147,7 +147,7 @@ class SubjectTask:
         try:
             with ordinary_modes():
                 events.step("", "getting example inputs", "")
-                inputs = self._given(self._subject)
+                inputs = self._inputs()
                 end = audit.audit(self._subject, self._options, inputs, events, self._skip)
         except PullbackError as error:
             channel.send("refused", error=type(error).__name__, message=str(error))
@@ -155,6 +155,11 @@ class SubjectTask:
             channel.send("broken", what=describe_failure(error), trace=trace_of(error))
         else:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
+
+    def _inputs(self) -> Inputs | None:
+        """Return the examples that are given; a seed gives the same report, though they are random."""
+        reseed(self._options.seed)
+        return self._given(self._subject)
 
     def resume(self, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, Step]) -> None:
         """Start again without rules and cases that ended an earlier process, or with errors to replay."""
@@ -224,7 +229,7 @@ class SubjectTask:
     def _replayed(self, finding: Finding, events: Events) -> str:
         """Return how an error that is run anew fails to show; empty if it does show."""
         if (crash := self._crashes.get(finding.message)) is not None:
-            inputs = self._given(self._subject)
+            inputs = self._inputs()
             is_run = audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
             return NOT_ALONE if is_run else ""
         if finding.rule != "PB003":

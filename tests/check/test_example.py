@@ -1,5 +1,6 @@
 """The working example of an audit: what a guess is doubted for, and what the audit then says."""
 
+import pytest
 import torch
 from torch.autograd import Function
 
@@ -44,10 +45,12 @@ def test_none_for_an_input_that_we_made_require_grad_is_a_warning():
         assert told.verdict == "wrong"
 
 
-def test_none_for_an_input_that_the_user_made_require_grad_is_an_error():
+@pytest.mark.parametrize(("is_asked", "severity"), [(True, "error"), (False, "warning")])
+def test_none_for_an_input_that_the_user_made_require_grad_is_an_error(is_asked, severity):
+    given = [normal(3, seed=seed).requires_grad_(is_asked) for seed in range(2)]
     for rule in ("PB107", "PB101"):
-        (told,) = found(Ignores, rule, normal(3), normal(3, seed=1))
-        assert told.severity == "error"
+        (told,) = found(Ignores, rule, *given)
+        assert told.severity == severity
 
 
 class Grouped(Function):

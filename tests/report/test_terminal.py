@@ -255,7 +255,7 @@ def test_guessed_inputs_are_called_so():
 def test_a_call_is_told_with_what_is_no_tensor():
     call = replace(WRONG, reproduce="import torch\nx = torch.tensor([1.0])\nout = fn(x, 2, dim=-1)\nprint(out)")
     second = replace(WRONG, rule="PB201", name="tensor-on-ctx")
-    assert "\n    on x = [1.0], fn(x, 2, dim=-1)\n" in render_text(report(call, second))
+    assert "\n    on fn(x, 2, dim=-1), x = [1.0]\n" in render_text(report(call, second))
 
 
 def many(*findings, right=0, intended=0):

@@ -283,7 +283,7 @@ class Facts:
             if declared is None and self.base_result.wrong and intent.rounds_inside(self.subject, self.base):
                 shown = intent.ROUNDED
             if shown is None and self.base.wrt and len(self.stairs) == len(self.base.wrt):
-                shown = intent.FLAT
+                shown = intent.ROUNDED if intent.rounds_inside(self.subject, self.base) else intent.FLAT
         if declared is not None and shown is not None:
             return replace(declared, sign="declared")
         return declared or shown

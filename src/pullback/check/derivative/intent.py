@@ -159,13 +159,13 @@ ROUNDED = Intent("rounded", "its forward moves in steps as small as those of hal
 def rounds_inside(subject: Subject, case: Case) -> bool:
     """Whether a forward that looks flat moves in steps that half precision inside it would make.
 
-    Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-7 are not; `round` and `sign` lose
+    Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
     both. A function whose name says that it quantises does so on purpose, however finely.
     """
     if _QUANTISES.search(subject.name):
         return False
     try:
-        here, near, far = (_outputs(subject, case, factor) for factor in (1.0, 1 + 2.0**-14, 1 + 2.0**-7))
+        here, near, far = (_outputs(subject, case, factor) for factor in (1.0, 1 + 2.0**-14, 1 + 2.0**-5))
     except Raised:
         return False
     moves = [float((there != here).double().mean()) for there in (near, far) if there.shape == here.shape]

@@ -226,7 +226,9 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     first = result, comparison
     result, comparison = _smallest(audit, result, comparison)
     is_none = result.gradients[comparison.order] is None
-    constant = is_none and (audit.guessed or (case.is_variant and _is_none_on_base(audit, comparison)))
+    beside_others = not audit.base.is_asked and any(g is not None for g in result.gradients)
+    on_base = case.is_variant and _is_none_on_base(audit, comparison)
+    constant = is_none and (audit.guessed or beside_others or on_base)
     unstable = case.extreme or (case.is_variant and not math.isfinite(comparison.got))
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)

@@ -171,9 +171,10 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
             yield _inconclusive(audit, "the output is not finite on the example")
         return
     compared = [c for result in (base, *audit.variants) for c in result.comparisons if c.compared]
-    if all(c.status == "inconclusive" for c in compared) and base.comparisons and audit.intent is not None:
+    undecided = bool(base.comparisons) and all(c.status == "inconclusive" for c in compared)
+    if undecided and audit.intent is not None and audit.intent.sign != "rounded":
         yield _meant(audit, audit.intent, "info", base, base.comparisons[0])
-    elif all(c.status == "inconclusive" for c in compared) and base.comparisons:
+    elif undecided:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
     if audit.intent is None and not audit.base.fit:

@@ -37,6 +37,7 @@ _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
 _DEPTH, _WIDTH = 4, 256
 """Steps from a subject to what it holds, and most objects that are looked into at each."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
+_PLAIN = int | float | complex | str | bytes | None
 _OF_MODULES = {"_parameters", "_buffers", "_modules"}
 _LARGEST = 1 << 20
 """Number of held elements beyond which tensors without a gradient keep their dtype."""
@@ -54,7 +55,7 @@ def reached(subject: Subject, case: Case) -> dict[str, Any]:
     seen: set[int] = set()
     layer = roots
     for _ in range(_DEPTH):
-        new = {text: value for text, value in layer.items() if id(value) not in seen}
+        new = {text: v for text, v in layer.items() if id(v) not in seen and not isinstance(v, _PLAIN)}
         seen.update(map(id, new.values()))
         found |= {text: value for text, value in new.items() if isinstance(value, Tensor | Module)}
         layer = {t: v for text, value in [*new.items()][:_WIDTH] for t, v in _parts(value, text).items()}

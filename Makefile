@@ -17,8 +17,11 @@ RELEASE   := $(or $(shell sed -n 's/^torch==//p' requirements/$(TORCH).txt 2>/de
 ON_VENV   := $(VENVS)/.venv-torch-$(RELEASE)
 ON_PYTHON := $(ON_VENV)/bin/python
 ON_STAMP  := $(ON_VENV)/installed
+# What is arithmetic of our own, intent and accuracy, is the same with each.
 ON_TESTS  := tests/test_torch_private.py tests/bind tests/compose tests/graph \
-  $(addprefix tests/check/,rules controls test_rules.py test_controls.py contexts derivative)
+  $(addprefix tests/check/,rules controls test_rules.py test_controls.py contexts) \
+  $(addprefix tests/check/derivative/test_,first_order.py second_order.py forward_mode.py) \
+  --ignore tests/check/rules/test_accuracy.py
 endif
 
 .PHONY: help demo test test-all fuzz docs format clean
@@ -26,7 +29,7 @@ endif
 help:
 	@echo "make demo      audit a few custom autograd functions (and write report.html), then make and train them"
 	@echo "make test      formatting, lint, types and the tests, without those marked slow: 10 minutes on 2 cores"
-	@echo "make test TORCH=2.15.0   what depends on PyTorch, with that release: 12 minutes, after a download of gigabytes;"
+	@echo "make test TORCH=2.15.0   what depends on PyTorch, with that release: 10 minutes, after a download of gigabytes;"
 	@echo "               TORCH=newest and TORCH=oldest are those of requirements/"
 	@echo "make test-all  the tests that 'make test' leaves out: 45 minutes; CI runs both"
 	@echo "make fuzz      random formulas against PyTorch, for MINUTES=30, from a seed that it prints"

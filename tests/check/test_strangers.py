@@ -679,3 +679,28 @@ def test_tables_of_an_example_that_asks_for_no_gradient_may_get_none():
     assert loud(Rotates, x, angles.cos(), angles.sin(), select="PB1") == {("PB107", "warning")}
     asked = (x.requires_grad_(), angles.cos().requires_grad_(), angles.sin().requires_grad_())
     assert loud(Rotates, *asked, select="PB107") == {("PB107", "error")}
+
+
+class Refuses(Function):
+    """x³, whose backward refuses to be differentiated, as the page of PB402 advises."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("no second derivative")
+        (x,) = ctx.saved_tensors
+        return g * 3 * x**2
+
+
+def test_a_backward_may_refuse_where_a_graph_of_it_is_asked_for():
+    assert loud(Refuses, normal(4)) == set()
+    with pytest.raises(NotImplementedError):
+        torch.autograd.functional.hessian(lambda x: Refuses.apply(x).sum(), normal(4))
+    x = normal(4).requires_grad_()
+    (compiled,) = torch.autograd.grad(torch.compile(Refuses.apply, backend="aot_eager")(x).sum(), x)
+    assert torch.equal(compiled, 3 * x.detach() ** 2)

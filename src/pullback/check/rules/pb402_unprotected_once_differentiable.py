@@ -11,7 +11,11 @@ protection.
 
 ## Limits
 It is PyTorch's shortcoming (torch/autograd/function.py says so in a comment), but only the author can mend it:
-with a backward that can be differentiated.
+with a backward that can be differentiated, or one that refuses in place of the mark. Its first lines are then
+`if torch.is_grad_enabled(): raise NotImplementedError("no second derivative")`: gradients are enabled in a backward
+where a graph of the gradient is asked for, by `create_graph=True`, and always by `torch.func`. A second Function that
+carries the gradient, and whose own backward raises, protects eager mode alone: `torch.compile` of PyTorch 2.13
+computes another gradient with it.
 
 ## Bad
 ```python
@@ -66,8 +70,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         audit,
         "PB402",
         second,
-        "make the backward differentiable; if it cannot be, let it return the result of a second Function whose "
-        "backward raises",
+        "make the backward differentiable; if it cannot be, raise an error in it if torch.is_grad_enabled(), which is "
+        "so where a graph of the gradient is asked for",
         because=", although the backward is marked once_differentiable",
     )
 

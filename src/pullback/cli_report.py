@@ -45,7 +45,7 @@ _OPTIONS = (
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="For each function; a slow one takes longer.",
+        help="Per function; slow ones take more.",
     ),
     click.option(
         "--fail-on",

@@ -87,6 +87,11 @@ class Case:
         return self.label not in ("", "example", "given")
 
     @property
+    def shared_ids(self) -> set[int]:
+        """The ids of the shared tensors, for `make_case`."""
+        return {id(self.values[position]) for position in self.shared}
+
+    @property
     def tensors(self) -> list[Tensor]:
         """The differentiated tensors, detached."""
         return [self.values[position] for position in self.wrt]

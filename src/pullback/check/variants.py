@@ -56,8 +56,8 @@ def with_defaults(audit: Facts) -> Case:
     if kwargs or base.held or not left or len(usual) < len(left):
         return base
     names, nested = positional_names(audit.subject), audit.subject.kind != "function"
-    shared = {id(base.values[p]) for p in base.shared}
-    return replace(make_case((*args, *usual), {}, names, base.label, nested, shared), non_leaf=base.non_leaf)
+    case = make_case((*args, *usual), {}, names, base.label, nested, base.shared_ids)
+    return replace(case, non_leaf=base.non_leaf)
 
 
 def without_optional(audit: Facts) -> Iterator[Case]:

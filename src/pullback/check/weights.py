@@ -63,7 +63,7 @@ def reached(subject: Subject, case: Case) -> dict[str, Any]:
 
 
 def _parts(value: Any, text: str) -> dict[str, Any]:
-    """Return what an object holds, by Python source: elements, attributes, and what a function's code names."""
+    """Return the elements and attributes of an object, or the variables that a function's code names, by source."""
     if isinstance(value, functools.partial):
         return {f"{text}.func": value.func, f"{text}.args": value.args, f"{text}.keywords": value.keywords}
     if isinstance(value, list | tuple):
@@ -171,7 +171,7 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     args, kwargs, _ = case.arguments()
     values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
     names, nested = positional_names(subject), subject.kind != "function"
-    call = make_case(args, {**kwargs, **values}, names, case.label, nested, {id(case.values[p]) for p in case.shared})
+    call = make_case(args, {**kwargs, **values}, names, case.label, nested, case.shared_ids)
     places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
     of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
     call = replace(

@@ -42,7 +42,7 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
 
     Sizes that the weights of a module have stay: these would not follow.
     """
-    held = {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+    held = _sizes_of_weights(case)
     present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 0} - held)
     for size in present:
         fixed = any(size in v.shape and is_structured(v) for v in case.tensors)
@@ -58,13 +58,18 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
             yield replace(all_of_them, doubtful=all_of_them.doubtful or several)
 
 
+def _sizes_of_weights(case: Case) -> set[int]:
+    """Return the sizes that the weights of the modules among the arguments have."""
+    return {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+
+
 def parted_sizes(case: Case) -> Iterator[Case]:
     """Yield the case with one of the equal sizes of a tensor changed: a square image hides a height taken for a width.
 
     Tensors of one shape change together, then each of them alone. A matrix may have to be square, without a check, and
     so may a filter beside an image: failures are doubtful, but for the largest tensor if it has four dimensions.
     """
-    held = {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+    held = _sizes_of_weights(case)
     tensors = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
     largest = max((t.numel() for t in tensors.values()), default=0)
     for shape in dict.fromkeys(case.values[p].shape for p in case.wrt if p in tensors):

@@ -219,6 +219,22 @@ class Facts:
         return difference(first, second, rounding=0.0) is not None
 
     @functools.cached_property
+    def redrawn(self) -> Difference | None:
+        """How the gradient of a forward that draws differs where the backward starts from another random state.
+
+        `None` where it does not, or where even two runs from one state differ.
+        """
+        if not self.backward_works or not self.draws:
+            return None
+        first, again, other = (
+            vjp(run, standard_cotangents(run.roots), seed=seed)
+            for seed in (0, 0, 1)
+            for run in [forward(self.subject, self.base)]
+        )
+        is_steady = difference(first, again, rounding=0.0) is None
+        return difference(first, other) if is_steady else None
+
+    @functools.cached_property
     def nonlinearity(self) -> tuple[str, Difference] | None:
         """The law of linearity in the cotangent that the backward breaks, and where; `None` if it keeps all."""
         return nonlinearity(self.subject, self.base, self.base_run.roots, self.events.beat)

@@ -151,17 +151,21 @@ class Audit(Facts):
         """Why the backward is not the derivative on purpose, if the subject or a Function inside it shows a sign.
 
         A Function inside it that is no derivative on purpose excuses no mistake in another one. One that injects a
-        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong.
+        gradient excuses nothing: the gradient is the derivative of the surrounding code, or wrong. Where there is no
+        time to compare each of them, all are taken to be wrong.
         """
         if self.own_intent is not None:
             return self.own_intent
         if self.base_result is None or not self.base_result.wrong:
             return None
-        found = [
-            (inner.subject.name, None if inner.injects else inner.intent)
-            for inner in self.inside
-            if inner.base_result is not None and inner.base_result.wrong
-        ]
+        if self.is_slow:
+            found = [(inner.subject.name, inner.own_intent) for inner in self.inside]
+        else:
+            found = [
+                (inner.subject.name, None if inner.injects else inner.intent)
+                for inner in self.inside
+                if inner.base_result is not None and inner.base_result.wrong
+            ]
         if not found:
             return None if any(inner.injects for inner in self.inside) else self.stop_gradient()
         reasons = [replace(why, reason=f"{why.reason} ({name}, which it calls)") for name, why in found if why]

@@ -163,3 +163,19 @@ def test_a_noisy_second_ladder_takes_nothing_away():
     once, twice = (confirmed(noisy, lambda estimate, d=d: d, moved) for d in (False, True))
     assert torch.equal(once.low, twice.low)
     assert torch.equal(once.bar, twice.bar)
+
+
+@pytest.mark.parametrize("claimed", [1.3, 1.001])
+def test_of_a_slow_curve_that_is_rough_few_samples_refute_what_is_far_off(claimed):
+    taken = []
+
+    def curve(t):
+        taken.append(t)
+        return torch.tensor([t + 3e-9 * torch.sin(torch.tensor(1e9 * t)).item()], dtype=torch.float64)
+
+    def disagrees(found):
+        return bool(((found.low - claimed).abs() > 10 * found.bar + 1e-7).any())
+
+    found = confirmed(curve, disagrees, [torch.zeros(1, dtype=torch.float64)], lambda found: not disagrees(found))
+    assert abs(found.low - 1) < 10 * found.bar < 0.1
+    assert (len(taken) <= 22) == (claimed == 1.3)

@@ -347,3 +347,85 @@ def test_a_parameter_that_would_leave_its_domain_is_moved_less():
     s = torch.full((3,), 0.05, dtype=torch.float64, requires_grad=True)
     report = pullback.check(OfAScale, normal(3).requires_grad_(), s, select=("PB401", "PB404"))
     assert [f.severity for f in report.findings] == ["error"]
+
+
+class Remembers(Function):
+    """sin(x), whose backward keeps its slope for the next one: without a graph, if the first needed none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.slope = None
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.slope is None:
+            ctx.slope = ctx.saved_tensors[0].cos()
+        return g * ctx.slope
+
+
+def test_a_second_derivative_that_an_earlier_backward_spoils():
+    found = second(Remembers, normal(4))
+    assert (found.status, found.is_after_another) == ("wrong", True)
+    (told,) = pullback.check(Remembers, normal(4), select=("PB401", "PB404")).findings
+    assert (told.rule, told.severity) == ("PB401", "error")
+    assert "after another backward" in told.message
+
+
+def test_a_graph_that_can_be_used_once_is_no_second_derivative_that_is_wrong():
+    class OnceOnly(Remembers):
+        @staticmethod
+        def backward(ctx, g):
+            assert ctx.slope is None, "a second use"
+            ctx.slope = 1
+            return g * ctx.saved_tensors[0].cos()
+
+    assert second(OnceOnly, normal(4)).status == "raised"
+
+
+class Recomputes(Function):
+    """sin(x): its backward runs the forward again on a detached copy, with a state that it takes from a stack."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.states = [0]
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.states.pop()
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            (found,) = torch.autograd.grad(x.sin(), x, g)
+        return found
+
+
+def test_what_is_lost_where_a_second_use_of_the_graph_would_raise():
+    (told,) = pullback.check(Recomputes, normal(4), select=("PB401", "PB404")).findings
+    assert (told.rule, told.severity, told.evidence.got) == ("PB401", "error", 0.0)
+    assert abs(told.evidence.expected) > 10 * told.evidence.error_bar
+    assert "an error stops it" in told.message
+
+
+def test_a_jump_of_one_element_hides_nothing_of_the_others():
+    """The surrogate jumps at 0.5, where the example lies: at the other points its derivative is lost."""
+
+    def surrogate(g, x):
+        return g * (x.detach() + (x.detach() >= 0.5)).cos()
+
+    x = torch.tensor([0.5, 0.2, -1.3, 0.9], dtype=torch.float64)
+    found = second(function(torch.round, surrogate), x)
+    assert (found.status, found.got) == ("wrong", 0.0)
+    assert found.u[0][0] == 0
+    right = second(function(torch.round, lambda g, x: g * (x + (x.detach() >= 0.5)).cos()), x)
+    assert right.status == "ok"
+
+
+def test_a_second_derivative_that_is_lost_is_an_error_where_the_first_is_an_approximation():
+    lost = function(torch.sin, lambda g, x: g * x.detach().cos() * (1 + 1e-5))
+    (told,) = pullback.check(lost, normal(4), select=("PB401",)).findings
+    assert told.severity == "error"
+    approximate = function(torch.sin, lambda g, x: g * x.cos() * (1 + 1e-5))
+    assert [f.severity for f in pullback.check(approximate, normal(4), select=("PB401",)).findings] in ([], ["warning"])

@@ -37,7 +37,7 @@ def other_values(case: Case) -> Iterator[Case]:
         p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and not has_derivative(v) and v.numel()
     }
     if integers and not any(is_permutation(v) for v in integers.values()):
-        same = {p: v.flatten()[:1].expand(v.shape).clone() for p, v in integers.items()}
+        same = {p: v.flatten()[:1].repeat(v.numel()).view(v.shape) for p, v in integers.items()}
         yield case.with_values(same, ALL_EQUAL)
         flipped = {p: v.flip(0) if v.ndim else v for p, v in integers.items()}
         yield case.with_values(flipped, "whole-number arguments reversed")

@@ -49,6 +49,8 @@ MAX_ELEMENTS = 48
 """Elements of one input that are compared singly."""
 SAMPLES = 82
 """Forwards that an element takes whose gradient is right. One that is wrong takes several times as many."""
+_SHOWN = 3
+"""Wrong elements after which those of a slow function are shown to be wrong."""
 _FEWEST = 8
 """Elements that are compared however many forwards they take."""
 _AGREEMENT = {
@@ -295,7 +297,8 @@ def _compare_elements(
     results: list[tuple[int, Comparison]] = []
     most_samples = sampler.taken + most * SAMPLES
     for place, flat_index in enumerate(picked):
-        if place >= _FEWEST and sampler.taken > most_samples:
+        is_shown = most < MAX_ELEMENTS and sum(c.status == "wrong" for _, c in results) >= _SHOWN
+        if is_shown or (place >= _FEWEST and sampler.taken > most_samples):
             picked = picked[:place]
             break
         for unit in (1.0, 1j) if x.is_complex() else (1.0,):

@@ -21,6 +21,8 @@ _BRIEF = 2.0**-6
 """That of the second of two short ladders."""
 _SHARP = 1e-4
 """Part of the derivative that ten bars of a short ladder may be."""
+_GROSS = 10.0
+"""Multiple of the bar of two short ladders by which they have to disagree where they are not sharp."""
 
 
 def confirmed(
@@ -39,7 +41,7 @@ def confirmed(
             smooth. By default there are many.
     """
     resolved = all(t.dtype in (torch.float64, torch.complex128) for t in moved)
-    if agrees is not None and resolved and (found := _briefly(curve, agrees)) is not None:
+    if agrees is not None and resolved and (found := _briefly(curve, agrees, disagrees)) is not None:
         return found
     found = differentiate(curve)
     if not disagrees(found):
@@ -50,28 +52,35 @@ def confirmed(
     return _sharper(found, _along(curve, max(factor for factor in factors if factor is not None)))
 
 
-def _briefly(curve: Curve, agrees: Callable[[Estimate], bool]) -> Estimate | None:
+def _briefly(
+    curve: Curve, agrees: Callable[[Estimate], bool], disagrees: Callable[[Estimate], bool]
+) -> Estimate | None:
     """Return the derivative from one short ladder, or two that disagree with the gradient; `None` where they are blunt.
 
-    The difference of the two, of steps whose rounding errors differ by much, stands for the noise.
+    The difference of the two, of steps whose rounding errors differ by much, stands for the noise. Where it is small
+    beside the disagreement, they need not be sharp.
     """
     found = differentiate_briefly(curve)
-    if not is_sharp(found):
-        return None
-    if agrees(found):
+    if is_sharp(found) and agrees(found):
         return found
+    if not _is_smooth(found):
+        return None
     fine = _along(curve, _BRIEF, differentiate_briefly)
     if fine.low.shape != found.low.shape:
         return None
     bar = torch.maximum(torch.maximum(found.bar, fine.bar), (fine.low - found.low).abs())
     both = replace(found, bar=bar, kink=found.kink | fine.kink, valid=found.valid & fine.valid)
-    return both if is_sharp(both) else None
+    is_gross = _is_smooth(both) and disagrees(replace(both, bar=_GROSS * bar))
+    return both if is_gross or is_sharp(both) else None
+
+
+def _is_smooth(found: Estimate) -> bool:
+    return bool(found.valid.all()) and not bool(found.kink.any())
 
 
 def is_sharp(found: Estimate) -> bool:
     """Whether a derivative exists everywhere, and is known to 1e-4 of it."""
-    smooth = bool(found.valid.all()) and not bool(found.kink.any())
-    return smooth and bool(SIGNIFICANT * found.bar.sum() <= _SHARP * found.low.abs().sum())
+    return _is_smooth(found) and bool(SIGNIFICANT * found.bar.sum() <= _SHARP * found.low.abs().sum())
 
 
 def _along(curve: Curve, factor: float, derivative: Callable[[Curve], Estimate] = differentiate) -> Estimate:

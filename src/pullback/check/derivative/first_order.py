@@ -28,6 +28,8 @@ _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
 """Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
 FEW = 3
 """Elements that are compared of a function whose forward takes long."""
+_LONG = 2.0
+"""Seconds of one comparison after which few elements of each further input are compared."""
 _NUDGES, _OF_NOISE = 4, 4.0
 """Runs on inputs that differ in the last bit, and the multiple of their effect that counts as noise."""
 
@@ -128,14 +130,14 @@ def first_order(
             return FirstOrder(case, run, cotangents, error=error)
     sampler = Sampler(subject, numeric or case, positions, cotangents, is_brief)
     orders = [k for k in range(len(case.wrt)) if case.wrt[k] == twins(case, k)[0] and k not in settled]
-    if is_brief and orders and agree_together(sampler, orders, gradients, generator):
+    if is_brief and len(orders) > 1 and agree_together(sampler, orders, gradients, generator):
         agreed = [Comparison(k, "ok", compared=1) for k in orders]
         return FirstOrder(case, run, cotangents, gradients, agreed, seconds=clock.seconds())
-    comparisons = [
-        compare_input(sampler, order, gradients[order], generator, directions, elements)
-        for order in orders
-        if goes_on()
-    ]
+    comparisons = []
+    for order in orders:
+        if goes_on():
+            most = elements if clock.seconds() < _LONG else min(elements, FEW)
+            comparisons.append(compare_input(sampler, order, gradients[order], generator, directions, most))
     comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
 

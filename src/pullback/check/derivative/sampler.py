@@ -63,6 +63,8 @@ class Sampler:
             for t, position in zip(self.case.tensors, self.case.wrt, strict=True)
         ]
         run = forward(self.subject, self.case, moved=moved, call=self.subject.relaxation)
+        if len(run.outputs) <= max(self.positions):
+            raise Raised("forward", RuntimeError("it has fewer outputs than before"))
         outs = [run.outputs[p] for p in self.positions]
         sampled = torch.cat([out.imag.flatten() if imaginary else as_real(out) for out in outs])
         if sampled.shape != self.weights.shape:

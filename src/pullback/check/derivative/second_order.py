@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pullback.check.state import Audit
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]
+_AFTER_ANOTHER = "autograd.grad after another backward"
+_WAYS = ("autograd.grad", ".backward()", _AFTER_ANOTHER)
 _AGREEMENT = 1e-6
 _MOST_INPUTS = 3
 """Of a function whose second derivative is looked at by pairs of inputs."""
@@ -54,7 +56,7 @@ class SecondOrder:
 
     Attributes:
         status: "raised" if every way raised.
-        way: "autograd.grad" or ".backward()", the one that `status` is about.
+        way: one of `_WAYS`, the one that `status` is about.
         expected, got, bar: <u, H v>, numeric and by autograd.
         error: the exception, if there was one.
         composite: whether the composite was probed, or the backward alone.
@@ -62,6 +64,7 @@ class SecondOrder:
         hidden: how many saved tensors are neither inputs nor outputs.
         u, v: the directions, one tensor for each input.
         unconverged: whether it is wrong, but right with ten times the iterations.
+        uses_output: whether what is differentiated twice holds the output itself, beside the gradient.
     """
 
     status: Status
@@ -76,6 +79,12 @@ class SecondOrder:
     u: tuple[Tensor, ...] = ()
     v: tuple[Tensor, ...] = ()
     unconverged: bool = False
+    uses_output: bool = True
+
+    @property
+    def is_after_another(self) -> bool:
+        """Whether a first derivative was taken of the same graph before."""
+        return self.way == _AFTER_ANOTHER
 
     @property
     def is_clear(self) -> bool:
@@ -100,7 +109,7 @@ def second_order(audit: Audit) -> SecondOrder:
     except Raised:  # a parameter left its domain on the way
         probe = probe.nearer()
         outcomes = probe.outcomes()
-    if audit.nonlinearity is not None:
+    if audit.nonlinearity is not None or audit.backward_draws or audit.redrawn is not None:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
     elif audit.intent is not None and not right:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
@@ -136,6 +145,13 @@ def second_order_on(audit: Audit, case: Case) -> SecondOrder:
     return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
 
 
+def second_order_once(audit: Audit) -> SecondOrder:
+    """Probe the derivative of the backward at a fixed cotangent, without another use of the forward's graph."""
+    probe = _Probe(audit, audit.base, composite=False, uses_output=False)
+    (outcome,) = probe.outcomes()
+    return replace(outcome, composite=False, uses_output=False, u=tuple(probe.u), v=tuple(probe.v))
+
+
 def _worst_first(outcome: SecondOrder) -> int:
     return ("wrong", "raised", "inconclusive", "ok").index(outcome.status)
 
@@ -151,7 +167,7 @@ def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
 
 
 def _unjudged(outcome: SecondOrder) -> SecondOrder:
-    """Of a backward that is not linear in the cotangent, believe nothing: it sees a sum of cotangents, not each."""
+    """Believe nothing of a backward that is not linear in the cotangent, of which it sees a sum, or that draws."""
     return replace(outcome, status="inconclusive") if outcome.status == "wrong" else outcome
 
 
@@ -180,11 +196,12 @@ class _Answer:
 class _Probe:
     """One function phi of the inputs, its gradient, and the second derivative along a direction."""
 
-    def __init__(self, audit: Audit, case: Case, composite: bool) -> None:
+    def __init__(self, audit: Audit, case: Case, composite: bool, uses_output: bool = True) -> None:
         subject, generator = audit.subject, audit.generator
         self.subject = subject
         self.case = case
         self.composite = composite
+        self.uses_output = uses_output
         self.is_brief = audit.is_lengthy
         self.u = [direction_like(t, generator) for t in case.tensors]
         constant = [g is None for g in gradients(subject, case)]
@@ -206,20 +223,19 @@ class _Probe:
             block.v = [v if k == j else torch.zeros_like(v) for k, v in enumerate(self.v)]
             yield block
 
-    def gradient(self, run: Run, create_graph: bool) -> list[Tensor | None]:
+    def gradient(self, run: Run, create_graph: bool, retain_graph: bool | None = None) -> list[Tensor | None]:
         """Return the gradient of the composite, or b(x, g) for a fixed g."""
         weights = standard_cotangents(run.roots)
         if not self.composite:
-            return vjp(run, weights, create_graph=create_graph)
+            return vjp(run, weights, create_graph=create_graph, retain_graph=retain_graph)
         with guarded("backward"), kept_from_being_freed(run.outputs):
             inputs = [x for x in run.inputs if x.requires_grad]
             phi = _phi(run, weights)
-            return list(torch.autograd.grad(phi, inputs, create_graph=create_graph, allow_unused=True))
+            return list(torch.autograd.grad(phi, inputs, None, retain_graph, create_graph, allow_unused=True))
 
     def outcomes(self) -> list[SecondOrder]:
         """Return how double backward came out, in each way."""
-        answers = [self._answer(way) for way in ("autograd.grad", ".backward()")]
-
+        answers = self._answers()
         if all(answer.error is not None for answer in answers):
             return [answer.judged(torch.nan, torch.nan) for answer in answers]
 
@@ -230,10 +246,25 @@ class _Probe:
         def agrees(estimate: Estimate) -> bool:
             return not disagrees(estimate)
 
-        expected, bar = self._project(
-            confirmed(self._curve, disagrees, self.case.tensors, agrees if self.is_brief else None)
-        )
+        estimate = confirmed(self._curve, disagrees, self.case.tensors, agrees if self.is_brief else None)
+        if self._leaves_out(~estimate.valid | estimate.kink):
+            answers = self._answers()
+        expected, bar = self._project(estimate)
         return [answer.judged(expected, bar) for answer in answers]
+
+    def _leaves_out(self, rough: Tensor) -> bool:
+        """Drop the elements of the gradient that have no derivative here, if there are others; say whether it did."""
+        if not bool(rough.any()) or bool(rough.all()):
+            return False
+        sizes = [as_real(u).numel() for u in self.u]
+        parts = zip(self.u, rough.split(sizes), strict=True)
+        self.u = [_zeroed(u, part) for u, part in parts]
+        return True
+
+    def _answers(self) -> list[_Answer]:
+        answers = [self._answer(way) for way in (_WAYS if self.uses_output else _WAYS[:1])]
+        # That a graph cannot be used twice is for PB206 to tell.
+        return [answer for answer in answers if answer.way != _AFTER_ANOTHER or answer.error is None]
 
     def _answer(self, way: str) -> _Answer:
         try:
@@ -250,37 +281,46 @@ class _Probe:
         return torch.cat(flat)
 
     def _project(self, estimate: Estimate) -> tuple[float, float]:
-        """Return <u, dG/dv> and its bar; NaN where G has no derivative."""
+        """Return <u, dG/dv> and its bar; NaN where an element of G that u weighs has no derivative."""
         weights = torch.cat([as_real(u) for u in self.u])
-        if not bool(estimate.valid.all()) or bool(estimate.kink.any()):
+        weighed = weights != 0
+        if bool(((~estimate.valid | estimate.kink) & weighed).any()):
             return torch.nan, torch.nan
-        return float(weights @ estimate.low), float(weights.abs() @ estimate.bar)
+        weights, slope, bar = weights[weighed], estimate.low[weighed], estimate.bar[weighed]
+        return float(weights @ slope), float(weights.abs() @ bar)
 
     def by_autograd(self, way: str) -> tuple[float, float]:
         """Return <H u, v> by double backward, and the magnitude of its terms.
 
         phi is added to <u, G> and its own part taken off again, so that a graph always exists: where G came
-        back without one, its part is silently missing, as it would be in a user's sum of losses.
+        back without one, its part is silently missing, as it would be in a user's sum of losses. Where the output is
+        not to be used again, the squares of the inputs are added in place of phi.
         """
         run = forward(self.subject, self.case)
+        if way == _AFTER_ANOTHER:
+            self.gradient(run, create_graph=False, retain_graph=True)
         gradient = self.gradient(run, create_graph=True)
         with guarded("double backward"):
-            phi = _phi(run, standard_cotangents(run.roots))
-            total = phi
+            total = self._added(run)
             for u, g in zip(self.u, gradient, strict=True):
                 if g is not None and g.requires_grad:
                     total = total + _real_dot(u, g)
             with_phi = self._derivative(total, run, way)
         alone = forward(self.subject, self.case)
         with guarded("double backward"):
-            only_phi = self._derivative(_phi(alone, standard_cotangents(alone.roots)), alone, way)
+            only_phi = self._derivative(self._added(alone), alone, way)
         terms = [(as_real(a) - as_real(b)) * as_real(v) for a, b, v in zip(with_phi, only_phi, self.v, strict=True)]
         size = sum(float((as_real(a).abs() * as_real(v).abs()).sum()) for a, v in zip(with_phi, self.v, strict=True))
         return float(torch.cat(terms).sum()), size
 
+    def _added(self, run: Run) -> Tensor:
+        if self.uses_output:
+            return _phi(run, standard_cotangents(run.roots))
+        return torch.stack([_real_dot(x, x) for x in run.inputs if x.requires_grad]).sum()
+
     def _derivative(self, scalar: Tensor, run: Run, way: str) -> list[Tensor]:
         with kept_from_being_freed(run.outputs):
-            if way == "autograd.grad":
+            if way != ".backward()":
                 found: list[Tensor | None] = list(
                     torch.autograd.grad(scalar, run.inputs, allow_unused=True, retain_graph=True)
                 )
@@ -298,6 +338,13 @@ class _Probe:
             return ""
         where = difference(plain, [None if g is None else g.detach() for g in built])
         return f"the gradient of {names[where.order]} changes under create_graph: {where}" if where else ""
+
+
+def _zeroed(u: Tensor, where: Tensor) -> Tensor:
+    """Return a direction with 0 in the real and imaginary parts that a flat mask names."""
+    parts = torch.view_as_real(u) if u.is_complex() else u
+    kept = parts.masked_fill(where.view(parts.shape), 0)
+    return torch.view_as_complex(kept) if u.is_complex() else kept
 
 
 def _phi(run: Run, weights: list[Tensor]) -> Tensor:

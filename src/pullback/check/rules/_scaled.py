@@ -113,7 +113,8 @@ def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside:
 
 def _lines(audit: Audit, trial: Scaled, beside: Beside, k: int, says: str) -> list[str]:
     if beside.label == "value":
-        number = [b for b in trial.tensors if b.label == "value"].index(beside)
+        values = (b for b in trial.tensors if b.label == "value")
+        number = next(i for i, value in enumerate(values) if value is beside)
         return [
             audit.floating_outs,
             f"print('the value is', outs[{number}].flatten()[{k}].item(), 'and should be', {says!r})",

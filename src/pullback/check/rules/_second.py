@@ -83,6 +83,11 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
     body = [
         audit.outs,
         f"loss = sum({term} for w, o in zip(weights, outs))",
+        *(
+            ["torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)"]
+            if second.is_after_another
+            else []
+        ),
         "first = torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)",
         "return loss, first",
     ]
@@ -105,9 +110,9 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
         f"u = {literals(list(second.u))}",
         f"v = {literals(list(second.v))}",
         "loss, first = gradient_at(inputs, True)",
-        "total = loss + dot(u, first)  # with the loss there is always a graph",
-        *_BY[second.way],
-        "got = (dot(v, both) - dot(v, first)).item()",
+        *(_WITH_LOSS if second.uses_output else _WITHOUT_LOSS),
+        *(_BY_BACKWARD if second.way == ".backward()" else _BY_GRAD),
+        f"got = (dot(v, both) - dot(v, {'first' if second.uses_output else '[2 * x for x in inputs]'})).item()",
         f"above = {moved.format(f'+ {step}')}",
         f"below = {moved.format(f'- {step}')}",
         f"print('double backward gives', got, 'and differences of the gradient', "
@@ -115,10 +120,10 @@ def _tail(audit: Audit, second: SecondOrder, case: Case) -> list[str]:
     ]
 
 
-_BY = {
-    "autograd.grad": ("both = torch.autograd.grad(total, inputs, materialize_grads=True)",),
-    ".backward()": (
-        "total.backward()",
-        "both = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]",
-    ),
-}
+_WITH_LOSS = ("total = loss + dot(u, first)  # with the loss there is always a graph",)
+_WITHOUT_LOSS = ("total = dot(inputs, inputs) + dot(u, first)  # with the squares there is always a graph",)
+_BY_GRAD = ("both = torch.autograd.grad(total, inputs, materialize_grads=True)",)
+_BY_BACKWARD = (
+    "total.backward()",
+    "both = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]",
+)

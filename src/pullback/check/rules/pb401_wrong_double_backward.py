@@ -1,13 +1,13 @@
 """wrong-double-backward (PB401): second derivatives are silently wrong.
 
 ## What it finds
-The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`,
-against finite differences of its first-order gradients; and a first-order gradient that changes when
-`create_graph=True`. A backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two
-causes have rules of their own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and
-does not say that there is none, each input is tried with the others frozen. The second derivative is tried at 0, too,
-where that of a branch not taken makes it NaN: an error of a custom function that computes element by element, else a
-warning.
+The second derivative of a non-linear composite of the function, by `autograd.grad` and by `.backward()`, against
+finite differences of its first-order gradients; and a first-order gradient that changes when `create_graph=True`. A
+backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two causes have rules of their
+own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and does not say that there is
+none, the backward is tried alone, at a fixed cotangent, and each input with the others frozen. The second derivative
+is tried at 0, too, where that of a branch not taken makes it NaN: an error of a custom function that computes element
+by element, else a warning.
 
 ## Why it hurts
 Hessians, gradient penalties, meta-learning and physics-informed losses train on a number that is not the
@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import gradients
-from pullback.check.derivative.second_order import second_order_on
+from pullback.check.derivative.second_order import second_order_on, second_order_once
 from pullback.check.rules._rule import rule
 from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.trial import Raised
@@ -76,7 +76,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         hint = "give an example with as many iterations as it needs"
         yield audit.finding("PB401", "warning", "inconclusive", why, case=audit.base, hint=hint)
     if second is not None and second.status == "raised" and not second.is_clear:
-        yield from _of_one_input(audit)
+        yield from _where_it_does_not_raise(audit)
     if second is None or second.status != "wrong":
         return
     if audit.intent is not None and (audit.intent.sign == "cut" or audit.is_native):
@@ -87,7 +87,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if any(applies and audit.running((rule_id,)) for rule_id, applies in others):
         return
     first = audit.base_result
-    is_approximate = first is not None and any(c.is_small for c in first.wrong)
+    is_close = abs(second.got - second.expected) < _CLOSE * abs(second.expected)
+    is_approximate = is_close and first is not None and any(c.is_small for c in first.wrong)
     hint = _WITHOUT_GRAD if cut else _AT_ZERO if math.isnan(second.got) else _HINT
     if is_approximate:
         yield silently_wrong(audit, "PB401", second, hint, _APPROXIMATE, severity="warning")
@@ -95,8 +96,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield silently_wrong(audit, "PB401", second, hint)
 
 
-def _of_one_input(audit: Audit) -> Iterator[Finding]:
-    """Yield the finding that double backward, which raises where all inputs require grad, is wrong where one does."""
+def _where_it_does_not_raise(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that double backward, which raises in general, is wrong where it does not."""
+    once = second_order_once(audit)
+    if once.status == "wrong" and not math.isnan(once.got):
+        why = "; where the output is used again an error stops it"
+        yield silently_wrong(audit, "PB401", once, _HINT, why)
+        return
     positions = audit.base.wrt if len(audit.base.wrt) > 1 else ()
     for position in positions:
         case = replace(audit.base, wrt=(position,))
@@ -137,6 +143,7 @@ _WITHOUT_GRAD = (
     "the backward runs under `no_grad`, so that nothing of it is differentiated: decorate it with "
     "`once_differentiable` in place of that, and double backward raises"
 )
+_CLOSE = 0.1
 _APPROXIMATE = " (the gradient itself is off by a small part, as that of an approximation)"
 _AT_ZERO = (
     "the slope of a square root, a power or a quotient is NaN or infinite at 0, in a branch not taken, too: put "

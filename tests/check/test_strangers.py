@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pullback
 
-from .making import normal
+from .making import function, normal
 
 
 def loud(target, *inputs, **options):
@@ -704,3 +704,35 @@ def test_a_backward_may_refuse_where_a_graph_of_it_is_asked_for():
     x = normal(4).requires_grad_()
     (compiled,) = torch.autograd.grad(torch.compile(Refuses.apply, backend="aot_eager")(x).sum(), x)
     assert torch.equal(compiled, 3 * x.detach() ** 2)
+
+
+def in_single(where):
+    """Return sin, of which the value, the gradient or the inputs pass through float32."""
+
+    class Sine(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            y = (x.float().to(x.dtype) if where == "inputs" else x).sin()
+            return y.float().to(x.dtype) if where == "value" else y
+
+        @staticmethod
+        def backward(ctx, g):
+            slope = g * ctx.saved_tensors[0].cos()
+            return slope.float().to(slope.dtype) if where == "gradient" else slope
+
+    return Sine
+
+
+@pytest.mark.parametrize("where", ["value", "gradient", "inputs", "nowhere"])
+def test_digits_of_float64_that_pass_through_float32(where):
+    told = pullback.check(in_single(where), normal(3, 4), select="PB105").findings
+    assert [f.severity for f in told] == ([] if where == "nowhere" else ["warning"])
+    assert not pullback.check(in_single(where), normal(3, 4).float(), select="PB105").findings
+
+
+def test_few_digits_of_a_quantiser_or_of_a_saturated_function_are_its_own():
+    rounds = function(lambda x: (255 * x).round() / 255, lambda g, x: g)
+    saturates = function(lambda x: torch.tanh(40 + x), lambda g, x: g / torch.cosh(40 + x) ** 2)
+    for target in (rounds, saturates):
+        assert not pullback.check(target, normal(3, 4), select="PB105").findings

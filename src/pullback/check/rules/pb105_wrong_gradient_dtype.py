@@ -2,14 +2,16 @@
 
 ## What it finds
 The dtype and device of each gradient as `backward` returned it. The engine casts it to the input's dtype
-without a word, so digits that were lost stay lost.
+without a word, so digits that were lost stay lost. And, where the example is float64, whether value and gradients have
+the digits of float64: all numbers of a tensor that float32 holds exactly have been rounded to it on the way, and so
+have inputs whose digits beyond it change nothing.
 
 ## Why it hurts
 A float64 input gets a float32 gradient: gradcheck turns noisy and solvers that need the digits stall.
 
 ## Limits
 A wider dtype than the input's costs memory, not digits, and is not reported. Sees the example, and float32
-where the forward takes it.
+where the forward takes it. What quantises its values has few digits on purpose.
 
 ## Bad
 ```python
@@ -48,17 +50,33 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.cases import dtypes
+from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.derivative.raw import returned_gradients
+from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
+from pullback.check.trial import Raised, Run, as_real, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
+_DOUBLE = (torch.float64, torch.complex128)
+_LAST = 2.0**-40
+"""A relative change that uses the last digits of float64, and is too small for any other difference."""
+_SEEN = 1e3
+"""Units of rounding of a value that are surely seen in it."""
+
 
 def _run(audit: Audit) -> Iterator[Finding]:
+    if audit.subject.kind == "function":
+        yield from _of_other_dtype(audit)
+    yield from _of_fewer_digits(audit)
+
+
+def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that a gradient comes in a narrower dtype, or on another device."""
     for case in (audit.base, *dtypes.other_dtypes(audit.base)):
         if case is not audit.base and (case.label != "float32" or not audit.is_valid(case)):
             continue
@@ -80,8 +98,58 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 return
 
 
+def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
+    """Yield the finding that of float64 inputs, all digits of which are in use, value or gradient is in float32."""
+    given = [t.dtype for case in audit.given for t in case.tensors]
+    if audit.guessed or audit.draws or audit.any_intent is not None or not all(d in _DOUBLE for d in given):
+        return
+    base = audit.base
+    case = base.with_values({p: _with_all_digits(base.values[p], audit.generator) for p in base.wrt})
+    try:
+        run = forward(audit.subject, case)
+        cotangents = [_with_all_digits(g, audit.generator) for g in standard_cotangents(run.roots)]
+        gradients = vjp(run, cotangents)
+        rounded = forward(audit.subject, base.with_values({p: _in_single(case.values[p]) for p in base.wrt}))
+    except Raised:
+        return
+    named = zip((f"the gradient of {name}" for name in audit.names), gradients, strict=True)
+    for what, found in (*(("the value", out) for out in run.roots), *named):
+        if found is not None and working_epsilon(as_real(found)) == torch.finfo(torch.float32).eps:
+            yield _fewer_digits(audit, f"{what}, of float64 inputs, has the digits of float32 alone")
+            return
+    same = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
+    if same and _moves(run, cotangents, gradients, rounded):
+        yield _fewer_digits(audit, "float64 inputs give the value of the same inputs in float32, to the last digit")
+
+
+def _fewer_digits(audit: Audit, what: str) -> Finding:
+    return audit.finding(
+        "PB105",
+        "warning",
+        "unstable",
+        f"{what}: something on the way is rounded to it",
+        hint="keep the input's dtype on the way, in tables and constants too",
+    )
+
+
+def _moves(run: Run, cotangents: list[torch.Tensor], gradients: list[torch.Tensor | None], other: Run) -> bool:
+    """Whether the gradient tells of a change between two runs that float64 would show."""
+    pairs = zip(gradients, run.inputs, other.inputs, strict=True)
+    expected = sum(float(as_real(g) @ (as_real(a) - as_real(b))) for g, a, b in pairs if g is not None)
+    size = sum(float((as_real(c) * as_real(y)).abs().sum()) for c, y in zip(cotangents, run.roots, strict=True))
+    return abs(expected) > _SEEN * torch.finfo(torch.float64).eps * size
+
+
+def _in_single(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.complex64 if x.is_complex() else torch.float32).to(x.dtype)
+
+
+def _with_all_digits(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x + x * _LAST * random_like(x, generator)
+
+
 def _floats(t: torch.Tensor) -> bool:
     return has_derivative(t)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+RULE = rule(__doc__, runtime=_run, blames="backward")

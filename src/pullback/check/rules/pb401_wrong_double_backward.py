@@ -5,7 +5,7 @@ The second derivative of a non-linear composite of the function, by `autograd.gr
 finite differences of its first-order gradients; and a first-order gradient that changes when `create_graph=True`. A
 backward that detaches (`.data`, `no_grad`, NumPy) loses its part without an error. Two causes have rules of their
 own: PB402 (`once_differentiable`) and PB404 (saved intermediates). Where it raises, and does not say that there is
-none, the backward is tried alone, at a fixed cotangent, and each input with the others frozen. The second derivative
+none, each input is tried with the others frozen, and the backward alone, at a fixed cotangent. The second derivative
 is tried at 0, too, where that of a branch not taken makes it NaN: an error of a custom function that computes element
 by element, else a warning.
 
@@ -98,11 +98,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _where_it_does_not_raise(audit: Audit) -> Iterator[Finding]:
     """Yield the finding that double backward, which raises in general, is wrong where it does not."""
-    once = second_order_once(audit)
-    if once.status == "wrong" and not math.isnan(once.got):
-        why = "; where the output is used again an error stops it"
-        yield silently_wrong(audit, "PB401", once, _HINT, why)
-        return
     positions = audit.base.wrt if len(audit.base.wrt) > 1 else ()
     for position in positions:
         case = replace(audit.base, wrt=(position,))
@@ -114,6 +109,10 @@ def _where_it_does_not_raise(audit: Audit) -> Iterator[Finding]:
             why = f" (where {audit.base.names[position]} alone requires grad; where all do, an error stops it)"
             yield silently_wrong(audit, "PB401", found, _HINT, why, case)
             return
+    once = second_order_once(audit)
+    if once.status == "wrong" and not math.isnan(once.got):
+        why = "; where the output is used again an error stops it"
+        yield silently_wrong(audit, "PB401", once, _HINT, why)
 
 
 def _at_zero(audit: Audit) -> Iterator[Finding]:

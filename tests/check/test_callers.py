@@ -100,3 +100,61 @@ def test_a_function_is_called_as_its_package_calls_it(tmp_path, monkeypatch, nam
     report = pullback.check(module.Permuted, select=("PB0", "PB101"), budget=60)
     assert not (tmp_path / "written.txt").exists()
     assert [subject.status for subject in report.subjects] == [status]
+
+
+TESTED = SOURCE.replace("{gradient}", "g[..., ctx.plan.order]").replace("{caller}", "")
+BY_A_TEST = """
+    @pytest.mark.skip
+    def test_of_something_else(tmp_path):
+        raise SystemExit
+
+
+    def test_skipped():
+        pytest.skip("no GPU")
+
+
+    @pytest.mark.parametrize("order, width", [([1, 2, 0], 3), ([0, 1], 2)])
+    def test_permuted(order, width):
+        open("written.txt", "w").close()
+        Permuted.apply(torch.randn(2, width, requires_grad=True), Plan(order))
+        raise KeyboardInterrupt("what comes after the call does not run")
+"""
+BY_A_TEST_CASE = """
+    class TestPermuted(unittest.TestCase):
+        def setUp(self):
+            self.plan = Plan([1, 2, 0])
+
+        def test_permuted(self):
+            Permuted.apply(torch.randn(2, 3, requires_grad=True), self.plan)
+"""
+
+
+@pytest.mark.parametrize("tests", [BY_A_TEST, BY_A_TEST_CASE])
+@pytest.mark.parametrize("folder", [".", "tests", "inside/tests"])
+def test_a_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkeypatch, tests, folder):
+    home = tmp_path / "inside"
+    home.mkdir()
+    (home / "__init__.py").write_text(TESTED)
+    where = tmp_path / folder if folder != "." else tmp_path / "tests" / "unit"
+    where.mkdir(parents=True, exist_ok=True)
+    imports = "import unittest, pytest, torch\nfrom inside import Permuted, Plan\n"
+    (where / "test_permuted.py").write_text(imports + textwrap.dedent(tests))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    module = import_source(TESTED, home, "__init__")
+    monkeypatch.setattr(module, "__name__", "inside")
+    monkeypatch.setitem(sys.modules, "inside", module)
+    module.Permuted.__module__ = "inside"
+    report = pullback.check(module.Permuted, select=("PB0", "PB101"), budget=60)
+    assert not (tmp_path / "written.txt").exists()
+    assert [subject.status for subject in report.subjects] == ["wrong"]
+
+
+def test_a_function_is_called_as_a_readme_calls_it(tmp_path, monkeypatch):
+    code = "from permuting import Permuted, Plan\nimport torch\n"
+    code += "Permuted.apply(torch.randn(2, 3, requires_grad=True), Plan([1, 2, 0]))\n"
+    (tmp_path / "README.md").write_text(f"# Permuting\n\n```python\n{code}```\n")
+    module = import_source(TESTED, tmp_path, "permuting")
+    monkeypatch.setitem(sys.modules, "permuting", module)
+    report = pullback.check(module.Permuted, select=("PB0", "PB101"), budget=60)
+    assert [subject.status for subject in report.subjects] == ["wrong"]

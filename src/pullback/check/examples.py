@@ -1,0 +1,253 @@
+"""Calls of a Function that its package shows: examples in docstrings and in a README, and tests.
+
+Tests are imported and run one by one, without pytest's fixtures, up to the first call of the Function; of a
+parametrised one the first case is run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import inspect
+import io
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pullback import _torch
+from pullback.check.case import Case, make_case
+from pullback.check.cases.signature import positional_names
+from pullback.check.clock import Stopwatch
+from pullback.check.subject import Subject
+from pullback.check.watch.samples import Samples
+
+_SECONDS = 8.0
+_FENCED = re.compile(r"^[ \t]*```[ \t]*(?:\{?\.?(?:python|py)\b[^\n]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+_MOST_FILES = 300
+"""Files of tests that are searched for a name."""
+_LARGEST = 1 << 20
+"""Bytes of a file that is read."""
+
+
+def in_docstrings(subject: Subject, documented: Iterable[tuple[ModuleType, Any]]) -> Case | None:
+    """Return a call of a Function that an example in a docstring makes: of several the smallest, or `None`.
+
+    An example that raises counts up to there.
+
+    Args:
+        subject: a Function.
+        documented: what may have such an example, with its module.
+    """
+    return _first(
+        subject,
+        (
+            partial(_execute, statements, {"torch": torch, **vars(home), "__name__": "__docstring__"})
+            for home, value in documented
+            for statements in _of_docstrings(value)
+        ),
+    )
+
+
+def in_tests(subject: Subject, names: Collection[str]) -> Case | None:
+    """Return a call of a Function that a test of its package, or the package's README, makes; `None` if none does.
+
+    Args:
+        subject: a Function.
+        names: of it, and of what applies it: only files that hold one of them are read on.
+    """
+    return _first(subject, _programs(subject.target.__module__, names), is_one_enough=True)
+
+
+class _Enough(BaseException):
+    """Ends a test whose call has been seen; no test catches it."""
+
+
+def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enough: bool = False) -> Case | None:
+    """Run programs, in a folder that is deleted, until one has called a Function with something to differentiate.
+
+    With `is_one_enough` a program ends at its first such call.
+    """
+    clock, samples = Stopwatch(), Samples()
+
+    def note(function: type, args: tuple[Any, ...]) -> None:
+        samples.note(function, args)
+        if is_one_enough and function is subject.target and _called(subject, samples) is not None:
+            raise _Enough
+
+    end = _torch.observe_functions(note)
+    quiet = io.StringIO()
+    try:
+        with tempfile.TemporaryDirectory(prefix="pullback-example-") as folder, chdir(folder):
+            for program in programs:
+                if clock.seconds() > _SECONDS:
+                    break
+                outcomes = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", SystemExit)  # as of a skip
+                with suppress(Exception, SystemExit, outcomes, _Enough), redirect_stdout(quiet), redirect_stderr(quiet):
+                    program()
+                if (case := _called(subject, samples)) is not None:
+                    return case
+    finally:
+        end()
+    return None
+
+
+def _called(subject: Subject, samples: Samples) -> Case | None:
+    """Return the smallest of the calls of a Function that has something to differentiate."""
+    if subject.target not in samples.functions:
+        return None
+    for args, kwargs in samples.of(subject.target) or ():
+        case = make_case(args, kwargs, positional_names(subject), "example", nested=False)
+        if case.wrt:
+            return case
+    return None
+
+
+def _execute(statements: Iterable[str], names: dict[str, Any]) -> None:
+    clock = Stopwatch()
+    for statement in statements:
+        if clock.seconds() > _SECONDS:
+            return
+        exec(compile(statement, "<example>", "exec"), names)
+
+
+def _of_docstrings(value: Any) -> Iterator[list[str]]:
+    """Yield the statements of each example in the docstring of a value, and of a class in those of its methods."""
+    members = vars(value).values() if isinstance(value, type) else ()
+    for owner in (value, *members):
+        text = getattr(owner, "__doc__", None)
+        if isinstance(text, str):
+            yield from _of_text(text)
+
+
+def _of_text(text: str) -> Iterator[list[str]]:
+    with suppress(ValueError):  # an inconsistent indentation
+        if session := [example.source for example in doctest.DocTestParser().get_examples(text)]:
+            yield session
+    for block in _FENCED.findall(text):
+        if ">>>" not in block:
+            yield [textwrap.dedent(block)]
+
+
+def _programs(module: str, names: Collection[str]) -> Iterator[Callable[[], Any]]:
+    """Yield the examples of a README, and then the tests of a package, that hold a name."""
+    top = module.partition(".")[0]
+    where = getattr(sys.modules.get(top), "__file__", None)
+    if where is None:
+        return
+    home = Path(where).parent if Path(where).name == "__init__.py" else None
+    root = Path(where).parent if home is None else home.parent
+    roots = [root, root.parent] if root.name == "src" else [root]
+    for folder in roots:
+        for statements in _of_text(_text(folder / "README.md")):
+            if any(name in statement for name in names for statement in statements):
+                yield partial(_execute, statements, {"torch": torch, "__name__": "__readme__"})
+    for path in _files_of_tests([*roots, *([home] if home else [])], lone=home is None):
+        text = _text(path)
+        if top in text and any(name in text for name in names):
+            yield from _tests_in(path, names)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST else ""
+    return ""
+
+
+def _files_of_tests(roots: Iterable[Path], lone: bool) -> Iterator[Path]:
+    """Yield `test_*.py` and `*_test.py` in folders of tests, and beside a lone module, in the order of their names."""
+    found: set[Path] = set()
+    for root in roots:
+        for pattern in ("test_*.py", "*_test.py"):
+            folders = [root / "tests", root / "test"]
+            found.update(path for folder in folders if folder.is_dir() for path in folder.rglob(pattern))
+            found.update(root.glob(pattern) if lone else ())
+    yield from sorted(found)[:_MOST_FILES]
+
+
+def _tests_in(path: Path, names: Collection[str]) -> Iterator[Callable[[], Any]]:
+    """Yield the import of a file of tests, and then its tests, those first whose source holds a name."""
+    held: list[ModuleType] = []
+    yield partial(_import, path, held)
+    tests = [test for module in held for test in _tests_of(module)]
+
+    def is_near(test: Callable[[], Any]) -> bool:
+        with suppress(OSError, TypeError):
+            return any(name in inspect.getsource(inspect.unwrap(_function_of(test))) for name in names)
+        return False
+
+    yield from sorted(tests, key=lambda test: not is_near(test))
+
+
+def _import(path: Path, held: list[ModuleType]) -> None:
+    """Execute a file of tests as a module, with its folder on the path, as pytest does, and hold it."""
+    name = f"pullback_example_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    held.append(module)
+
+
+def _tests_of(module: ModuleType) -> Iterator[Callable[[], Any]]:
+    """Yield the tests of a module that can be called without pytest's fixtures, as functions of nothing."""
+    for name, value in list(vars(module).items()):
+        if inspect.isfunction(value) and name.startswith("test") and (given := _given(value)) is not None:
+            yield partial(value, **given)
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for member, method in list(vars(value).items()):
+                if member.startswith("test") and inspect.isfunction(method):
+                    yield partial(_call_method, value, member, method)
+
+
+def _call_method(cls: type, name: str, method: Callable[..., Any]) -> None:
+    """Call a test that is a method, of `unittest` or of a plain class."""
+    given = _given(method, skipped=1)
+    if given is None:
+        return
+    test = cls(name) if hasattr(cls, "assertEqual") else cls()
+    for prepare in ("setUp", "setup_method"):
+        with suppress(AttributeError):
+            getattr(test, prepare)()
+    getattr(test, name)(**given)
+
+
+def _given(test: Callable[..., Any], skipped: int = 0) -> dict[str, Any] | None:
+    """Return the first values of a parametrised test, or nothing for one without; `None` where more is asked for."""
+    given: dict[str, Any] = {}
+    try:
+        for mark in getattr(test, "pytestmark", ()):
+            if mark.name == "parametrize":
+                given |= _first_row(*mark.args[:2])
+        parameters = list(inspect.signature(test).parameters.values())[skipped:]
+    except (ValueError, TypeError, IndexError, StopIteration):  # marks of another form
+        return None
+    asked = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return given if asked <= given.keys() else None
+
+
+def _first_row(names: str | Iterable[str], rows: Iterable[Any]) -> dict[str, Any]:
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    row: Any = next(iter(rows))  # of none there is no test
+    if hasattr(row, "marks"):  # pytest.param(…)
+        return dict(zip(names, row.values, strict=True))
+    return dict(zip(names, [row] if len(names) == 1 else row, strict=True))
+
+
+def _function_of(test: Callable[[], Any]) -> Callable[..., Any]:
+    function = test.args[-1] if isinstance(test, partial) and test.args else getattr(test, "func", test)
+    return function

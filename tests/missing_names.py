@@ -15,12 +15,8 @@ from pathlib import Path
 import torch
 
 ATTRIBUTES = """
-    torch._C._AutoDispatchBelowAutograd torch._C._ExcludeDispatchKeyGuard torch._C._PreserveDispatchKeyGuard
-    torch._C.DisableTorchFunction torch._C._set_throw_on_mutable_data_ptr torch._C._storage_Use_Count
-    torch._C._autograd._saved_tensors_hooks_set_tracing torch._C._autograd._get_current_graph_task_keep_graph
-    torch.autograd.forward_ad._current_level
-    torch.autograd.forward_ad._set_fwd_grad_enabled torch.autograd.function._SingleLevelFunction
-    torch.Tensor._make_subclass torch.Tensor._use_count torch._ops.OpOverload.has_kernel_for_dispatch_key
+    torch.autograd.forward_ad._current_level torch.autograd.forward_ad._set_fwd_grad_enabled
+    torch.Tensor._make_subclass torch._ops.OpOverload.has_kernel_for_dispatch_key
     torch.utils._python_dispatch.TorchDispatchMode._should_skip_dynamo
     torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext torch._dynamo.source.ConstantSource
     torch._guards.TracingContext

@@ -13,6 +13,7 @@ import torch
 from pullback._torch.private import private
 from pullback._torch.shared import given_by
 
+_SingleLevelFunction = private("torch.autograd.function._SingleLevelFunction")
 _custom_ops = private("torch._library.custom_ops")
 _hooks = private("torch._C._autograd")
 
@@ -93,7 +94,7 @@ def observe_functions(note: Callable[[type, tuple[Any, ...]], None]) -> Callable
     """
     if not isinstance(vars(torch.autograd.Function).get("apply"), classmethod):
         return _observe_contexts(note)
-    base: Any = torch.autograd.function._SingleLevelFunction
+    base: Any = _SingleLevelFunction
     before = vars(base).get("apply")
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

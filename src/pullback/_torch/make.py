@@ -15,6 +15,14 @@ from torch.autograd import forward_ad
 from pullback._torch.private import private
 from pullback._torch.shared import is_jit_tracing
 
+_AutoDispatchBelowAutograd = private("torch._C._AutoDispatchBelowAutograd")
+_DispatchKey = private("torch._C.DispatchKey")
+_DispatchKeySet = private("torch._C.DispatchKeySet")
+_ExcludeDispatchKeyGuard = private("torch._C._ExcludeDispatchKeyGuard")
+_keep_graph = private("torch._C._autograd._get_current_graph_task_keep_graph")
+_set_hooks_tracing = private("torch._C._autograd._saved_tensors_hooks_set_tracing")
+_storage_use_count = private("torch._C._storage_Use_Count")
+_use_count = private("torch.Tensor._use_count")
 _get_tracing_state = private("torch._C._get_tracing_state")
 _is_any_autocast_enabled = private("torch._C._is_any_autocast_enabled")
 _len_torch_dispatch_stack = private("torch._C._len_torch_dispatch_stack")
@@ -170,7 +178,7 @@ def below_autograd() -> AbstractContextManager[Any]:
 
     Relies on `torch._C._AutoDispatchBelowAutograd`.
     """
-    context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    context: AbstractContextManager[Any] = _AutoDispatchBelowAutograd()
     return context
 
 
@@ -179,9 +187,7 @@ def views_untracked() -> AbstractContextManager[Any]:
 
     Relies on `torch._C._ExcludeDispatchKeyGuard`, `torch._C.DispatchKeySet` and the key `ADInplaceOrView`.
     """
-    context: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
-        torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    )
+    context: AbstractContextManager[Any] = _ExcludeDispatchKeyGuard(_DispatchKeySet(_DispatchKey.ADInplaceOrView))
     return context
 
 
@@ -212,11 +218,11 @@ def without_saved_tensors_hooks() -> Iterator[None]:
 
     Relies on `torch._C._autograd._saved_tensors_hooks_set_tracing`.
     """
-    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    before = _set_hooks_tracing(True)
     try:
         yield
     finally:
-        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+        _set_hooks_tracing(before)
 
 
 def held_by_their_node_alone(tensors: Sequence[torch.Tensor]) -> bool:
@@ -233,7 +239,7 @@ def _holders(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     counts: list[tuple[int, ...]] = []
     for t in tensors:
         storage = t.untyped_storage()
-        below = t._use_count(), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+        below = _use_count(t), _storage_use_count(storage._cdata)
         counts.append((sys.getrefcount(t), sys.getrefcount(storage), *below, weakref.getweakrefcount(t)))
     return counts
 
@@ -265,7 +271,7 @@ def keeps_graph() -> bool:
 
     Relies on `torch._C._autograd._get_current_graph_task_keep_graph`, which says so outside of a backward pass.
     """
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    return bool(_keep_graph())
 
 
 def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:

@@ -14,6 +14,10 @@ from torch.autograd.function import once_differentiable
 from pullback._torch.private import Missing, private
 from pullback.errors import RunnerError
 
+_DisableTorchFunction = private("torch._C.DisableTorchFunction")
+_DispatchKey = private("torch._C.DispatchKey")
+_PreserveDispatchKeyGuard = private("torch._C._PreserveDispatchKeyGuard")
+_set_throw_on_mutable_data_ptr = private("torch._C._set_throw_on_mutable_data_ptr")
 _get_tracing_state = private("torch._C._get_tracing_state")
 _len_torch_dispatch_stack = private("torch._C._len_torch_dispatch_stack")
 _FrameAction = private("torch._C._dynamo.eval_frame._FrameAction")
@@ -186,7 +190,7 @@ def dispatch_kept() -> AbstractContextManager[Any]:
     `Tensor.__repr__`, which PyTorch calls for its own messages, disables functorch until its frame is gone. An
     exception keeps the frame alive, and functorch stays disabled. Relies on `torch._C._PreserveDispatchKeyGuard`.
     """
-    context: AbstractContextManager[Any] = torch._C._PreserveDispatchKeyGuard()
+    context: AbstractContextManager[Any] = _PreserveDispatchKeyGuard()
     return context
 
 
@@ -204,7 +208,7 @@ def outside_modes() -> Iterator[None]:
 
     Relies on `torch.utils._python_dispatch._disable_current_modes` and `torch._C.DisableTorchFunction`.
     """
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with _DisableTorchFunction(), _disable_current_modes():
         yield
 
 
@@ -233,7 +237,7 @@ def on_cpu(kind: type[torch.Tensor], elem: torch.Tensor) -> torch.Tensor:
     `device_for_backend_keys`, and `torch._C._set_throw_on_mutable_data_ptr`.
     """
     made: torch.Tensor = torch.Tensor._make_subclass(kind, elem, dispatch_device=True, device_for_backend_keys=CPU)
-    torch._C._set_throw_on_mutable_data_ptr(made)
+    _set_throw_on_mutable_data_ptr(made)
     return made
 
 
@@ -258,10 +262,8 @@ def is_composite(op: Any) -> bool:
 
     Relies on `OpOverload.has_kernel_for_dispatch_key` and the keys `CompositeImplicitAutograd` and `CPU`.
     """
-    keys = torch._C.DispatchKey
-    return op.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not op.has_kernel_for_dispatch_key(
-        keys.CPU
-    )
+    has_kernel: Callable[[Any], bool] = op.has_kernel_for_dispatch_key
+    return has_kernel(_DispatchKey.CompositeImplicitAutograd) and not has_kernel(_DispatchKey.CPU)
 
 
 def pulled(

@@ -736,3 +736,64 @@ def test_few_digits_of_a_quantiser_or_of_a_saturated_function_are_its_own():
     saturates = function(lambda x: torch.tanh(40 + x), lambda g, x: g / torch.cosh(40 + x) ** 2)
     for target in (rounds, saturates):
         assert not pullback.check(target, normal(3, 4), select="PB105").findings
+
+
+class Linear(Function):
+    """x wᵀ, which takes sequences, too; its backward takes matrices alone."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g.mm(weight), g.t().mm(x)
+
+
+def test_a_layer_of_matrices_that_takes_sequences_differentiates_them_too():
+    assert ("PB119", "error") in loud(Linear, normal(5, 4), normal(3, 4), select="PB1")
+
+    class OfAny(Linear):
+        @staticmethod
+        def backward(ctx, g):
+            x, weight = ctx.saved_tensors
+            return g @ weight, g.flatten(0, -2).mT @ x.flatten(0, -2)
+
+    class OfMatrices(Linear):
+        @staticmethod
+        def forward(ctx, x, weight):
+            assert x.ndim == 2
+            return Linear.forward(ctx, x, weight)
+
+    for right in (OfAny, OfMatrices):
+        assert loud(right, normal(5, 4), normal(3, 4), select="PB1") == set()
+
+
+def test_a_backward_raises_though_the_output_is_not_finite():
+    raises = function(lambda x: 1 / (x - x), lambda g, x: g.no_such_method())
+    assert loud(raises, normal(3), select="PB119") == {("PB119", "error")}
+
+
+def test_one_tensor_in_two_roles_is_no_proof():
+    """Where one argument has the values of the other, the clamp is reached: with two tensors as with one."""
+
+    class Excess(Function):
+        @staticmethod
+        def forward(ctx, price, strike):
+            assert bool((price >= strike).all())
+            assert bool((price > 1.5).all())
+            ctx.save_for_backward(price, strike)
+            return (price - strike).clamp(min=1e-3).log() * price
+
+        @staticmethod
+        def backward(ctx, g):
+            price, strike = ctx.saved_tensors
+            gap = (price - strike).clamp(min=1e-3)
+            return g * (gap.log() + price / gap), -g * price / gap * (price - strike > 1e-3)
+
+    price, strike = 5 + normal(4) / 4, 2 + normal(4, seed=1) / 4
+    told = [f for f in pullback.check(Excess, price, strike, select="PB101").findings if "the same tensor" in f.message]
+    assert told
+    assert {f.severity for f in told} == {"warning"}

@@ -34,6 +34,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         values.other_numbers(with_defaults(audit)),
         sizes.other_sizes(base),
         with_one_between(audit),
+        with_another_batch(audit),
         of_its_own(audit),
     ):
         for case in cases:
@@ -113,3 +114,28 @@ def with_one_between(audit: Facts) -> Iterator[Case]:
     expected = [out.unsqueeze(1) if out.ndim == 2 else out for out in audit.base_run.outputs]
     if len(outputs) == len(expected) and all(map(torch.equal, outputs, expected)):
         yield case
+
+
+def with_another_batch(audit: Facts) -> Iterator[Case]:
+    """Yield the example with two matrices for its first one, beside other tensors, where the forward treats them apart.
+
+    A layer of matrices takes sequences, too, as `torch.nn.functional.linear` does, whose backward may not.
+    """
+    base = audit.base
+    first = base.wrt[0] if base.wrt else None
+    tensors = [v for v in base.values if isinstance(v, Tensor)]
+    if audit.draws or first is None or base.values[first].ndim != 2 or len(tensors) < 2:
+        return
+    matrix = base.values[first]
+    case = base.with_values({first: torch.stack([matrix, matrix.flip(0)])}, f"{base.names[first]} of three dimensions")
+    try:
+        outputs = forward(audit.subject, case).outputs
+    except Raised:
+        return
+    expected = audit.base_run.outputs
+    if len(outputs) == len(expected) and all(_is_first_of_two(*pair) for pair in zip(outputs, expected, strict=True)):
+        yield case
+
+
+def _is_first_of_two(out: Tensor, before: Tensor) -> bool:
+    return out.shape == (2, *before.shape) and torch.allclose(out[0], before)

@@ -103,7 +103,8 @@ def first_order(
 
     Returns:
         The comparison, or `None` if the case has nothing to differentiate: the forward refuses it, an
-        output is not finite or in 8 bits, or no output is differentiable.
+        output is not finite or in 8 bits, or no output is differentiable. Of an example whose output is not finite a
+        backward that raises is told.
     """
     clock = Stopwatch()
     try:
@@ -118,9 +119,9 @@ def first_order(
     roots = [run.outputs[p] for p in positions]
     if not roots or any(root.dtype.itemsize == _FLOAT8 for root in roots):
         return None
-    if not all(bool(torch.isfinite(root).all()) for root in roots):
-        return None
     cotangents = [torch.ones_like(root) if unit else cotangent_like(root, generator) for root in roots]
+    if not all(bool(torch.isfinite(root).all()) for root in roots):
+        return None if case.is_variant else _of_a_backward_that_raises(case, run, cotangents)
     if not run.differentiable:
         gradients: list[Tensor | None] = [None] * len(run.inputs)
     else:
@@ -140,6 +141,15 @@ def first_order(
             comparisons.append(compare_input(sampler, order, gradients[order], generator, directions, most))
     comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
+
+
+def _of_a_backward_that_raises(case: Case, run: Run, cotangents: list[Tensor]) -> FirstOrder | None:
+    """Return the comparison of a case that has no numeric derivative, if its backward raises."""
+    try:
+        vjp(run, cotangents)
+    except Raised as error:
+        return FirstOrder(case, run, cotangents, error=error)
+    return None
 
 
 def _unless_noise(

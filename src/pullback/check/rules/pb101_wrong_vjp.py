@@ -234,7 +234,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
-    unsure = unsure or _reads_a_part(audit, *first)
+    unsure = unsure or _reads_a_part(audit, *first) or _is_of_equal_values(audit, first[0])
     unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
     unsure = unsure or may_approximate(audit, first[1]) or may_approximate(audit, comparison)
     unsure = unsure or (not unstable and grows(audit, first[0]))
@@ -274,6 +274,15 @@ def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison)
 def _is_of_the_values(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether contiguous tensors of the same values fail as well: equal rows, which have a variant of their own."""
     return result.case.layout_only and _fails(audit, contiguous(result.case), comparison)
+
+
+def _is_of_equal_values(audit: Audit, result: FirstOrder) -> bool:
+    """Whether two tensors of the values of one that was passed twice are not right either: a price as a strike."""
+    case = result.case
+    first_of: dict[int, int] = {}
+    shared = {p: case.values[p].clone() for p in case.wrt if first_of.setdefault(id(case.values[p]), p) != p}
+    apart = audit.compare(case.with_values(shared)) if case.is_variant and shared else None
+    return apart is not None and any(c.status != "ok" for c in apart.comparisons)
 
 
 def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:

@@ -797,3 +797,55 @@ def test_one_tensor_in_two_roles_is_no_proof():
     told = [f for f in pullback.check(Excess, price, strike, select="PB101").findings if "the same tensor" in f.message]
     assert told
     assert {f.severity for f in told} == {"warning"}
+
+
+class Segments(Function):
+    """The sums of segments of rows, whose lengths add up to the number of rows."""
+
+    @staticmethod
+    def forward(ctx, x, lengths):
+        ctx.save_for_backward(lengths)
+        which = torch.arange(len(lengths)).repeat_interleave(lengths)
+        return x.new_zeros(len(lengths), x.shape[1]).index_add(0, which, x[: len(which)])
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.repeat_interleave(ctx.saved_tensors[0], 0), None
+
+
+class Ragged(Segments):
+    """The same, of the offsets at which the segments begin, with the end."""
+
+    @staticmethod
+    def forward(ctx, x, offsets):
+        return Segments.forward(ctx, x, offsets.diff())
+
+
+def test_lengths_and_offsets_follow_the_size_that_they_part():
+    rows = normal(6, 2)
+    assert loud(Segments, rows, torch.tensor([2, 1, 3]), select="PB1,PB5") == set()
+    assert loud(Ragged, rows, torch.tensor([0, 2, 3, 6]), select="PB1,PB5") == set()
+
+
+def test_what_a_tolerance_leaves_is_no_broken_law():
+    """A gradient that is not quite linear in the cotangent, as an iteration leaves it."""
+    rough = function(torch.sin, lambda g, x: g * x.cos() * (1 + 5e-3 * torch.tanh(g.abs().sum())))
+    assert loud(rough, normal(4), select="PB109") == {("PB109", "warning")}
+    assert loud(function(torch.sin, lambda g, x: g.abs() * x.cos()), normal(4), select="PB109") == {("PB109", "error")}
+
+
+def test_a_gradient_by_hand_is_no_fault_of_a_checkpoint():
+    class ByHand(Function):
+        """Adds to the gradient of a second argument itself, as reversible layers do."""
+
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.y = y
+            return x * y.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            ctx.y.grad = g if ctx.y.grad is None else ctx.y.grad + g
+            return g * ctx.y.detach(), None
+
+    assert not pullback.check(ByHand, normal(3), normal(3, seed=1), select="PB411").findings

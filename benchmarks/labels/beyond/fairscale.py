@@ -129,6 +129,10 @@ def _fused(make):
             "PB117": ASSERTED,
             "PB303": "the layer computes in float32, whatever it is given",
             "PB105": "the layer computes in float32, whatever it is given",
+            "PB102": "what needs no gradient is detached here, before the layer",
+        },
+        judged={
+            "PB413": (True, "of bfloat16 the forward of autocast is taken, and the backward, outside of it, raises")
         },
     )
 
@@ -154,6 +158,7 @@ CALLS = (
             ),
         ),
         doubtful={**dict.fromkeys(("PB501", "PB119"), LAYOUT), **dict.fromkeys(("PB406", "PB405"), ALONE)},
+        judged={"PB001": (False, "the audit runs in another process, without the group that was made here")},
     ),
     Call(
         sync_batch_norm,

@@ -26,4 +26,10 @@ def gather():
     return import_module("lightly.utils.dist").GatherLayer, (torch.randn(4, 3),)
 
 
-CALLS = (Call(gather, doubtful=dict.fromkeys(("PB406", "PB408", "PB405"), ALONE)),)
+CALLS = (
+    Call(
+        gather,
+        doubtful=dict.fromkeys(("PB406", "PB408", "PB405"), ALONE),
+        judged={"PB001": (False, "the audit runs in another process, without the group that was made here")},
+    ),
+)

@@ -87,7 +87,10 @@ def neuron():
 
 CALLS = (
     Call(later),
-    *(Call(make, doubtful={"PB305": TIES, **dict.fromkeys(("PB302", "PB301"), NEVER)}) for make in (earliest, latest)),
+    *(
+        Call(make, doubtful={"PB305": TIES, "PB101": TIES, **dict.fromkeys(("PB302", "PB301"), NEVER)})
+        for make in (earliest, latest)
+    ),
     Call(
         inhibited,
         "other",

@@ -93,6 +93,7 @@ CALLS = (
             ),
         ),
         doubtful={"PB303": ITERATED},
+        judged={"PB209": (True, "the inputs are computed from the output, which may have been changed by then")},
     ),
     Call(
         evaluating,
@@ -121,5 +122,9 @@ CALLS = (
             ),
         ),
         doubtful={"PB303": ITERATED, "PB113": "where the input needs no gradient, the output needs none either"},
+        judged={
+            "PB102": (True, "nor has the context a tangent"),
+            "PB411": (False, "the context's gradient is added to .grad with and without a checkpoint"),
+        },
     ),
 )

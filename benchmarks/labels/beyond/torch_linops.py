@@ -99,6 +99,10 @@ CALLS = (
                 ),
             ),
             doubtful=DOUBTFUL,
+            judged={
+                "PB109": (False, "the iteration ends at a tolerance, which is wide by default"),
+                "PB119": (True, "the gradient that is kept is complex after a complex call: the next real one raises"),
+            },
         )
         for make in (rough, exact, preconditioned)
     ),
@@ -112,5 +116,9 @@ CALLS = (
             ),
         ),
         doubtful=DOUBTFUL | {"PB105": "the operator is made in the default dtype"},
+        judged={
+            "PB102": (True, "the matrix has no tangent either"),
+            "PB401": (False, "it is of the matrix alone, which gets no gradient"),
+        },
     ),
 )

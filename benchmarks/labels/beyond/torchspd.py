@@ -90,7 +90,12 @@ def _autocast(make):
 
 CALLS = (
     *(
-        Call(make, bugs=(_autocast(make),), doubtful=DOUBTFUL)
+        Call(
+            make,
+            bugs=(_autocast(make),),
+            doubtful=DOUBTFUL,
+            judged={"PB101": (True, "of two equal eigenvalues: as of the identity, see below")},
+        )
         for make in (logarithm, logarithm_of_identity, square_root, inverse_square_root, own_function, power)
     ),
     Call(

@@ -125,7 +125,14 @@ def charges():
 
 
 CALLS = (
-    *(Call(make, doubtful=FUNC) for make in (segments, expansion, edges)),
+    *(
+        Call(
+            make,
+            doubtful=FUNC,
+            judged=dict.fromkeys(("PB104", "PB119"), (False, "the lengths do not add up to the number of rows")),
+        )
+        for make in (segments, expansion, edges)
+    ),
     *(Call(make, doubtful=BLOCK) for make in (block, block_with_formula)),
     Call(solution, doubtful=SOLVE),
     Call(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.cases.partition import partitions
 from pullback.check.cases.sizes import POINTS, resized
 
 _OTHERS = (1, 2, 5)
@@ -80,7 +81,7 @@ TRAITS = (
 
 
 class Domain:
-    """The traits of the differentiated tensors of an example.
+    """The traits of the differentiated tensors of an example, and what parts them.
 
     Args:
         base: the example.
@@ -92,14 +93,25 @@ class Domain:
         self._traits: Mapping[int, Sequence[Trait]] = {
             p: [*_shown(base.values[p]), *_of_coordinates(base, p, takes)] for p in base.wrt
         }
+        self._partitions = list(partitions(base))
         self._broken: set[str] = set()
 
     def holds(self, case: Case) -> bool:
         """Whether a case has all that the example has."""
-        return not self._lost(case)
+        return not self._lost(case) and self.is_parted(case)
+
+    def is_parted(self, case: Case) -> bool:
+        """Whether lengths and offsets still add up to the sizes that they part."""
+        return all(partition.holds(case) for partition in self._partitions)
 
     def keep(self, case: Case) -> Iterator[Case]:
         """Yield a variant with lost properties restored; and unchanged, if it is the first to lose one of them."""
+        for partition in self._partitions:
+            if not partition.holds(case):
+                refitted = partition.restored(case)
+                if refitted is None:
+                    return
+                case = refitted
         lost = self._lost(case)
         if not lost:
             yield case

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
+from pullback.check.cases.partition import partitions
 from pullback.check.cases.spelling import GAP, spelled
 from pullback.check.cases.structure import is_permutation, is_structured
 from pullback.dtypes import has_derivative
@@ -162,7 +163,10 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not any(is_permutation(v) for v in whole)
         and not any(_may_hold_sizes(v) for v in case.values)
     )
-    return case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+    new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
+    for partition in partitions(case):
+        new = new if partition.holds(new) else partition.restored(new) or replace(new, doubtful=True)
+    return new
 
 
 def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:

@@ -69,7 +69,7 @@ _BACKWARD = ("torch.autograd.backward(outs, [torch.ones_like(o) for o in outs])"
 
 def _run(audit: Audit) -> Iterator[Finding]:
     broadcast = {bad.name for bad in misshapen(audit.subject, audit.base) if bad.is_broadcast}  # reported by PB115
-    for case in (audit.base, *_ones(audit.base), *(audit.given if audit.guessed else ())):
+    for case in (audit.base, *_ones(audit), *(audit.given if audit.guessed else ())):
         for bad in misshapen(audit.subject, case):
             if bad.is_broadcast or (bad.summed and bad.name in broadcast):
                 continue
@@ -97,8 +97,9 @@ def _wrong(result: FirstOrder) -> set[str]:
     return {result.case.names[result.case.wrt[c.order]] for c in result.wrong}
 
 
-def _ones(base: Case) -> Iterator[Case]:
-    return (case for case in sizes.uniform_sizes(base) if case.label.endswith("-> 1"))
+def _ones(audit: Audit) -> Iterator[Case]:
+    ones = (case for case in sizes.uniform_sizes(audit.base) if case.label.endswith("-> 1"))
+    return (case for case in ones if audit.domain.is_parted(case))
 
 
 RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))

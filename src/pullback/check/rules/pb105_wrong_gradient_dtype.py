@@ -102,7 +102,7 @@ def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
 
 def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
     """Yield the finding that of float64 inputs, all digits of which are in use, value or gradient is in float32."""
-    given = [t.dtype for case in audit.given for t in case.tensors]
+    given = [t.dtype for case in (audit.base, *audit.given) for t in case.tensors]
     first = audit.base_result
     is_right = first is not None and all(c.status == "ok" for c in first.comparisons)
     if audit.guessed or audit.draws or not is_right or not all(d in _DOUBLE for d in given):

@@ -44,6 +44,7 @@ class XSinX(torch.autograd.Function):
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ from torch.utils.checkpoint import checkpoint
 from pullback.check.contexts.compare import Way, compare
 from pullback.check.contexts.transforms import Setting, settings
 from pullback.check.rules._rule import rule
-from pullback.check.trial import reseed
+from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -62,33 +63,61 @@ if TYPE_CHECKING:
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
-    yield from compare(audit, "PB411", settings(audit), _WAYS)
+    known = settings(audit)
+    # A backward that adds to `.grad` itself, which PB210 tells, gives other gradients there without a checkpoint, too.
+    alike = (
+        known if all(setting.differs(_by_backward(setting, setting.function())) is None for setting in known) else []
+    )
+    for way, suited in ((_NOT_REENTRANT, known), (_REENTRANT, alike)):
+        found = list(compare(audit, "PB411", suited, [way]))
+        yield from found
+        if found:
+            return
 
 
-def _checkpointed(use_reentrant: bool) -> Callable[[Setting], Sequence[Tensor | None]]:
-    def run(setting: Setting) -> Sequence[Tensor | None]:
-        leaves = setting.leaves()
-        reseed()
-        outs = checkpoint(setting.function(), *leaves, use_reentrant=use_reentrant)
-        pairs = [(o, g) for o, g in zip(outs, setting.cotangents, strict=True) if o.requires_grad]
-        # Not torch.autograd.grad: the reentrant kind refuses it.
-        torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
-        return [leaf.grad for leaf in leaves]
-
-    return run
+def _is_the_same_by_backward(setting: Setting) -> bool:
+    try:
+        with guarded("backward"):
+            return setting.differs(_by_backward(setting, setting.function())) is None
+    except Raised:
+        return False
 
 
-def _way(use_reentrant: bool) -> Way:
-    name = f"checkpoint(use_reentrant={use_reentrant})"
+def _by_backward(setting: Setting, function: Callable[..., Sequence[Tensor]]) -> Sequence[Tensor | None]:
+    leaves = setting.leaves()
+    reseed()
+    outs, cotangents = _in_graph(setting, function(*leaves))
+    torch.autograd.backward(outs, cotangents)
+    return [leaf.grad for leaf in leaves]
+
+
+def _in_graph(setting: Setting, outs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    pairs = [(o, g) for o, g in zip(outs, setting.cotangents, strict=True) if o.requires_grad]
+    return [o for o, _ in pairs], [g for _, g in pairs]
+
+
+def _not_reentrant(setting: Setting) -> Sequence[Tensor | None]:
+    leaves = setting.leaves()
+    reseed()
+    outs, cotangents = _in_graph(setting, checkpoint(setting.function(), *leaves, use_reentrant=False))
+    return torch.autograd.grad(outs, leaves, cotangents, allow_unused=True)
+
+
+def _reentrant(setting: Setting) -> Sequence[Tensor | None]:
+    # It refuses torch.autograd.grad.
+    return _by_backward(setting, functools.partial(checkpoint, setting.function(), use_reentrant=True))
+
+
+def _way(use_reentrant: bool, run: Callable[[Setting], Sequence[Tensor | None]], code: Sequence[str]) -> Way:
     return Way(
-        name,
-        _checkpointed(use_reentrant),
+        f"checkpoint(use_reentrant={use_reentrant})",
+        run,
         [
             "from torch.utils.checkpoint import checkpoint",
             "inputs = [x.detach().requires_grad_() for x in inputs]",
-            f"torch.autograd.backward(checkpoint(call, *inputs, use_reentrant={use_reentrant}), cotangents)",
+            f"outs = checkpoint(call, *inputs, use_reentrant={use_reentrant})",
             "print('eager mode:', expected)",
-            "print('checkpoint:', [x.grad for x in inputs])",
+            *code,
         ],
         hint="the forward runs a second time, in the backward: keep what the backward needs on ctx alone",
         raising="the backward runs on tensors that were computed a second time: keep nothing outside ctx",
@@ -96,6 +125,15 @@ def _way(use_reentrant: bool) -> Way:
     )
 
 
-_WAYS = (_way(use_reentrant=False), _way(use_reentrant=True))
+_NOT_REENTRANT = _way(
+    False,
+    _not_reentrant,
+    ["print('checkpoint:', torch.autograd.grad(outs, inputs, cotangents, allow_unused=True))"],
+)
+_REENTRANT = _way(
+    True,
+    _reentrant,
+    ["torch.autograd.backward(outs, cotangents)", "print('checkpoint:', [x.grad for x in inputs])"],
+)
 
 RULE = rule(__doc__, runtime=_run)

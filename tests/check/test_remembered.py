@@ -4,7 +4,9 @@ import functools
 from typing import ClassVar
 
 import torch
+from torch.autograd import Function
 
+import pullback
 from pullback.check.find.discover import subject_of
 from pullback.check.remembered import Memory
 
@@ -91,3 +93,38 @@ def test_what_reads_alone_changes_nothing():
     memory = Memory(subject_of(Remembers))
     assert (TABLE.get("b"), COUNT) == (None, 0)
     assert not memory.has_changed()
+
+
+class Proxy:
+    """An object that says nothing of itself before its session, as those of web frameworks."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("there is no session")
+
+    def __getattr__(self, name):
+        raise RuntimeError("there is no session")
+
+
+SESSION = Proxy()
+
+
+def test_a_proxy_that_answers_nothing_is_no_state():
+    kept = Proxy()
+
+    class Sine(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin() if x.ndim else (SESSION, kept)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0].cos()
+
+    def called(x, session=kept):
+        return Sine.apply(x) if x.ndim else (SESSION, session)
+
+    for target in (Sine, called):
+        report = pullback.check(target, torch.ones(3, dtype=torch.float64), select="PB1,PB4")
+        assert not [f for f in report.findings if f.severity == "error" or "Pullback failed" in f.message]

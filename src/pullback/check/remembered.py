@@ -73,6 +73,11 @@ class Memory:
                 place.write(value)
 
 
+def _is(value: Any, kinds: Any) -> bool:
+    """As `isinstance`, which asks a value for its class: a proxy without its session may raise anything then."""
+    return issubclass(type(value), kinds)
+
+
 def _reached(target: Any) -> tuple[list[FunctionType], list[type], list[Any]]:
     """Return the functions, the classes and the cached functions of its module that a target's code leads to."""
     functions: list[FunctionType] = []
@@ -81,20 +86,20 @@ def _reached(target: Any) -> tuple[list[FunctionType], list[type], list[Any]]:
     waiting = [target]
     while waiting:
         thing = waiting.pop()
-        thing = thing.__func__ if isinstance(thing, staticmethod | classmethod) else thing
+        thing = thing.__func__ if _is(thing, staticmethod | classmethod) else thing
         if inspect.getattr_static(thing, "cache_clear", None) is not None:  # another's __getattr__ may raise anything
             caches.append(thing)
             thing = inspect.unwrap(thing)
         if (
-            not isinstance(thing, type | FunctionType)
+            not _is(thing, type | FunctionType)
             or thing.__module__ != target.__module__
             or thing in (*functions, *classes)
         ):
             continue
-        if isinstance(thing, type):
+        if _is(thing, type):
             classes.append(thing)
             waiting += [*thing.__mro__[1:], *vars(thing).values()]
-        elif isinstance(thing, FunctionType):
+        elif _is(thing, FunctionType):
             functions.append(thing)
             waiting += [thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__]
             waiting += [content for _, cell in _cells(thing) if (content := _content(cell)) is not _MISSING]
@@ -103,7 +108,7 @@ def _reached(target: Any) -> tuple[list[FunctionType], list[type], list[Any]]:
 
 def _names(code: CodeType) -> set[str]:
     """Return the globals and attributes that a piece of code names, in functions inside it too."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inner = (_names(constant) for constant in code.co_consts if _is(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 
@@ -123,7 +128,7 @@ def _of_classes(functions: list[FunctionType], classes: list[type]) -> Iterator[
     named = set[str]().union(*(_names(function.__code__) for function in functions))
     for owner in classes:
         for name in {*vars(owner), *named}:
-            if not name.startswith("__") and not isinstance(vars(owner).get(name), _CODE):
+            if not name.startswith("__") and not _is(vars(owner).get(name), _CODE):
                 yield _attribute(owner, name)
 
 
@@ -131,10 +136,10 @@ def _of_functions(functions: list[FunctionType]) -> Iterator[_Place]:
     """Yield each global and closure variable that the code names, except functions, classes and modules."""
     for function in functions:
         for name in _names(function.__code__):
-            if not isinstance(function.__globals__.get(name), _CODE):
+            if not _is(function.__globals__.get(name), _CODE):
                 yield _global(function.__globals__, name)
         for _, cell in _cells(function):
-            if not isinstance(_content(cell), _CODE):
+            if not _is(_content(cell), _CODE):
                 yield _Place(lambda cell=cell: _content(cell), lambda value, cell=cell: _assign(cell, value))  # type: ignore[misc]
 
 
@@ -164,29 +169,29 @@ def _assign(cell: CellType, value: Any) -> None:
 
 def _contents(value: Any) -> Any:
     """Return a copy of a container's content, or a tensor with its version; `None` for anything else."""
-    if isinstance(value, Tensor):
+    if _is(value, Tensor):
         return value.detach().clone(), value._version
-    return value.copy() if isinstance(value, dict | list | set) else None
+    return value.copy() if _is(value, dict | list | set) else None
 
 
 def _same(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
     (value, old), (other, new) = a, b
-    if value is not other or isinstance(value, Tensor):
+    if value is not other or _is(value, Tensor):
         return value is other and old[1] == new[1]
-    if isinstance(old, dict):
+    if _is(old, dict):
         return old.keys() == new.keys() and all(new[key] is item for key, item in old.items())
-    if isinstance(old, list):
+    if _is(old, list):
         return len(old) == len(new) and all(x is y for x, y in zip(old, new, strict=True))
     return bool(old == new)
 
 
 def _refill(value: Any, contents: Any) -> None:
     """Restore the content of a container, or of a tensor."""
-    if isinstance(value, Tensor):
+    if _is(value, Tensor):
         with torch.no_grad():
             value.copy_(contents[0])
-    elif isinstance(value, list):
+    elif _is(value, list):
         value[:] = contents
-    elif isinstance(value, dict | set):
+    elif _is(value, dict | set):
         value.clear()
         value.update(contents)

@@ -15,6 +15,7 @@ from pullback.check.cases import dtypes, layouts, sizes, values
 from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import Facts
+from pullback.check.find.live import answers
 from pullback.check.trial import Raised, forward, is_freed
 
 
@@ -53,7 +54,11 @@ def with_defaults(audit: Facts) -> Case:
     args, kwargs, _ = base.arguments()
     left = parameters(audit.subject)[len(args) :]
     plain = bool | int | float | str | None
-    usual = [p.default for p in left if p.kind is p.POSITIONAL_OR_KEYWORD and isinstance(p.default, plain)]
+    usual = [
+        p.default
+        for p in left
+        if p.kind is p.POSITIONAL_OR_KEYWORD and answers(p.default) and isinstance(p.default, plain)
+    ]
     if kwargs or base.held or not left or len(usual) < len(left):
         return base
     names, nested = positional_names(audit.subject), audit.subject.kind != "function"

@@ -25,6 +25,7 @@ from pullback.check.cases import dtypes
 from pullback.check.cases.repro import identifier
 from pullback.check.cases.signature import positional_names
 from pullback.check.derivative.agreement import gradients
+from pullback.check.find.live import answers
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 
@@ -55,7 +56,7 @@ def reached(subject: Subject, case: Case) -> dict[str, Any]:
     seen: set[int] = set()
     layer = roots
     for _ in range(_DEPTH):
-        new = {text: v for text, v in layer.items() if id(v) not in seen and not isinstance(v, _PLAIN)}
+        new = {text: v for text, v in layer.items() if id(v) not in seen and answers(v) and not isinstance(v, _PLAIN)}
         seen.update(map(id, new.values()))
         found |= {text: value for text, value in new.items() if isinstance(value, Tensor | Module)}
         layer = {t: v for text, value in [*new.items()][:_WIDTH] for t, v in _parts(value, text).items()}
@@ -86,7 +87,8 @@ def _of_function(function: Any, text: str) -> dict[str, Any]:
     """Return the variables and the defaults of a function; of the functions among its globals, those of its package."""
     names = inspect.getclosurevars(function)
     package = _package(function)
-    near = {n: v for n, v in names.globals.items() if not inspect.isfunction(v) or _package(v) == package}
+    answering = {n: v for n, v in names.globals.items() if answers(v)}
+    near = {n: v for n, v in answering.items() if not inspect.isfunction(v) or _package(v) == package}
     found = {f"inspect.getclosurevars({text}).globals[{name!r}]": part for name, part in near.items()}
     found |= {f"inspect.getclosurevars({text}).nonlocals[{name!r}]": part for name, part in names.nonlocals.items()}
     return found | {f"{text}.__defaults__": function.__defaults__, f"{text}.__kwdefaults__": function.__kwdefaults__}

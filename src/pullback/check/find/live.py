@@ -60,9 +60,18 @@ def is_function(obj: Any) -> bool:
     return isinstance(obj, type) and issubclass(obj, torch.autograd.Function)
 
 
+def answers(value: Any) -> bool:
+    """Whether an object says of which class it is: a proxy without its session may raise anything."""
+    try:
+        return isinstance(value.__class__, type)
+    except Exception:
+        return False
+
+
 def applied_class(obj: Any) -> Function | None:
     """Return `Op` if `obj` is `Op.apply`."""
-    owner = getattr(obj, "__self__", None) if inspect.isroutine(obj) and obj.__name__ == "apply" else None
+    is_apply = answers(obj) and inspect.isroutine(obj) and obj.__name__ == "apply"
+    owner = getattr(obj, "__self__", None) if is_apply else None
     return cast(Function, owner) if is_function(owner) else None
 
 

@@ -849,3 +849,28 @@ def test_a_gradient_by_hand_is_no_fault_of_a_checkpoint():
             return g * ctx.y.detach(), None
 
     assert not pullback.check(ByHand, normal(3), normal(3, seed=1), select="PB411").findings
+
+
+class Grid:
+    """A geometry, for images of one size."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+class Projected(Function):
+    @staticmethod
+    def forward(ctx, x, grid):
+        ctx.grid = grid
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        if g.shape[-1] != ctx.grid.size:
+            raise IndexError(g.shape[-1])
+        return 2 * g, None
+
+
+def test_sizes_that_an_object_in_a_closure_is_made_for_are_no_warning():
+    grid = Grid(5)
+    assert not {rule for rule, _ in loud(lambda x: Projected.apply(x, grid), normal(3, 5), select="PB119")}

@@ -161,7 +161,7 @@ def resized(case: Case, change: dict[int, int]) -> Case:
         and not _leaves_a_multiple(case, change)
         and all(abs(c) < min(change.values()) for c in counts)
         and not any(is_permutation(v) for v in whole)
-        and not any(_may_hold_sizes(v) for v in case.values)
+        and not any(may_hold_sizes(v) for v in case.values)
     )
     new = case.map_tensors(lambda t: _resize(t, change), label, doubtful=case.doubtful or not fits)
     for partition in partitions(case):
@@ -187,7 +187,7 @@ def _leaves_a_multiple(case: Case, change: dict[int, int]) -> bool:
 _TIMES = (2, 3, 4)
 
 
-def _may_hold_sizes(value: object) -> bool:
+def may_hold_sizes(value: object) -> bool:
     """Whether an argument is an object that may have been made for the sizes of the example: a module, an operator."""
     if isinstance(value, Tensor | FunctionType | type):
         return False

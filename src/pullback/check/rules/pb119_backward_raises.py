@@ -56,14 +56,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
+from pullback.check.cases.sizes import may_hold_sizes
 from pullback.check.derivative.agreement import gradients
+from pullback.check.find.live import answers
 from pullback.check.rules._rule import rule
 from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
@@ -89,6 +92,9 @@ def _run(audit: Audit) -> Iterator[Finding]:
         if error is None or (_ELSEWHERE.search(str(error)) and audit.running(("PB103", "PB104", "PB108"))):
             continue
         severity = _severity(result.case, error, audit.guessed)
+        resized = any(a.shape != b.shape for a, b in zip(result.case.tensors, audit.base.tensors, strict=False))
+        if resized and severity == "warning" and _holds_sizes(audit.subject.target):
+            severity = "info"
         if severity in told:
             continue
         told.add(severity)
@@ -143,13 +149,20 @@ def _error_on(audit: Audit, case: Case) -> Raised | None:
 _OF_THE_GUESS = re.compile(r"sparse|layout|unsupported|not supported|'NoneType' object is not callable", re.IGNORECASE)
 
 
+def _holds_sizes(target: Any) -> bool:
+    """Whether a function closes over an object, or is a method of one, that may have been made for certain sizes."""
+    cells = getattr(target, "__closure__", None) or ()
+    held = [getattr(target, "__self__", None), *(cell.cell_contents for cell in cells)]
+    return any(answers(value) and not isinstance(value, Module) and may_hold_sizes(value) for value in held)
+
+
 def _severity(case: Case, error: Raised, guessed: bool) -> Severity:
     tensors = [v for v in case.values if isinstance(v, Tensor)]
     empty = any(not v.numel() for v in tensors)
     is_half = case.label in ("bfloat16", "float16")
     if is_half and "not implemented for" in str(error.error):
         return "info"  # PyTorch lacks a kernel, and says so
-    if case.doubtful or (empty and 0 not in tensors[0].shape[:1]):
+    if case.doubtful or (empty and (0 not in tensors[0].shape[:1] or 0 in tensors[0].shape[1:])):
         return "info"  # nothing but a batch is empty in practice
     is_singular = isinstance(error.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
     if case.is_variant and (is_singular or error.is_deliberate):

@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 import pullback
+from pullback.check import examples
 
 from .modules import import_source
 
@@ -113,6 +114,12 @@ BY_A_TEST = """
         pytest.skip("no GPU")
 
 
+    def test_of_another_that_would_last_for_a_day():
+        if Permuted is None:
+            time.sleep(86400)
+        time.sleep(86400)
+
+
     @pytest.mark.parametrize("order, width", [([1, 2, 0], 3), ([0, 1], 2)])
     def test_permuted(order, width):
         open("written.txt", "w").close()
@@ -132,12 +139,13 @@ BY_A_TEST_CASE = """
 @pytest.mark.parametrize("tests", [BY_A_TEST, BY_A_TEST_CASE])
 @pytest.mark.parametrize("folder", [".", "tests", "inside/tests"])
 def test_a_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkeypatch, tests, folder):
+    monkeypatch.setattr(examples, "_SECONDS_OF_ONE", 0.5)
     home = tmp_path / "inside"
     home.mkdir()
     (home / "__init__.py").write_text(TESTED)
     where = tmp_path / folder if folder != "." else tmp_path / "tests" / "unit"
     where.mkdir(parents=True, exist_ok=True)
-    imports = "import unittest, pytest, torch\nfrom inside import Permuted, Plan\n"
+    imports = "import time, unittest, pytest, torch\nfrom inside import Permuted, Plan\n"
     (where / "test_permuted.py").write_text(imports + textwrap.dedent(tests))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -11,11 +11,13 @@ import importlib.util
 import inspect
 import io
 import re
+import signal
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +32,8 @@ from pullback.check.clock import Stopwatch
 from pullback.check.subject import Subject
 from pullback.check.watch.samples import Samples
 
-_SECONDS = 8.0
+_SECONDS, _SECONDS_OF_ONE = 8.0, 5.0
+"""Of work for all programs, and of time for one: a test may train a model, or wait for a network."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:\{?\.?(?:python|py)\b[^\n]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _MOST_FILES = 300
 """Files of tests that are searched for a name."""
@@ -68,7 +71,26 @@ def in_tests(subject: Subject, names: Collection[str]) -> Case | None:
 
 
 class _Enough(BaseException):
-    """Ends a test whose call has been seen; no test catches it."""
+    """Ends a program whose call has been seen, or that takes too long; no test catches it."""
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End what runs in the main thread, unless it waits for something that is not Python, after some seconds."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _Enough
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enough: bool = False) -> Case | None:
@@ -91,7 +113,12 @@ def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enoug
                 if clock.seconds() > _SECONDS:
                     break
                 outcomes = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", SystemExit)  # as of a skip
-                with suppress(Exception, SystemExit, outcomes, _Enough), redirect_stdout(quiet), redirect_stderr(quiet):
+                with (
+                    suppress(Exception, SystemExit, outcomes, _Enough),
+                    redirect_stdout(quiet),
+                    redirect_stderr(quiet),
+                    _limited(_SECONDS_OF_ONE),
+                ):
                     program()
                 if (case := _called(subject, samples)) is not None:
                     return case

@@ -874,3 +874,12 @@ class Projected(Function):
 def test_sizes_that_an_object_in_a_closure_is_made_for_are_no_warning():
     grid = Grid(5)
     assert not {rule for rule, _ in loud(lambda x: Projected.apply(x, grid), normal(3, 5), select="PB119")}
+
+
+def test_a_process_group_of_the_callers_process_is_not_there():
+    def gathers(x):
+        raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
+
+    (told,) = pullback.check(gathers, normal(3)).findings
+    assert (told.rule, told.severity) == ("PB001", "error")
+    assert "a process of its own" in told.hint

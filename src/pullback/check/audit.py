@@ -18,6 +18,7 @@ import torch
 
 from pullback.check import trial
 from pullback.check.case import Case
+from pullback.check.cases.attempt import of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import show
 from pullback.check.device import NEEDS_CPU, device_of, to_cpu
@@ -168,7 +169,9 @@ def unaudited(subject: Subject, why: str) -> Finding:
         in_program = "audit it in a program that sets that up, with `pullback run`"
         hint = "audit it on a machine with a GPU" if _OF_A_GPU.search(why) else in_program
     is_given = why.startswith("the given inputs do not work")
-    if is_given:
+    if is_given and of_environment(why):
+        hint = "the audit runs in a process of its own: let the function set up there what it needs (a process group)"
+    elif is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
     return Finding(
         subject=subject.name,

@@ -883,3 +883,22 @@ def test_a_process_group_of_the_callers_process_is_not_there():
     (told,) = pullback.check(gathers, normal(3)).findings
     assert (told.rule, told.severity) == ("PB001", "error")
     assert "a process of its own" in told.hint
+
+
+def test_a_backward_that_raises_is_told_of_a_function_without_a_steady_value_too():
+    class Noisy(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + torch.from_numpy(np.random.default_rng().normal(size=x.shape))
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.no_such_method()
+
+    class Steady(Noisy):
+        @staticmethod
+        def backward(ctx, g):
+            return g.clone()
+
+    assert ("PB119", "error") in loud(Noisy, normal(3))
+    assert "PB119" not in {rule for rule, _ in loud(Steady, normal(3))}

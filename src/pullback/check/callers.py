@@ -20,7 +20,7 @@ from pullback.check.case import Case
 from pullback.check.clock import Stopwatch
 from pullback.check.examples import in_docstrings, in_tests
 from pullback.check.find.discover import subject_of
-from pullback.check.find.live import applied_class
+from pullback.check.find.live import answers, applied_class
 from pullback.check.inside import functions_inside
 from pullback.check.subject import Subject
 from pullback.check.trial import forgive
@@ -62,7 +62,7 @@ def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
     for home in homes:
         names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
         for value in list(vars(home).values()):
-            if getattr(value, "__module__", None) == home.__name__ and value is not function:
+            if answers(value) and getattr(value, "__module__", None) == home.__name__ and value is not function:
                 codes = [m.__code__ for m in _functions_of(value)]
                 if any(_reads(code, names) for code in codes):
                     yield home, value

@@ -29,6 +29,7 @@ from pullback import _torch
 from pullback.check.case import Case, make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.clock import Stopwatch
+from pullback.check.find.live import answers
 from pullback.check.subject import Subject
 from pullback.check.watch.samples import Samples
 
@@ -232,7 +233,7 @@ def _import(path: Path, held: list[ModuleType]) -> None:
 
 def _tests_of(module: ModuleType) -> Iterator[Callable[[], Any]]:
     """Yield the tests of a module that can be called without pytest's fixtures, as functions of nothing."""
-    for name, value in list(vars(module).items()):
+    for name, value in [item for item in vars(module).items() if answers(item[1])]:
         if inspect.isfunction(value) and name.startswith("test") and (given := _given(value)) is not None:
             yield partial(value, **given)
         if isinstance(value, type) and value.__module__ == module.__name__:

@@ -15,6 +15,7 @@ from pullback import _torch
 from pullback.check.find.importing import imported
 from pullback.check.find.live import (
     Found,
+    answers,
     applied_class,
     attribute,
     find_callable,
@@ -93,6 +94,7 @@ def public_callables(module: ModuleType, functions: bool = False) -> list[str]:
         name
         for name, value in vars(module).items()
         if callable(value)
+        and answers(value)
         and (not isinstance(value, type) or (functions and (is_function(value) or is_carried(value))))
         and not name.startswith("_")
         and getattr(value, "__module__", None) == module.__name__

@@ -15,6 +15,7 @@ from pullback.check.find.factories import FactoryCall, call_factory, makes
 from pullback.check.find.live import (
     Found,
     Function,
+    answers,
     attribute,
     find_callable,
     find_carried,
@@ -80,15 +81,19 @@ def _find_live(homes: Sequence[Home]) -> list[Found]:
 
 def _live_ops(homes: Sequence[Home]) -> list[Any]:
     """Return the custom ops of this process, including those of modules that have been replaced."""
-    values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
-    ops = [*_torch.custom_ops(), *filter(_torch.is_custom_op, values)]
+    ops = [*_torch.custom_ops(), *filter(_torch.is_custom_op, _values(homes))]
     return list({id(op): op for op in ops}.values())
 
 
 def _live_made(homes: Sequence[Home]) -> list[Any]:
     """Return objects made by Pullback that these modules name, except methods, which need a self."""
-    values = [value for home in homes if home.module is not None for value in vars(home.module).values()]
-    return list({id(made): made for made in values if is_made(made) or is_carried(made)}.values())
+    return list({id(made): made for made in _values(homes) if is_made(made) or is_carried(made)}.values())
+
+
+def _values(homes: Sequence[Home]) -> list[Any]:
+    """Return what modules name, but for objects that refuse to be asked for their class."""
+    values = (value for home in homes if home.module is not None for value in vars(home.module).values())
+    return [value for value in values if answers(value)]
 
 
 def _home_of(module: str, homes: Sequence[Home]) -> Home:

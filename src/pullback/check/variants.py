@@ -124,7 +124,8 @@ def with_one_between(audit: Facts) -> Iterator[Case]:
 def with_another_batch(audit: Facts) -> Iterator[Case]:
     """Yield the example with two matrices for its first one, beside other tensors, where the forward treats them apart.
 
-    A layer of matrices takes sequences, too, as `torch.nn.functional.linear` does, whose backward may not.
+    A layer of matrices takes sequences, too, as `torch.nn.functional.linear` does, whose backward may not. It may be by
+    accident that the forward takes them.
     """
     base = audit.base
     first = base.wrt[0] if base.wrt else None
@@ -132,7 +133,9 @@ def with_another_batch(audit: Facts) -> Iterator[Case]:
     if audit.draws or first is None or base.values[first].ndim != 2 or len(tensors) < 2:
         return
     matrix = base.values[first]
-    case = base.with_values({first: torch.stack([matrix, matrix.flip(0)])}, f"{base.names[first]} of three dimensions")
+    case = base.with_values(
+        {first: torch.stack([matrix, matrix.flip(0)])}, f"{base.names[first]} of three dimensions", doubtful=True
+    )
     try:
         outputs = forward(audit.subject, case).outputs
     except Raised:

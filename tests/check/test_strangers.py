@@ -754,7 +754,7 @@ class Linear(Function):
 
 def test_a_layer_of_matrices_that_takes_sequences_differentiates_them_too():
     told = pullback.check(Linear, normal(5, 4), normal(3, 4), select="PB1").findings
-    assert [(f.rule, f.severity) for f in told if "three dimensions" in f.message] == [("PB119", "info")]
+    assert [f.severity for f in told if f.rule == "PB119"] == ["info"]  # it may be by accident that the forward does
 
     class OfAny(Linear):
         @staticmethod

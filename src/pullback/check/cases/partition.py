@@ -45,7 +45,7 @@ class Partition:
             return None
         parts = t.numel() - self.are_offsets
         ends = torch.arange(parts + 1) * size // parts
-        return case.with_values({self.whole: (ends if self.are_offsets else ends.diff()).to(t.dtype)})
+        return case.with_values({self.whole: (ends if self.are_offsets else ends.diff()).to(t)})
 
     def _size(self, case: Case) -> int | None:
         t = case.values[self.of]

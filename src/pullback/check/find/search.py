@@ -91,7 +91,7 @@ def _live_made(homes: Sequence[Home]) -> list[Any]:
 
 
 def _values(homes: Sequence[Home]) -> list[Any]:
-    """Return what modules name, but for objects that refuse to be asked for their class."""
+    """Return the values of the variables of modules, except objects that refuse to be asked for their class."""
     values = (value for home in homes if home.module is not None for value in vars(home.module).values())
     return [value for value in values if answers(value)]
 

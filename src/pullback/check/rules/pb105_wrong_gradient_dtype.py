@@ -12,7 +12,7 @@ A float64 input gets a float32 gradient: gradcheck turns noisy and solvers that 
 ## Limits
 A wider dtype than the input's costs memory, not digits, and is not reported. Sees the example, and float32
 where the forward takes it. What quantises its values has few digits on purpose: only where the gradient is
-right is the second looked for.
+right is the second looked for. A cast to float32 in the forward is an info: it computes in float32 on purpose.
 
 ## Bad
 ```python
@@ -46,10 +46,11 @@ class Square(torch.autograd.Function):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pullback._torch import DispatchMode
 from pullback.check.cases import dtypes
 from pullback.check.derivative.intent import stairs
 from pullback.check.derivative.oracle import working_epsilon
@@ -109,8 +110,10 @@ def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
         return
     base = audit.base
     case = base.with_values({p: _with_all_digits(base.values[p], audit.generator) for p in base.wrt})
+    casts = _Casts()  # type: ignore[no-untyped-call]
     try:
-        run = forward(audit.subject, case)
+        with casts:
+            run = forward(audit.subject, case)
         cotangents = [_with_all_digits(g, audit.generator) for g in standard_cotangents(run.roots)]
         gradients = vjp(run, cotangents)
         rounded = forward(audit.subject, base.with_values({p: _in_single(case.values[p]) for p in base.wrt}))
@@ -119,21 +122,35 @@ def _of_fewer_digits(audit: Audit) -> Iterator[Finding]:
     named = zip((f"the gradient of {name}" for name in audit.names), gradients, strict=True)
     for what, found in (*(("the value", out) for out in run.roots), *named):
         if found is not None and working_epsilon(as_real(found)) == torch.finfo(torch.float32).eps:
-            yield _fewer_digits(audit, f"{what}, of float64 inputs, has the digits of float32 alone")
+            yield _fewer_digits(audit, f"{what}, of float64 inputs, has the digits of float32 alone", casts)
             return
     same = all(torch.equal(a, b) for a, b in zip(run.roots, rounded.roots, strict=True))
     if same and not stairs(audit.subject, base) and _moves(run, cotangents, gradients, rounded):
-        yield _fewer_digits(audit, "float64 inputs give the value of the same inputs in float32, to the last digit")
+        yield _fewer_digits(
+            audit, "float64 inputs give the value of the same inputs in float32, to the last digit", casts
+        )
 
 
-def _fewer_digits(audit: Audit, what: str) -> Finding:
+def _fewer_digits(audit: Audit, what: str, casts: _Casts) -> Finding:
     return audit.finding(
         "PB105",
-        "warning",
-        "unstable",
-        f"{what}: something on the way is rounded to it",
+        "info" if casts.seen else "warning",
+        "ok" if casts.seen else "unstable",
+        f"{what}: " + ("the forward casts to float32" if casts.seen else "something on the way is rounded to it"),
         hint="keep the input's dtype on the way, in tables and constants too",
     )
+
+
+class _Casts(DispatchMode):
+    """Sees whether float64 is cast to float32, which the code asks for, since PyTorch never does it by itself."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and args[0].dtype in _DOUBLE:
+            self.seen |= kwargs.get("dtype") in (torch.float32, torch.complex64)
+        return func(*args, **kwargs)
 
 
 def _moves(run: Run, cotangents: list[torch.Tensor], gradients: list[torch.Tensor | None], other: Run) -> bool:

@@ -77,6 +77,15 @@ class Narrow(Cube):
         return (3 * x**2 * g * w).float(), x**3 * g
 
 
+class Elsewhere(Cube):
+    """The same, with a gradient on the CPU."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return (3 * x**2 * g * w).cpu(), x**3 * g
+
+
 def audited(function, *inputs):
     """Return the findings of an audit that are no mere information, with the reproduction of the first."""
     report = pullback.check(function, *inputs, select=("PB0", "PB1", "PB2", "PB401", "PB5"))
@@ -89,5 +98,5 @@ if __name__ == "__main__":
     library = torch.library.Library("_", "IMPL")
     library.fallback(compute, "PrivateUse1")
     example = [torch.linspace(0.5, 2, 4, dtype=torch.float64).to(NAME) for _ in range(2)]
-    given = {cls.__name__: audited(cls, *example) for cls in (Cube, Wrong, Narrow)}
+    given = {cls.__name__: audited(cls, *example) for cls in (Cube, Wrong, Narrow, Elsewhere)}
     json.dump({"given": given, "guessed": {cls.__name__: audited(cls) for cls in (Cube, Wrong)}}, sys.stdout)

@@ -82,3 +82,11 @@ def test_a_wrong_one_is(found, way):
 def test_the_dtype_of_a_gradient_is_seen_there(found):
     findings, _ = found["given"]["Narrow"]
     assert any(rule == "PB105" and "float32" in message and "float64" in message for rule, _, message in findings)
+
+
+@needs_one
+@pytest.mark.slow
+def test_a_gradient_that_is_elsewhere_is_told(found):
+    findings, _ = found["given"]["Elsewhere"]
+    (message,) = [message for rule, severity, message in findings if (rule, severity) == ("PB105", "error")]
+    assert "float64 on cpu for x of float64 on fake" in message

@@ -33,11 +33,20 @@ class Misshapen:
 
 def returned_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield (name, input, gradient as returned) for each differentiated argument that got one."""
+    for name, x, gradient, _ in placed_gradients(subject, case):
+        yield name, x, gradient
+
+
+def placed_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor, Tensor, str]]:
+    """Yield (name, input, gradient as returned, where it is if not on the input's device), as `returned_gradients`."""
     arguments = case.arguments()[0]
     for call in record_base(subject, case):
-        for position, gradient in zip(case.top_level(len(arguments)), call.returned, strict=False):
-            if position is not None and position in case.wrt and isinstance(gradient, Tensor):
-                yield case.names[position], case.values[position], gradient
+        placed = zip(case.top_level(len(arguments)), call.returned, call.places, strict=False)
+        for position, gradient, place in placed:
+            if position is not None and position in case.wrt and isinstance(gradient, Tensor) and place is not None:
+                x = case.values[position]
+                here = place.type == (subject.device or x.device).type
+                yield case.names[position], x, gradient, "" if here else str(place)
 
 
 def misshapen(subject: Subject, case: Case) -> Iterator[Misshapen]:

@@ -24,6 +24,7 @@ class Recorded:
         cotangents: as received; `None` where unmaterialised.
         needs: `ctx.needs_input_grad`.
         returned: the results, as a tuple.
+        places: the devices that they were on; `None` for what is no tensor.
         raised: whether it raised instead.
         kept: tensors that the forward saved, by `save_for_backward` or on `ctx`.
     """
@@ -31,6 +32,7 @@ class Recorded:
     cotangents: tuple[Any, ...]
     needs: tuple[bool, ...]
     returned: tuple[Any, ...] = ()
+    places: tuple[torch.device | None, ...] = ()
     raised: bool = True
     kept: tuple[Tensor, ...] = field(default=(), repr=False)
 
@@ -58,7 +60,9 @@ def recording(subject: Subject, inside: AbstractContextManager[Any] | None = Non
         calls.append(call)
         with inside or nullcontext():
             result = implementation(ctx, *cotangents)
-        call.returned = at_hand(result if isinstance(result, tuple) else (result,))
+        results = result if isinstance(result, tuple) else (result,)
+        call.returned = at_hand(results)
+        call.places = tuple(r.device if isinstance(r, Tensor) else None for r in results)
         call.raised = False
         return result
 

@@ -54,7 +54,7 @@ from pullback._torch import DispatchMode
 from pullback.check.cases import dtypes
 from pullback.check.derivative.intent import stairs
 from pullback.check.derivative.oracle import working_epsilon
-from pullback.check.derivative.raw import returned_gradients
+from pullback.check.derivative.raw import placed_gradients
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import rule
 from pullback.check.rules._shown import returned
@@ -83,12 +83,12 @@ def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
     for case in (audit.base, *dtypes.other_dtypes(audit.base)):
         if case is not audit.base and (case.label != "float32" or not audit.is_valid(case)):
             continue
-        for name, x, gradient in returned_gradients(audit.subject, case):
+        for name, x, gradient, elsewhere in placed_gradients(audit.subject, case):
             loses = torch.finfo(gradient.dtype).eps > torch.finfo(x.dtype).eps if _floats(gradient) else True
-            elsewhere = gradient.device != x.device
             if loses or elsewhere:
-                place = " on {0.device}" if elsewhere else ""
-                what, wanted = (("{0.dtype}" + place).format(t).removeprefix("torch.") for t in (gradient, x))
+                what, wanted = (str(t.dtype).removeprefix("torch.") for t in (gradient, x))
+                if elsewhere:
+                    what, wanted = f"{what} on {elsewhere}", f"{wanted} on {audit.subject.device or x.device}"
                 yield audit.finding(
                     "PB105",
                     "error" if elsewhere or not _floats(gradient) else "warning",

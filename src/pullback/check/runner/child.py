@@ -73,6 +73,8 @@ def become_child(work: Callable[[Channel], None], channel: int, output: int, par
 def settle() -> None:
     """Set interpreter-wide settings for an audit, whatever the calling program has set."""
     torch.set_num_threads(1)
+    # `torch.cuda.is_available()`, which many modules ask as they are imported, then leaves forks the use of CUDA.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if settings.chosen() is None:  # the formula is audited; with kernels, each kind of case would wait for a compiler
         settings.set_backend("eager")
     faulthandler.enable(file=2, all_threads=False)

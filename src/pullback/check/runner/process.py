@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.check.clock import processor_time_of, spent
-from pullback.check.runner.child import Channel, become_child
+from pullback.check.runner.child import Channel, become_child, has_gpu
 from pullback.errors import RunnerError
 
 Cause = Literal["finished", "signal", "exit", "silent", "late"]
@@ -72,10 +72,11 @@ def ensure_can_fork() -> None:
 
 
 def fork_is_clean() -> bool:
-    """Whether a process forked from this one can run a backward: found by trying.
+    """Whether a process forked from this one can run a backward, and use the GPU if there is one: found by trying.
 
-    None can that inherits CUDA, nor one that inherits autograd's threads. In a build for an accelerator these start
-    with a backward on it, or under fake tensors (in `torch.compile`), be there an accelerator or not.
+    None can that inherits autograd's threads. In a build for an accelerator these start with a backward on it, or under
+    fake tensors (in `torch.compile`), be there an accelerator or not. And CUDA refuses a process whose parent has used
+    it, if only for `torch.cuda.is_available()`.
     """
     if torch.cuda.is_initialized():
         return False
@@ -85,6 +86,8 @@ def fork_is_clean() -> bool:
         try:
             torch.set_num_threads(1)
             torch.autograd.backward(torch.ones(1, requires_grad=True).sum())
+            if has_gpu():
+                torch.cuda.init()
             os.write(writes, b"!")
         finally:
             os._exit(0)

@@ -87,6 +87,8 @@ def test_the_dtype_of_a_gradient_is_seen_there(found):
 @needs_one
 @pytest.mark.slow
 def test_a_gradient_that_is_elsewhere_is_told(found):
-    findings, _ = found["given"]["Elsewhere"]
+    findings, reproduction = found["given"]["Elsewhere"]
     (message,) = [message for rule, severity, message in findings if (rule, severity) == ("PB105", "error")]
     assert "float64 on cpu for x of float64 on fake" in message
+    assert "print('inputs:', 'fake:0')" in reproduction
+    assert "fn.__self__ = getattr(on_device, '__self__', None)" in reproduction

@@ -429,7 +429,7 @@ def _on_device(state: Audit, device: torch.device) -> Finding:
         f"rules that look at the CPU's memory ({', '.join(NEEDS_CPU)}) did not run, and weights were not compared"
     )
     what = f"the tensors are on {device}: {left_out}"
-    return state.finding("PB006", "info", "unsupported", what, hint="give inputs on the CPU if it takes them there")
+    return state.finding("PB006", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
 
 
 def _over_budget(state: Audit, what: str) -> Finding:

@@ -73,4 +73,5 @@ def lines(device: torch.device) -> list[str]:
         f"    there = leaves(lambda t: t.to({str(device)!r}) if isinstance(t, torch.Tensor) else t, (args, kwargs))",
         "    out = on_device(*there[0], **there[1])",
         "    return leaves(lambda t: t.cpu() if isinstance(t, torch.Tensor) else t, out)",
+        "fn.__self__ = getattr(on_device, '__self__', None)",
     ]

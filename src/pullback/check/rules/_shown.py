@@ -142,8 +142,14 @@ def literals(tensors: Sequence[Tensor]) -> str:
     return f"[{', '.join(map(literal, tensors))}]"
 
 
-def returned(attribute: str) -> list[str]:
-    """Return lines that run the backward and print an attribute of each gradient, before the engine changes it."""
+def returned(attribute: str, given: object = None) -> list[str]:
+    """Return lines that run the backward and print an attribute of each gradient, before the engine changes it.
+
+    Args:
+        attribute: of gradients, and of inputs.
+        given: that of the inputs, if the lines before hide it.
+    """
+    inputs = f"[x.{attribute} for x in inputs]" if given is None else repr(str(given))
     return [
         "function = fn.__self__",
         "backward = function.backward",
@@ -153,6 +159,6 @@ def returned(attribute: str) -> list[str]:
         f"    print('returned:', [getattr(g, '{attribute}', None) for g in gradients])",
         "    return result",
         "function.backward = staticmethod(told)",
-        f"print('inputs:', [x.{attribute} for x in inputs])",
+        f"print('inputs:', {inputs})",
         "torch.autograd.grad(outs, inputs, [torch.ones_like(o) for o in outs], allow_unused=True)",
     ]

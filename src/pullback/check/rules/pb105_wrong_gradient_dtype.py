@@ -95,7 +95,7 @@ def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
                     "wrong",
                     f"backward returned a gradient of {what} for {name} of {wanted}",
                     case=case,
-                    tail=[audit.outs, *returned("device" if elsewhere else "dtype")],
+                    tail=[audit.outs, *(returned("device", audit.subject.device) if elsewhere else returned("dtype"))],
                     hint="keep the input's dtype: no .float(), and pass dtype= and device= to factories",
                 )
                 return

@@ -86,6 +86,28 @@ class Elsewhere(Cube):
         return (3 * x**2 * g * w).cpu(), x**3 * g
 
 
+class Doubled(Cube):
+    """The same, with twice the gradient of w."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return 3 * x**2 * g * w, 2 * x**3 * g
+
+
+class Layer(torch.nn.Module):
+    """A module whose weight is the w of a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.w = torch.nn.Parameter(torch.linspace(1, 2, 4))
+
+    def forward(self, x):
+        """Apply the function."""
+        return self.function.apply(x, self.w.to(x.device))
+
+
 def audited(function, *inputs):
     """Return the findings of an audit that are no mere information, with the reproduction of the first."""
     report = pullback.check(function, *inputs, select=("PB0", "PB1", "PB2", "PB401", "PB5"))
@@ -99,4 +121,5 @@ if __name__ == "__main__":
     library.fallback(compute, "PrivateUse1")
     example = [torch.linspace(0.5, 2, 4, dtype=torch.float64).to(NAME) for _ in range(2)]
     given = {cls.__name__: audited(cls, *example) for cls in (Cube, Wrong, Narrow, Elsewhere)}
+    given |= {f"Layer({cls.__name__})": audited(Layer(cls), example[0]) for cls in (Cube, Doubled)}
     json.dump({"given": given, "guessed": {cls.__name__: audited(cls) for cls in (Cube, Wrong)}}, sys.stdout)

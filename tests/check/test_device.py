@@ -92,3 +92,14 @@ def test_a_gradient_that_is_elsewhere_is_told(found):
     assert "float64 on cpu for x of float64 on fake" in message
     assert "print('inputs:', 'fake:0')" in reproduction
     assert "fn.__self__ = getattr(on_device, '__self__', None)" in reproduction
+
+
+@needs_one
+@pytest.mark.slow
+def test_the_weights_of_a_module_are_compared(found):
+    assert [rule for rule, _, _ in found["given"]["Layer(Cube)"][0]] == ["PB006"]
+    findings, reproduction = found["given"]["Layer(Doubled)"]
+    ((rule, message),) = [(rule, message) for rule, severity, message in findings if severity == "error"]
+    assert rule == "PB101"
+    assert "the gradient of w" in message
+    assert "torch.func.functional_call(module, weights, args, kwargs)" in reproduction

@@ -72,15 +72,25 @@ class Scale(Function):
         return g * weight, (g * x).sum(0)
 
 
+class Doubled(Scale):
+    """The gradient of its weight is twice what it should be."""
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g * weight, 2 * (g * x).sum(0)
+
+
 class Layer(nn.Module):
     """Holds the weight of a scale."""
 
-    def __init__(self):
+    def __init__(self, function=Scale):
         super().__init__()
+        self.function = function
         self.weight = nn.Parameter(normal(4))
 
     def forward(self, x):
-        return Scale.apply(x, self.weight)
+        return self.function.apply(x, self.weight)
 
 
 def loud(report):
@@ -114,13 +124,17 @@ def test_a_gradient_on_the_cpu_is_seen():
     assert "PB105" in loud(report), str(report)
 
 
-@pytest.mark.parametrize("how", ["module", "closure"])
-def test_weights_there_are_said_not_to_be_compared(how):
+@pytest.mark.parametrize(("function", "told"), [(Scale, set()), (Doubled, {"PB101"})])
+def test_the_weights_of_a_module_there_are_compared(function, told):
+    report = pullback.check(Layer(function).to(CUDA), normal(3, 4).to(CUDA))
+    assert loud(report) == told, str(report)
+
+
+def test_the_weights_of_a_closure_there_are_said_not_to_be_compared():
     weight = normal(4).to(CUDA).requires_grad_()
-    target = Layer().to(CUDA) if how == "module" else lambda x: Scale.apply(x, weight)
-    report = pullback.check(target, normal(3, 4).to(CUDA))
+    report = pullback.check(lambda x: Scale.apply(x, weight), normal(3, 4).to(CUDA))
     assert report.ok, str(report)
-    assert any(f.rule == "PB006" and "weights were not compared" in f.message for f in report.findings)
+    assert any(f.rule == "PB006" and "weights that it holds were not compared" in f.message for f in report.findings)
 
 
 def test_an_example_on_the_cpu_goes_to_where_the_module_is():

@@ -425,9 +425,9 @@ def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
 
 
 def _on_device(state: Audit, device: torch.device) -> Finding:
-    left_out = (
-        f"rules that look at the CPU's memory ({', '.join(NEEDS_CPU)}) did not run, and weights were not compared"
-    )
+    left_out = f"rules that look at the CPU's memory ({', '.join(NEEDS_CPU)}) did not run"
+    if state.subject.kind == "callable" and not isinstance(state.subject.target, torch.nn.Module):
+        left_out += ", and weights that it holds were not compared"
     what = f"the tensors are on {device}: {left_out}"
     return state.finding("PB006", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
 

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +162,8 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     Of many weights, those passed unchanged to a custom Function are differentiated, and a few others; weights without a
     gradient are left out, since another rule reports these.
     """
+    if subject.device is not None:
+        return _with_moved_weights(subject, case)
     held = held_tensors(subject, case)
     asking = [name for name, h in held.items() if h.tensor.requires_grad]
     chosen = _chosen(subject, case, [name for name in asking if held[name].tensor.numel() <= _LONGEST], held)
@@ -196,6 +198,65 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
                 continue
             return weighted, replace(case, wrt=tuple(p for p in case.wrt if p not in places or _is_dense(found[p])))
     return None
+
+
+def _with_moved_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
+    """Return a module on an accelerator as a function of its weights, of which the call has copies on the CPU."""
+    module = subject.target
+    if not isinstance(module, Module):
+        return None
+    owned = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if is_differentiable(t)}
+    held = {name: Held(t, "", t.requires_grad) for name, t in owned.items() if t.numel() <= _LONGEST}
+    asking = [name for name, h in held.items() if h.asks]
+    chosen = _chosen(subject, case, asking, held)
+    if not chosen:
+        return None
+    keys = {identifier(name, position): name for position, name in enumerate(held)}
+    args, kwargs, _ = case.arguments()
+    values = {key: _varied(held[name].tensor.detach().cpu()) for key, name in keys.items()}
+    call = make_case(args, {**kwargs, **values}, positional_names(subject), case.label, True, case.shared_ids)
+    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
+    of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
+    call = replace(
+        call,
+        wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
+        names=tuple(places.get(p, name) for p, name in enumerate(call.names)),
+        left_out=tuple(name for name in asking if name not in chosen),
+        is_varied=True,
+    )
+    weighted = replace(subject, kind="callable", target=_Functional(module, keys), load=_functional(subject, keys))
+    for of_weights in (dtypes.widened(call), call):
+        with suppress(Raised):
+            gradients(weighted, of_weights)
+            return weighted, of_weights
+    return None
+
+
+class _Functional:
+    """Calls a module with its weights as keyword arguments."""
+
+    def __init__(self, module: Module, names: Mapping[str, str]) -> None:
+        self._module = module
+        self._names = names
+        self.__module__ = type(module).__module__
+        self.__name__ = type(module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        weights = {name: kwargs.pop(key) for key, name in self._names.items()}
+        return torch.func.functional_call(self._module, weights, args, kwargs)
+
+
+def _functional(subject: Subject, names: Mapping[str, str]) -> str:
+    """Return lines that make of a module the function that `_Functional` is."""
+    return "\n".join(
+        [
+            subject.load or f"# fn = {subject.name}",
+            "module = fn",
+            "def fn(*args, **kwargs):",
+            f"    weights = {{name: kwargs.pop(key) for key, name in {dict(names)!r}.items()}}",
+            "    return torch.func.functional_call(module, weights, args, kwargs)",
+        ]
+    )
 
 
 def _is_dense(gradient: Tensor | None) -> bool:

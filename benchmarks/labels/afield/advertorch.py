@@ -68,7 +68,12 @@ def product():
 
 CALLS = (
     Call(squeezing, "other", doubtful={"PB205": IDLE, "PB701": IDLE}),
-    Call(softened, "other", doubtful=dict.fromkeys(("PB401", "PB402", "PB404", "PB604", "PB808"), SUBSTITUTED)),
+    Call(
+        softened,
+        "other",
+        doubtful=dict.fromkeys(("PB401", "PB402", "PB404", "PB604", "PB808"), SUBSTITUTED),
+        judged={"PB101": (False, "by design: the gradient is that of the substitute")},
+    ),
     Call(given),
     *(
         Call(

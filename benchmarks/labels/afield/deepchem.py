@@ -120,6 +120,10 @@ CALLS = (
         ),
         doubtful={**DOUBTFUL, "PB101": "the eigenvectors of equal eigenvalues are not determined"},
     ),
-    Call(occupation, doubtful=dict.fromkeys(("PB406", "PB408"), "the forward asks for a number")),
+    Call(
+        occupation,
+        doubtful=dict.fromkeys(("PB406", "PB408"), "the forward asks for a number"),
+        judged={"PB119": (False, "an occupation of -12: the forward takes it by accident")},
+    ),
     *(Call(make, bugs=(_twice(make),), doubtful=DOUBTFUL) for make in (solution, root, minimum)),
 )

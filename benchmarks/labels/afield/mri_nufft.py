@@ -118,6 +118,7 @@ CALLS = (
             make,
             bugs=(_cut(make, derivative_of_backward_is_wrong, 1),),
             doubtful={**DOUBTFUL, **dict.fromkeys(("PB120", "PB507"), HELD)},
+            judged={"PB101": (True, "a trajectory within a half is taken for cycles: a factor of two pi is missing")},
         )
         for make in (trajectory_in_radians, trajectory_in_radians_of_data)
     ),

@@ -73,7 +73,11 @@ def fake_with_passed_gradient():
 
 
 CALLS = (
-    Call(clip, doubtful=dict.fromkeys(("PB603", "PB305"), WARNS)),
+    Call(
+        clip,
+        doubtful=dict.fromkeys(("PB603", "PB305"), WARNS),
+        judged={"PB101": (False, "the lower limit is above the upper one")},
+    ),
     Call(clip_to_fixed),
     Call(
         clip_channels,

@@ -77,9 +77,20 @@ def _unnoticed(make):
     )
 
 
+BROAD = "documented: a gap of eigenvalues is broadened, so that the gradient stays finite where two are equal"
+
 CALLS = (
-    Call(eigenvalues, bugs=(_kept(eigenvalues),), doubtful={**DOUBTFUL, "PB201": "kept on ctx"}),
-    Call(matrix_function, bugs=(_kept(matrix_function), _unnoticed(matrix_function)), doubtful=DOUBTFUL),
+    Call(
+        eigenvalues,
+        bugs=(_kept(eigenvalues),),
+        doubtful={**DOUBTFUL, "PB201": "kept on ctx"},
+        judged={"PB209": (True, "the eigenvalues are kept on ctx: changed in place, they change the gradient")},
+    ),
+    Call(
+        matrix_function,
+        bugs=(_kept(matrix_function), _unnoticed(matrix_function)),
+        doubtful={**DOUBTFUL, "PB101": BROAD},
+    ),
     Call(
         refractive_index,
         bugs=(

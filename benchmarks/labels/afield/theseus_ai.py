@@ -86,5 +86,9 @@ CALLS = (
     Call(matrix_times_vector, doubtful=SPARSE),
     Call(transpose_times_vector, doubtful=SPARSE),
     Call(chosen_of_rows, doubtful=SECTIONS),
-    Call(chosen_of_one, doubtful={**SECTIONS, "PB207": VIEW}),
+    Call(
+        chosen_of_one,
+        doubtful={**SECTIONS, "PB207": VIEW},
+        judged={"PB119": (True, "one of one: the gradient has no dimension, and the backward raises")},
+    ),
 )

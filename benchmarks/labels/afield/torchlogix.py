@@ -45,6 +45,10 @@ def drawn_connections():
 
 CALLS = (
     Call(factor, "other", doubtful={"PB207": VIEW, "PB209": VIEW}),
-    Call(connections, "other"),
-    Call(drawn_connections, "other"),
+    *(
+        Call(
+            make, "other", judged={"PB119": (False, "weights of another shape than the indices in the closure are for")}
+        )
+        for make in (connections, drawn_connections)
+    ),
 )

@@ -74,6 +74,14 @@ def audit(
         sink(finding)
     if state is None:
         return _unaudited(subject, options, sink, why)
+    try:
+        return _audited(state, chosen, sink)
+    except Raised as error:
+        return _unaudited(subject, options, sink, f"what runs at first does not run again: {error}")
+
+
+def _audited(state: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
+    """Run the rules that apply to a subject with a working example."""
     if state.base.fit and state.running(("PB101",)):
         sink(_only_in_domain(state))
     chosen = [rule for rule in chosen if state.subject.kind in rule.kinds]

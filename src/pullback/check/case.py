@@ -60,6 +60,7 @@ class Case:
         left_out: names of other differentiable tensors that it holds.
         is_varied: some of the held tensors have new values.
         is_asked: the example says which of its inputs require a gradient.
+        fixed: sizes that the subject holds, in tensors, modules and numbers: another one would not fit them.
 
     Two positions with the same tensor object are one input passed twice.
     """
@@ -80,6 +81,7 @@ class Case:
     left_out: tuple[str, ...] = ()
     is_varied: bool = False
     is_asked: bool = False
+    fixed: frozenset[int] = frozenset()
 
     @property
     def is_variant(self) -> bool:

@@ -166,9 +166,13 @@ class Facts:
         numeric = numeric or self.widened(case)
         self.cases += 1
         most = min(elements, self.elements)
-        return first_order(
+        result = first_order(
             self.subject, case, self.generator, directions, numeric, settled, unit, most, goes_on, self.is_lengthy
         )
+        known: FirstOrder | None = vars(self).get("base_result")  # which is compared before its variants
+        if result is None or known is None or not case.is_variant or case.extreme:
+            return result
+        return result.beside(known)
 
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""

@@ -39,7 +39,8 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         of_its_own(audit),
     ):
         for case in cases:
-            yield from ((kept, None) for kept in audit.domain.keep(case))
+            if not values.crosses(base, case):
+                yield from ((kept, None) for kept in audit.domain.keep(case))
     for case in () if audit.draws else layouts.other_layouts(base):
         yield case, layouts.contiguous(case)
     for case in dtypes.other_dtypes(base):

@@ -133,7 +133,20 @@ def given_call(subject: Subject, args: Sequence[Any], kwargs: Mapping[str, Any])
     case = make_case(args, kwargs, names, "given", nested)
     held = {id(h.tensor) for h in held_tensors(subject, case).values() if h.asks}
     others = make_case(args, kwargs, names, "given", nested, held)
-    return others if others.wrt else case
+    found = others if others.wrt else case
+    return replace(found, fixed=frozenset(_sizes_held(subject, found)))
+
+
+def _sizes_held(subject: Subject, case: Case) -> set[int]:
+    """Return the sizes of the tensors that a subject holds, and the numbers that a module in it keeps."""
+    if subject.kind == "function":
+        return set()
+    held = reached(subject, case).values()
+    parts = [part for value in held if isinstance(value, Module) for part in value.modules()]
+    own = [t for part in parts for t in (*part.parameters(False), *part.buffers(False))]
+    tensors = [*own, *(value for value in held if isinstance(value, Tensor))]
+    numbers = {number for part in parts for number in vars(part).values() if type(number) is int}
+    return {size for t in tensors for size in t.shape} | numbers
 
 
 def _is_ordinary(t: Tensor) -> bool:

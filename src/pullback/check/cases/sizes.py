@@ -60,8 +60,8 @@ def uniform_sizes(case: Case) -> Iterator[Case]:
 
 
 def _sizes_of_weights(case: Case) -> set[int]:
-    """Return the sizes that the weights of the modules among the arguments have."""
-    return {s for v in case.values if isinstance(v, Module) for weight in v.parameters() for s in weight.shape}
+    """Return the sizes that the subject holds, and those of the weights of the modules among the arguments."""
+    return {*case.fixed} | {s for v in case.values if isinstance(v, Module) for t in v.parameters() for s in t.shape}
 
 
 def parted_sizes(case: Case) -> Iterator[Case]:
@@ -158,6 +158,7 @@ def resized(case: Case, change: dict[int, int]) -> Case:
     whole = [v for v in case.values if isinstance(v, Tensor) and not is_differentiable(v)]
     fits = (
         0 not in follows.values()
+        and case.fixed.isdisjoint(change)
         and not _leaves_a_multiple(case, change)
         and all(abs(c) < min(change.values()) for c in counts)
         and not any(is_permutation(v) for v in whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from pullback.check.cases.structure import is_fixed, is_permutation, is_structur
 from pullback.dtypes import has_derivative
 
 TINY = "tiny values"
+SPREAD = "values from -12 to 12"
 ALL_EQUAL = "whole-number arguments all equal"
 _DIM = re.compile(r"(^|_)(dim|axis)$")
 _LARGE = 4.0
@@ -82,6 +83,34 @@ def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor],
     yield case.with_values({p: change(case.values[p]) for p in free}, label, doubtful=doubtful)
 
 
+def crosses(before: Case, after: Case) -> bool:
+    """Whether a lower limit of the call was below its upper one, by their names, and is not in a variant."""
+    places = {name.rpartition(".")[2]: p for p, name in enumerate(before.names)}
+    pairs = [(places[low], places[high]) for low, high in _limits(places) if high in places]
+    return any(_is_below(before, *pair) and not _is_below(after, *pair) for pair in pairs)
+
+
+_LIMITS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("lo", "hi"), ("left", "right"))
+
+
+def _limits(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        for low, high in _LIMITS:
+            if re.search(rf"(^|_){low}(_|$)", name):
+                yield name, re.sub(rf"(^|_){low}(?=_|$)", rf"\1{high}", name)
+
+
+def _is_below(case: Case, low: int, high: int) -> bool:
+    """Whether all of a lower limit is below the upper one, or they cannot be compared."""
+    first, second = case.values[low], case.values[high]
+    if not isinstance(first, Tensor | float | int) or not isinstance(second, Tensor | float | int):
+        return True
+    try:
+        return bool(torch.as_tensor(first < second).all())
+    except RuntimeError:  # complex, or of other shapes
+        return True
+
+
 def extremes(case: Case) -> Iterator[Case]:
     """Yield the case with values at the ends of the range: tiny, huge."""
     if any(is_structured(t) for t in case.tensors):
@@ -101,12 +130,12 @@ def _spreads(case: Case) -> Iterator[Case]:
     largest = max(sizes, default=1)
     enlarged = (
         resized(case, {largest: largest * -(-_DENSE // widest)})
-        if 0 < widest < _DENSE and sizes and not indices
+        if 0 < widest < _DENSE and sizes and not indices and largest not in case.fixed
         else case
     )
     for part in range(3):
         spread = {p: _spread(enlarged.values[p], part / 3) for p in free}
-        yield enlarged.with_values(spread, f"values from -12 to 12, part {part + 1}")
+        yield enlarged.with_values(spread, f"{SPREAD}, part {part + 1}")
 
 
 def _spread(t: Tensor, offset: float) -> Tensor:

@@ -56,6 +56,12 @@ class FirstOrder:
     error: Raised | None = None
     seconds: float = 0.0
 
+    def beside(self, other: FirstOrder) -> FirstOrder:
+        """Return the comparison of a variant, where what is nothing beside the gradients of another case is small."""
+        largest = {c.order: c.largest for c in other.comparisons if math.isfinite(c.largest)}
+        pairs = [(c, max(c.largest, largest.get(c.order, 0.0))) for c in self.comparisons]
+        return replace(self, comparisons=[replace(c, largest=size) for c, size in pairs])
+
     @property
     def wrong(self) -> list[Comparison]:
         """The comparisons that disagree."""

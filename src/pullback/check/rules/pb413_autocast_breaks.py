@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 _GROSS = 0.1
 _SPREAD = 4.0
 _NAME = 'torch.autocast("cpu", dtype=torch.bfloat16)'
-_NO_KERNEL = re.compile(r"not implemented for")
+_NO_KERNEL = re.compile(r"not implemented for|Low precision dtypes not supported")
 _CAST = "inputs = [x.detach().bfloat16().requires_grad_() for x in inputs]"
 _CODE = (
     f"with {_NAME}:",

@@ -1,0 +1,143 @@
+"""What is held against a function on inputs that the audit made up: less than on the example."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function
+
+import pullback
+from pullback.check.derivative.compare_input import Comparison
+from pullback.check.derivative.first_order import FirstOrder
+
+from .making import function, normal
+
+
+def loud(report):
+    return {(f.rule, f.severity) for f in report.findings if f.severity != "info"}
+
+
+class Scatter(Function):
+    """Adds up x at places that are fixed; its gradient has as many elements as there are places."""
+
+    @staticmethod
+    def forward(ctx, x, places, size):
+        ctx.save_for_backward(places)
+        ctx.size = size
+        return torch.zeros(*x.shape[:-1], size, dtype=x.dtype).index_add(-1, places, x[..., places])
+
+    @staticmethod
+    def backward(ctx, g):
+        (places,) = ctx.saved_tensors
+        return torch.zeros(*g.shape[:-1], ctx.size, dtype=g.dtype).index_add(-1, places, g[..., places]), None, None
+
+
+class Algebra(nn.Module):
+    """Takes vectors of one length alone, and does not say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 6
+        self.register_buffer("places", torch.tensor([0, 2, 4, 5, 1]))
+
+    def forward(self, x):
+        return Scatter.apply(x, self.places, self.size)
+
+
+def test_sizes_that_a_module_keeps_are_not_held_against_it():
+    assert not loud(pullback.check(Algebra(), normal(3, 6), select=("PB1", "PB5")))
+
+
+class Rows(Function):
+    """The first rows of x, as many as a table has, times the table: with fewer rows the backward raises."""
+
+    @staticmethod
+    def forward(ctx, x, table):
+        ctx.save_for_backward(x, table)
+        return x[: len(table)] * table[: len(x)]
+
+    @staticmethod
+    def backward(ctx, g):
+        _, table = ctx.saved_tensors
+        return g * table, None
+
+
+def test_sizes_of_a_tensor_in_a_closure_are_not():
+    table = normal(3, 4)
+    report = pullback.check(lambda x: Rows.apply(x, table), normal(3, 4), select=("PB1", "PB5", "PB409"))
+    assert not loud(report), str(report)
+
+
+def test_an_index_out_of_bounds_and_a_singular_matrix_are_the_variants_own():
+    class Occupied(Function):
+        @staticmethod
+        def forward(ctx, x, table):
+            ctx.save_for_backward(x, table)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            x, table = ctx.saved_tensors
+            return g * (1 + 0 * table[int(x.flatten()[0])]), None
+
+    table = torch.zeros(4, dtype=torch.float64)
+    assert not loud(pullback.check(lambda x: Occupied.apply(x, table), 2.5 + 0.1 * normal(3).abs(), select="PB119"))
+
+
+def test_a_backward_that_raises_on_made_up_numbers_is_a_warning_and_on_the_example_an_error():
+    def backward(g, x):
+        if bool((x == 0).any()):
+            [][0]
+        return g * 2
+
+    doubles = function(lambda x: 2 * x, backward)
+    assert loud(pullback.check(doubles, normal(4), select="PB119")) == {("PB119", "warning")}
+    assert loud(pullback.check(doubles, torch.zeros(4, dtype=torch.float64), select="PB119")) == {("PB119", "error")}
+
+
+class Clip(Function):
+    """Cuts off at two limits; where the lower one is above the upper one, it has no meaning."""
+
+    @staticmethod
+    def forward(ctx, x, clip_min, clip_max):
+        ctx.save_for_backward(x, clip_min, clip_max)
+        return x.clamp(clip_min, clip_max)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, low, high = ctx.saved_tensors
+        return g * ((x > low) & (x < high)), (g * (x < low)).sum(), (g * (x > high)).sum()
+
+
+@pytest.mark.parametrize("kind", ["tensors", "numbers"])
+def test_limits_keep_their_order(kind):
+    limits = [torch.tensor(-0.7, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64)]
+    if kind == "tensors":
+        assert not loud(pullback.check(Clip, normal(3, 4), *limits, select="PB101"))
+    else:
+        case = pullback.check(lambda x, low, high: x.clamp(low, high), normal(3, 4), -0.7, 0.4, select="PB101")
+        assert not loud(case)
+
+
+def test_what_is_nothing_beside_the_gradient_of_the_example_is_small():
+    """As rounding is where a normalisation has a slope of 10⁶, since nothing varies."""
+    tiny = Comparison(0, "wrong", expected=0.0, got=2e-10, largest=2e-10)
+    usual = Comparison(0, "ok", expected=0.3, got=0.3, largest=0.3)
+    assert not tiny.is_small
+    of_variant, of_example = (FirstOrder(None, None, [], comparisons=[c]) for c in (tiny, usual))
+    assert of_variant.beside(of_example).comparisons[0].is_small
+    assert not of_example.beside(of_variant).comparisons[0].is_small
+
+
+@pytest.mark.parametrize("runs", [8, 13])
+def test_what_does_not_run_again_is_not_a_bug_of_pullback(runs):
+    calls = []
+
+    def once(x):
+        calls.append(1)
+        if len(calls) > runs:
+            raise RuntimeError("compiled for one call")
+        return x * 2
+
+    (found,) = [f for f in pullback.check(once, normal(3), select="PB1").findings if f.verdict == "unaudited"]
+    assert "does not run again" in found.message
+    assert "bug of Pullback" not in found.message

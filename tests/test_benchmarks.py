@@ -82,7 +82,7 @@ def test_labels_name_rules_that_exist(monkeypatch):
         "beyond",
         "afield",
     }
-    for part in ("fresh", "blind", "last", "unseen", "outside", "beyond", "afield"):
+    for part in ("fresh", "blind", "last", "unseen", "outside", "beyond", "afield", "anew"):
         assert {name for name, half in halves.items() if half == part} == {
             n for n in halves if n.startswith(f"{part}.")
         }

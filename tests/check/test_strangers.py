@@ -898,8 +898,10 @@ def test_a_process_group_of_the_callers_process_is_not_there():
     def gathers(x):
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
 
-    (told,) = pullback.check(gathers, normal(3)).findings
-    assert (told.rule, told.severity) == ("PB001", "error")
+    report = pullback.check(gathers, normal(3))
+    (told,) = report.findings
+    assert (told.rule, told.severity) == ("PB001", "warning")  # which is no fault of the function
+    assert not report.ok
     assert "a process of its own" in told.hint
 
 

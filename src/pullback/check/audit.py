@@ -185,7 +185,7 @@ def unaudited(subject: Subject, why: str) -> Finding:
         subject=subject.name,
         rule="PB001",
         name="unaudited",
-        severity="error" if is_given else "warning",
+        severity="error" if is_given and not of_environment(why) else "warning",
         verdict="unaudited",
         message=f"not audited: {why}",
         location=subject.location,

@@ -10,12 +10,13 @@ are reported there.
 It is loud, but late: the forward was fine, evaluation was fine, and training stops at the first odd batch.
 
 ## Limits
-- A warning: empty batches, sizes other than 1, half precision if the input is guessed, a `NotImplementedError`, and a
-  variant that the backward refuses by a `raise` or `assert` of its own, or on which linear algebra raises.
-- An info: an operation has no kernel for half precision; the backward refuses `torch.autograd.grad` with a clear error,
-  as reentrant checkpoints do (the audit goes on by `.backward()`); or the forward may take the input by accident, such
-  as a shape that happens to broadcast, a size that no longer fits an integer argument, or a dimension of size 0 that is
-  not the first one of the first tensor.
+- An error: on the example, and on it in other strides, as float32 or, unless it is guessed, in half precision.
+- A warning: on other numbers and sizes, which the function may not be for; a `NotImplementedError`.
+- An info: an index is out of bounds or a matrix singular in such a variant; an operation has no kernel for half
+  precision; the backward refuses `torch.autograd.grad` with a clear error, as reentrant checkpoints do (the audit goes
+  on by `.backward()`); or the forward may take the input by accident, such as a shape that happens to broadcast, a size
+  that no longer fits an integer argument or what the subject holds, or a dimension of size 0 that is not the first one
+  of the first tensor.
 
 ## Bad
 ```python

@@ -4,8 +4,8 @@ Installs each package of `labels/` into a folder that is deleted at the end, aud
 finding against the labels: those are in `labels/`, with proofs in plain PyTorch, and were written before the audit ran
 on the package. Every second package, by name, is held out: its findings are not looked at while the audit is worked on.
 Those of `labels/fresh/` are a third part, which nobody had looked at when the other two had been, and those of
-`labels/blind/`, `labels/last/`, `labels/unseen/`, `labels/outside/`, `labels/beyond/`, `labels/afield/` and `labels/anew/`
-seven more, each from after the part before it had been worked on.
+`labels/blind/`, `labels/last/`, `labels/unseen/`, `labels/outside/`, `labels/beyond/`, `labels/afield/` and
+`labels/anew/` seven more, each from after the part before it had been worked on.
 
     python benchmarks/truth.py [--half tuned|held-out|fresh|blind|last|unseen|outside|beyond|afield|anew]
                                [--only NAME,…] [--guess] [--prove | --proofs] [--json FILE] [--write FILE]

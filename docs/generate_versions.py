@@ -39,8 +39,8 @@ None of them saw a GPU.
 NOTES = """
 - *Tutorial*: functions of [tutorial_functions.py](../../examples/tutorial_functions.py) of which `pullback check` says
   the right thing: an error for the four that are wrong, and none for the others.
-- *Cells*: the rows of [the page on composition](../composition.md), for the four columns of our ops. A refusal says
-  what is wrong and what to do. An error is one from inside PyTorch.
+- *Cells*: the rows of [the page on composition](../composition.md), for four of the six columns of our ops. A refusal
+  says what is wrong and what to do. An error is one from inside PyTorch.
 - *Tests*: the short ones.
 - *`assert_sound`*: passes for a right function and fails for a wrong one, in a program that has compiled or run a
   backward before.

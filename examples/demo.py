@@ -79,7 +79,15 @@ def audit_package(name: str, folder: str) -> int:
     targets = TARGETS[name]
     heading(f"pullback check {' '.join(targets)} --budget {BUDGET}   ({name} {found.version})")
     command = [sys.executable, "-m", "pullback", "check", *targets, "--budget", BUDGET, "--format", "json"]
-    status, out = run(command, cwd=folder, env={**os.environ, "PYTHONPATH": folder}, stdout=subprocess.PIPE)
+    status, out = run(
+        command,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        },
+        stdout=subprocess.PIPE,
+    )
     if status not in (0, 1):
         print(f"Exit status {status}: {STATUS.get(status, 'ended early')}.")
         return status

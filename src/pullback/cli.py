@@ -180,13 +180,23 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
 
 @program.command(short_help="Measure the errors of a function in ulp.")
 @click.argument("target", type=_TARGET, metavar="TARGET:NAME")
-@click.option("--dtype", "dtypes", multiple=True, metavar="float32 …", help="Measure in this one; all four by default.")
-@click.option("--order", type=int, default=1, show_default=True, help="Of the derivatives, 0, 1 or 2.")
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    metavar="float32 …",
+    help="Dtype to measure in; may be repeated. All four by default.",
+)
+@click.option(
+    "--order", type=int, default=1, show_default=True, help="Highest order of the derivatives to measure: 0, 1 or 2."
+)
 @click.option("--domain", multiple=True, metavar="'x>0' …", help="Where inputs lie: x>0, x<=2 or x=0:1.")
 @click.option("--exhaustive", is_flag=True, help="Measure at every float32 number, which takes minutes.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes for that; by default one per core.")
-@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE", help="Store progress there, to go on.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sample.")
+@click.option(
+    "--resume", type=click.Path(dir_okay=False), metavar="FILE", help="File to store progress in, and to go on from."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random sample.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def accuracy(
     target: str,
@@ -255,7 +265,7 @@ def stabilise(
 @program.command(short_help="Write a plain autograd.Function.")
 @click.argument("target", type=_TARGET, metavar="TARGET:NAME")
 @click.option("--inputs", type=_TARGET, metavar="FILE:FUNCTION", help="Function that gives an example call.")
-@click.option("--test", is_flag=True, help="A test file as well.")
+@click.option("--test", is_flag=True, help="Also write a test file.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="File to write, not standard output."
 )

@@ -53,13 +53,18 @@ _OPTIONS = (
         default="error",
         show_default=True,
         metavar="SEVERITY",
-        help="Exit with 1 from it on, or never.",
+        help="Lowest severity that makes the exit status 1.",
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
     click.option("--deep", is_flag=True, help="Slow: compile with Inductor, search random inputs."),
-    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Functions at once; by default one per core."),
-    click.option("-v", "verbose", is_flag=True, help="Tell all in full, with scripts."),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Number of functions audited at once; by default one per core, eight at most.",
+    ),
+    click.option("-v", "verbose", is_flag=True, help="Show every finding in full, with a script that reproduces it."),
     click.option("-q", "quiet", is_flag=True, help="Show no progress."),
 )
 
@@ -152,9 +157,23 @@ class Reporting:
             click.echo(text, nl=False)
             return
         try:
-            Path(self.output).write_text(text, encoding="utf-8", errors="backslashreplace")
+            _write(Path(self.output), text)
         except OSError as error:
             raise click.FileError(self.output, error.strerror) from None
+
+
+def _write(path: Path, text: str) -> None:
+    """Write all of a file or, where the disk is full, nothing."""
+    path = path.resolve()
+    if (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK):  # a pipe, a device
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _require_writable(file: str | None) -> None:

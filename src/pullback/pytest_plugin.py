@@ -29,7 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pullback-inputs", metavar="FILE:FUNCTION", help="gives example calls of a function")
     for name, what in (("select", "run only"), ("ignore", "leave out")):
         group.addoption(
-            f"--pullback-{name}", action="append", default=[], metavar="PB1,…", help=f"{what} rules whose id starts so"
+            f"--pullback-{name}",
+            action="append",
+            default=[],
+            metavar="PB1,…",
+            help=f"{what} rules whose id starts with this",
         )
     group.addoption(
         "--pullback",

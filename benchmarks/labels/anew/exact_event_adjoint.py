@@ -69,5 +69,6 @@ CALLS = (
         existence,
         "other",
         doubtful=dict.fromkeys(("PB101", "PB109", "PB111", "PB114", "PB401", "PB404", "PB604"), EXISTENCE),
+        judged={"PB413": (True, "in use: the backward raises after a forward under autocast")},
     ),
 )

@@ -126,7 +126,15 @@ def _interpolated(make):
 
 CALLS = (
     Call(first_spikes, bugs=(_cut(first_spikes),), doubtful={**DOUBTFUL, "PB101": STEPS}),
-    Call(events, bugs=(_cut(events),), doubtful=DOUBTFUL),
+    Call(
+        events,
+        bugs=(_cut(events),),
+        doubtful=DOUBTFUL,
+        judged={
+            "PB101": (True, "by differences: with another time of the bias, and of times before the window"),
+            "PB104": (False, "weights for no inputs beside times of four: the forward takes them by accident"),
+        },
+    ),
     Call(recurrent_step, bugs=(_cut(recurrent_step),), doubtful={**DOUBTFUL, "PB101": STEPS}),
     Call(
         spike_trains,

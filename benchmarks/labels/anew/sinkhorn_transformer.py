@@ -74,6 +74,8 @@ def _detached(make):
     )
 
 
+COMPUTED = {"PB209": (True, "the inputs are computed from the output, which may have been changed by then")}
+
 CALLS = (
     Call(
         trained,
@@ -91,8 +93,9 @@ CALLS = (
             _detached(trained),
         ),
         doubtful=DOUBTFUL,
+        judged=COMPUTED,
     ),
-    Call(frozen, bugs=(_detached(frozen),), doubtful=DOUBTFUL),
+    Call(frozen, bugs=(_detached(frozen),), doubtful=DOUBTFUL, judged=COMPUTED),
     Call(
         dropout,
         bugs=(
@@ -105,6 +108,7 @@ CALLS = (
             ),
         ),
         doubtful=DOUBTFUL,
+        judged=COMPUTED,
     ),
     Call(
         evaluated,

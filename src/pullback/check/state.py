@@ -191,7 +191,7 @@ class Audit(Facts):
         if self.intent is not None or self.base_result is None:
             return self.intent
         ordinary = (result for result in (self.base_result, *self.variants) if not result.case.extreme)
-        found = (intent.bound(result, self.subject.name) for result in ordinary)
+        found = (self._bound(result) for result in ordinary)
         return next((reason for reason in found if reason is not None), None)
 
     def intent_of(self, result: FirstOrder, comparison: Comparison) -> Intent | None:
@@ -201,7 +201,11 @@ class Audit(Facts):
         is_own = meant is not None and meant is self.own_intent and meant.sign == "identity"
         if is_own and not intent.is_unchanged(result.run, result.case.tensors):
             meant = None
-        return meant or flat or intent.bound(result, self.subject.name)
+        return meant or flat or self._bound(result)
+
+    def _bound(self, result: FirstOrder) -> Intent | None:
+        found = intent.bound(result, self.subject.name)
+        return None if found and self.nonlinearity is None and intent.is_one_sided(result) else found
 
     @property
     def is_slow(self) -> bool:

@@ -175,11 +175,13 @@ def _intended(findings: Sequence[Finding]) -> str:
 def _dropped(findings: Sequence[Finding]) -> Text:
     """Print the functions whose backward PyTorch's exporter and compiler drop."""
     rules = ranges(finding.rule for finding in findings)
-    return labelled(
-        "info",
-        f"{rules}: PyTorch drops the backward of {_few(findings)} in torch.export and compiled torch.func; "
-        "pullback.function keeps it",
-    )
+    places = [_DROPPING[rule] for rule in _DROPPING if any(f.rule == rule for f in findings)]
+    where = " and ".join(places)
+    text = f"{rules}: PyTorch drops the backward of {_few(findings)} in {where}; pullback.function keeps it"
+    return labelled("info", text)
+
+
+_DROPPING = {"PB410": "torch.export", "PB415": "compiled torch.func"}
 
 
 def _few(findings: Sequence[Finding]) -> str:

@@ -487,3 +487,17 @@ def test_a_staircase_in_one_input_excuses_no_other():
     (told,) = pullback.check(ScaledSteps, *given, select="PB101").at_least("warning")
     assert "the gradient of s" in told.message
     assert "whose gradient is an estimate" in told.hint
+
+
+@pytest.mark.parametrize("above", [1.0, 5.0])
+def test_a_mask_of_which_half_is_missing_is_no_intent(above):
+    """The gradient passes at one bound and is blocked at the other: that is no straight-through estimator."""
+    half = function(lambda x: x.clamp(-1, 1), lambda g, x: g * (x > -1) * (1 + (above - 1) * (x >= 1)))
+    both = function(lambda x: x.clamp(-1, 1), lambda g, x: g)
+    by_sign = function(lambda x: x.clamp(-1, 1), lambda g, x: g * ((x < 1) | (g > 0)) * ((x > -1) | (g < 0)))
+    x = uniform(12, low=-2, high=2)
+    found = {
+        name: {f.severity for f in pullback.check(target, x, select="PB101").findings}
+        for name, target in (("half", half), ("both", both), ("by_sign", by_sign))
+    }
+    assert found == {"half": {"error"}, "both": {"info"}, "by_sign": {"info"}}

@@ -230,3 +230,30 @@ def test_507_a_count_of_calls_is_no_cache():
 
     undecided = "could not be decided: two runs from the same random state differ"
     assert found("PB507", Counts, normal(5)) == [("warning", undecided)]
+
+
+def test_502_rounding_of_a_gradient_that_cancels_is_none():
+    """A projector onto all of space is the identity: its gradient is 0, but for the rounding of 10⁻¹⁵."""
+
+    def projected(a):
+        q, _ = torch.linalg.qr(a)
+        return q @ q.mT
+
+    def gradient(g, a):
+        with torch.enable_grad():
+            leaf = a.detach().requires_grad_()
+            return torch.autograd.grad(projected(leaf), leaf, g)[0]
+
+    assert found("PB502", function(projected, gradient), normal(4, 4)) == []
+
+
+def test_506_repeated_rows_that_make_a_matrix_singular_are_no_fault():
+    def inverse(a):
+        q, r = torch.linalg.qr(a)
+        return torch.linalg.solve_triangular(r, q.mT, upper=True)
+
+    def gradient(g, a):
+        x = inverse(a)
+        return -x.mT @ g @ x.mT
+
+    assert found("PB506", function(inverse, gradient), normal(4, 4) + 3 * torch.eye(4)) == []

@@ -220,6 +220,23 @@ def bound(result: FirstOrder, name: str) -> Intent | None:
     return Intent("bound", "its backward differs from the derivative only where the forward saturates")
 
 
+def is_one_sided(result: FirstOrder) -> bool:
+    """Whether a gradient passes at one of two bounds and is blocked at the other, as where half a mask is missing.
+
+    That is told for a backward that is linear in the cotangent: else its sign may decide at each bound.
+    """
+    out = result.run.outputs[0].detach()
+    for comparison in result.wrong:
+        x, gradient = result.run.inputs[comparison.order].detach(), result.gradients[comparison.order]
+        if gradient is None or x.shape != out.shape:
+            continue
+        held = out != x
+        passes = [bool((gradient[held & (out == value)] != 0).any()) for value in out[held].unique()]
+        if sorted(passes) == [False, True]:
+            return True
+    return False
+
+
 def _is_clamp(x: Tensor, out: Tensor, others: Sequence[Tensor]) -> bool:
     """True if `out` is `x`, or where it differs from it, one of at most two bounds or another argument."""
     held = out != x

@@ -51,6 +51,7 @@ def inputs():
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
     plain = standard_cotangents(audit.base_run.roots)
     usual = [g for g in gradients(audit.subject, audit.base) if g is not None and g.numel() and g.isfinite().all()]
-    floor = _CANCELLED * max((float(g.abs().max()) for g in usual), default=0.0)
+    largest = max((float(g.abs().max()) for g in usual), default=0.0)
+    floor = _CANCELLED * max(largest, _CANCELLED * _mean_slope(audit, plain))
     for how, change in _CHANGES:
         odd = [change(g) for g in plain]
         if all(a.stride() == b.stride() and not a.is_conj() for a, b in zip(odd, plain, strict=True)):
@@ -106,6 +108,16 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 hint="cotangents come in any strides: use reshape instead of view, and .contiguous() before a kernel",
             )
             return
+
+
+def _mean_slope(audit: Audit, cotangents: list[Tensor]) -> float:
+    """Return the slope of outputs that are proportional to the inputs: far below it a gradient is rounding."""
+    sizes = [
+        max((float(t.detach().abs().max()) for t in tensors if t.numel()), default=0.0)
+        for tensors in (audit.base_run.roots, cotangents, audit.base.tensors)
+    ]
+    slope = sizes[0] * sizes[1] / sizes[2] if sizes[2] else 0.0
+    return slope if math.isfinite(slope) else 0.0
 
 
 def _transposed(g: Tensor) -> Tensor:

@@ -112,6 +112,8 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
         broken = periodic.broken_tail(t.detach(), dims, growth.size, _SAME)
         if broken is not None:
             index, before = broken
+            if not t[before].isfinite():
+                return  # repeated rows may make a matrix singular
             yield audit.finding(
                 "PB506",
                 "error",

@@ -207,8 +207,8 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
         f"In {wild[2]} custom functions of 13 packages the audit finds {wild[3]} errors",
         f"`gradcheck` and `gradgradcheck` with every flag find {power['the three together'][0]}",
         f"`pullback check` finds {power['`pullback.check`'][0]}",
-        f"Differentiated in {everywhere} ways",
-        f"gives a wrong one in {wrong['Function, old style']} of them, a `custom_op` in {wrong['custom_op']},",
+        f"in {wrong['Function, old style']} of {everywhere} ways to differentiate it",
+        f"a `custom_op` in {wrong['custom_op']},",
         f"and an op of Pullback in {max(int(wrong[op]) for op in ('derived', 'relaxed', 'ruled', 'ruled by jvp'))}:",
         f"Of {truth['known bugs'][-1]} bugs in {truth['packages'][-1]} packages",
         f"it reports {truth['told as an error'][-1].partition(' of')[0]} as an error,"

@@ -53,7 +53,7 @@ _OPTIONS = (
         default="error",
         show_default=True,
         metavar="SEVERITY",
-        help="Lowest severity that makes the exit status 1.",
+        help="Lowest severity that exits with 1.",
     ),
     click.option("--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Leave out findings in FILE."),
     click.option("--update-baseline", is_flag=True, help="Write the findings to that file."),
@@ -62,9 +62,9 @@ _OPTIONS = (
         "--jobs",
         type=click.IntRange(1),
         metavar="N",
-        help="Number of functions audited at once; by default one per core, eight at most.",
+        help="Audits at once; by default one per core.",
     ),
-    click.option("-v", "verbose", is_flag=True, help="Show every finding in full, with a script that reproduces it."),
+    click.option("-v", "verbose", is_flag=True, help="Show findings in full, with scripts."),
     click.option("-q", "quiet", is_flag=True, help="Show no progress."),
 )
 

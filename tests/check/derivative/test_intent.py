@@ -501,3 +501,21 @@ def test_a_mask_of_which_half_is_missing_is_no_intent(above):
         for name, target in (("half", half), ("both", both), ("by_sign", by_sign))
     }
     assert found == {"half": {"error"}, "both": {"info"}, "by_sign": {"info"}}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_meant"),
+    [
+        ("tanh(x). The backward uses the scale of the forward.", False),
+        ("Multiplies the gradient by the scale gamma.", False),
+        ("tanh(x): no surrogate.", False),
+        ("tanh(x), not to be confused with the straight-through version.", False),
+        ("tanh(x), whose gradient is scaled.", True),
+        ("Not differentiable, so straight-through.", True),
+        ("No exact gradient: a surrogate.", True),
+    ],
+)
+def test_words_that_name_a_scale_or_deny_an_intent_excuse_nothing(docstring, is_meant):
+    wrong = type("Bent", (function(torch.tanh, lambda g, x: g),), {"__doc__": docstring})
+    found = {f.severity for f in pullback.check(wrong, normal(5), select="PB101").findings}
+    assert found == ({"warning"} if is_meant else {"error"})

@@ -45,13 +45,15 @@ _OF_LIE = re.compile(r"(?<![^\W_])\w*lie(_?(tensor|group|algebra)s?)?(?![^\W_])"
 _RANDOM = re.compile(r"\bsampl(?:e[sd]?|ing)\b|stochastic|monte[- ]?carlo|unbiased|gumbel", re.IGNORECASE)
 """Words that excuse a function that draws random numbers: the gradient of an expectation has many unbiased estimators,
 and the derivative of one draw is only one of them."""
-_CHANGE = r"\b(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
+_CHANGE = r"\b(?<!\bthe )(?<!\bits )(?<!\ba )(?:approximat\w*|revers\w*(?!-mode)|scale[sd]?|scaling|clip\w*)"
 _GRADIENT = r"\b(?:gradients?|backward|derivatives?|cotangents?)\b"
 _NEAR = r"[\s-]+(?:[\w']+[\s-]+){0,3}?"
 _QUANTISES = re.compile(r"quant|lsq|binar|ternar|dorefa|spike|levels", re.IGNORECASE)
 _IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHANGE}", re.IGNORECASE)
 """At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
+_DENIED = re.compile(r"\b(no|not an?|not the|without|confused? with( the)?)\s$", re.IGNORECASE)
+"""What comes before a word that is said not to apply."""
 _LITTLE = 0.25
 """Of the elements: values that lie near a rounding boundary by chance, or whose slope is small."""
 
@@ -83,18 +85,24 @@ def declared(subject: Subject) -> Intent | None:
     if match := _IN_NAME.search(words_of_name(subject)):
         return Intent("worded", f"its name says {match.group(0)!r}")
     for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", docstring(subject)):
-        if match := _EXPLICIT.search(sentence) or _IN_SENTENCE.search(sentence):
+        if match := _explicit(sentence) or _IN_SENTENCE.search(sentence):
             return Intent("worded", f"its docstring says {match.group(0)!r}")
     if match := _OF_LIE.search(str(getattr(subject.target, "__module__", ""))):
         return Intent("worded", f"its module is called {match.group(0)!r}")
-    if source is not None and (match := _EXPLICIT.search(remarks(source))):
+    if source is not None and (match := _explicit(remarks(source))):
         return Intent("worded", f"a comment in it says {match.group(0)!r}")
     for caller, text in callers(source):
         if match := _IN_NAME.search(words_of(caller)):
             return Intent("worded", f"the name of {caller}, which calls it, says {match.group(0)!r}")
-        if match := _EXPLICIT.search(text):
+        if match := _explicit(text):
             return Intent("worded", f"the docstring of {caller}, which calls it, says {match.group(0)!r}")
     return None
+
+
+def _explicit(text: str) -> re.Match[str] | None:
+    """Return the first of the words that declare an intent, unless it is denied."""
+    found = _EXPLICIT.finditer(text)
+    return next((match for match in found if not _DENIED.search(text[: match.start()])), None)
 
 
 def declared_random(subject: Subject) -> Intent | None:

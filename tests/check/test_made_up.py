@@ -1,4 +1,4 @@
-"""What is held against a function on inputs that the audit made up: less than on the example."""
+"""Findings on inputs that the audit made up: they weigh less than those on the example."""
 
 import pytest
 import torch

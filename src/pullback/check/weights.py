@@ -189,8 +189,7 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
     values = {key: _varied(held[name].tensor.detach()) for key, name in keys.items()}
     names, nested = positional_names(subject), subject.kind != "function"
     call = make_case(args, {**kwargs, **values}, names, case.label, nested, case.shared_ids)
-    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
-    of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
+    places, of_arguments = _parted(call, case, keys)
     call = replace(
         call,
         wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
@@ -228,8 +227,7 @@ def _with_moved_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | 
     args, kwargs, _ = case.arguments()
     values = {key: _varied(held[name].tensor.detach().cpu()) for key, name in keys.items()}
     call = make_case(args, {**kwargs, **values}, positional_names(subject), case.label, True, case.shared_ids)
-    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
-    of_arguments = tuple(p for p, path in enumerate(call.paths) if p not in places and path in _differentiated(case))
+    places, of_arguments = _parted(call, case, keys)
     call = replace(
         call,
         wrt=(*of_arguments, *(p for p, name in places.items() if name in chosen)),
@@ -270,6 +268,13 @@ def _functional(subject: Subject, names: Mapping[str, str]) -> str:
             "    return torch.func.functional_call(module, weights, args, kwargs)",
         ]
     )
+
+
+def _parted(call: Case, case: Case, keys: Mapping[str, str]) -> tuple[dict[int, str], tuple[int, ...]]:
+    """Return the positions of the weights in a call, with their names, and those of the differentiated arguments."""
+    places = {p: keys[str(path[1])] for p, path in enumerate(call.paths) if path[0] == 1 and path[1] in keys}
+    asked = _differentiated(case)
+    return places, tuple(p for p, path in enumerate(call.paths) if p not in places and path in asked)
 
 
 def _is_dense(gradient: Tensor | None) -> bool:

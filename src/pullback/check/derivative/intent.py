@@ -53,7 +53,7 @@ _IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHA
 """At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
 _DENIED = re.compile(r"\b(no|not an?|not the|without|confused? with( the)?)\s$", re.IGNORECASE)
-"""What comes before a word that is said not to apply."""
+"""Words that deny those after them."""
 _LITTLE = 0.25
 """Of the elements: values that lie near a rounding boundary by chance, or whose slope is small."""
 

@@ -86,6 +86,16 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), target
 
 
+def test_files_that_the_pages_name_exist():
+    """By their path from the root, from the package or from the tests: `graph/joint.py`."""
+    names = {
+        name for page in PAGES for name in re.findall(r"`([a-z_]+/[a-z0-9_/]+\.py)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 40
+    folders = ROOT, ROOT / "src" / "pullback", ROOT / "tests"
+    assert sorted(name for name in names if not any((folder / name).exists() for folder in folders)) == []
+
+
 def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     names = set(re.findall(r"^::: pullback\.(?:\w+\.api\.)?(\w+)$", page, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The pages of the guide: their code runs, and prints what they show below it."""
+"""The guide, the tutorial, the cookbook, the FAQ and the core in 300 lines: their code prints what they show."""
 
 import os
 import re
@@ -13,16 +13,18 @@ from tests.check.modules import import_source
 from tests.test_docs import assert_shown
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDE = ROOT / "docs" / "guide"
-TUTORIAL = GUIDE / "tutorial.md"
-ERRORS = (GUIDE / "errors.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+CORE = DOCS / "dev" / "how_it_works.md"
+PAGES = [*sorted(DOCS.glob("guide/*.md")), DOCS / "cookbook.md", DOCS / "faq.md", CORE]
+TUTORIAL = DOCS / "tutorial.md"
+ERRORS = (DOCS / "guide" / "errors.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _END = "<end of a block>"
 _STEP = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PROGRESS = re.compile(r"^pullback: auditing: .*\n", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", sorted({*GUIDE.glob("*.md")} - {TUTORIAL}), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.few(5)
 def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     """All blocks of Python are one module; a block of text below one is what it prints, to the letter."""
@@ -31,6 +33,11 @@ def test_a_page_prints_what_it_shows(page, tmp_path, capsys):
     import_source(source, tmp_path, f"guide_{page.stem}")
     printed = capsys.readouterr().out.split(f"{_END}\n")
     assert printed[:-1] == [shown for _, shown in blocks]
+
+
+def test_the_core_is_as_short_as_its_page_says():
+    code = "".join(block for block, _ in _BLOCK.findall(CORE.read_text(encoding="utf-8")))
+    assert 200 < len(code.splitlines()) <= 300
 
 
 @pytest.mark.slow

@@ -10,17 +10,12 @@ from functools import partial
 from torch import Tensor, fx
 
 from pullback.fix.model import CannotFixError, Derived, Kept
-from pullback.write.api import traced
-from pullback.write.definition import Definition
 from pullback.write.expressions import ATOM, Text
-from pullback.write.gradients import Slot, each_gradient
-from pullback.write.graphs import Graph, without_outputs
-from pullback.write.kept import Kept as KeptNodes
-from pullback.write.kept import kept_for
-from pullback.write.names import Names
-from pullback.write.shapes import Shapes
-from pullback.write.statements import Statements, uses_of
-from pullback.write.tidy import duplicate, length, tidied
+from pullback.write.graphs import DerivativeGraph, Residuals, drop_outputs, residuals_for, use_counts
+from pullback.write.shapes import Shapes, trace_vjp
+from pullback.write.simplify import copy_graph, op_count, simplify_derivative
+from pullback.write.spec import FunctionSpec
+from pullback.write.statements import GradientSlot, Namespace, StatementPrinter, guarded_gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +40,10 @@ class Wording:
 class Backward:
     """The backward of a definition for some tensors, which have these names in the text."""
 
-    def __init__(self, d: Definition, tensors: Sequence[Tensor], wording: Wording) -> None:
-        graph, self.shapes, _ = traced(d, tensors)
+    def __init__(self, d: FunctionSpec, tensors: Sequence[Tensor], wording: Wording) -> None:
+        graph, self.shapes, _ = trace_vjp(d, tensors)
         if wording.outputs:
-            tidied(graph)
+            simplify_derivative(graph)
         else:
             graph = _shortest(graph)
         self._d, self._graph, self._wording = d, graph, wording
@@ -78,18 +73,19 @@ class Backward:
             only=_told(self._d, self.shapes) if guarded else "",
         )
 
-    def _gradients(self, kept: KeptNodes, shapes: Mapping[str, str]) -> list[str]:
+    def _gradients(self, kept: Residuals, shapes: Mapping[str, str]) -> list[str]:
         names = self._names()
         s = self._statements(kept, shapes, names)
         slots = {
-            name: Slot(node, names.fresh(f"g{name}"), self._position(name)) for name, node in self._results.items()
+            name: GradientSlot(node, names.fresh(f"g{name}"), self._position(name))
+            for name, node in self._results.items()
         }
         reduced = partial(self._reduced, shapes)
         if len(slots) > 1:
-            lines, _ = each_gradient(s, slots, reduced, self._wording.ctx)
+            lines, _ = guarded_gradients(s, slots, reduced, self._wording.ctx)
             return [*lines, f"return {self._tuple({slot.position: slot.variable for slot in slots.values()})}"]
         [(name, slot)] = slots.items()
-        s.compute([slot.node], uses_of([slot.node], list(s.known)))
+        s.compute([slot.node], use_counts([slot.node], list(s.known)))
         lines = s.take()
         return [*lines, f"return {self._tuple({slot.position: reduced(s.show(slot.node), name)})}"]
 
@@ -105,30 +101,30 @@ class Backward:
             return gradient.text
         return f"{gradient.at(ATOM)}.sum_to_size({shapes.get(name, f'{name}.shape')})"
 
-    def _opened(self, kept: KeptNodes) -> list[str]:
+    def _opened(self, kept: Residuals) -> list[str]:
         if not kept.saved:
             return []
         names = list(kept.saved)
         left = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
         return [f"{left} = {self._wording.ctx}.saved_tensors"]
 
-    def _names(self) -> Names:
+    def _names(self) -> Namespace:
         w = self._wording
-        return Names([w.ctx, *w.cotangents, *self._d.names, *w.outputs, *w.parameters])
+        return Namespace([w.ctx, *w.cotangents, *self._d.names, *w.outputs, *w.parameters])
 
-    def _statements(self, kept: KeptNodes, shapes: Mapping[str, str], names: Names) -> Statements:
+    def _statements(self, kept: Residuals, shapes: Mapping[str, str], names: Namespace) -> StatementPrinter:
         cotangents = [self._wording.cotangents[i] for i in self._d.connected]
         given = dict(zip(self._graph.given, cotangents, strict=True))
         known = {node: name for name, node in kept.saved.items()} | given
         read = {node: shapes[name] for name, node in kept.shapes.items()}
-        return Statements(known, names, self._dtype, cotangents[0], read)
+        return StatementPrinter(known, names, self._dtype, cotangents[0], read)
 
-    def _kept(self, guarded: bool) -> KeptNodes:
+    def _kept(self, guarded: bool) -> Residuals:
         names: dict[fx.Node, str] = dict(zip(self._graph.inputs, self._d.names, strict=True))
         for out, name in zip(self._graph.outputs, self._wording.outputs, strict=False):
             names.setdefault(out, name)
         summed = self.is_elementwise and len(self._d.names) > 1
-        return kept_for(self._graph, names, self._d.names if guarded else list(self._results) if summed else ())
+        return residuals_for(self._graph, names, self._d.names if guarded else list(self._results) if summed else ())
 
     def _place(self, name: str) -> Kept:
         if name in self._d.names:
@@ -142,20 +138,20 @@ class Backward:
         return self._wording.parameters[self._position(name)]
 
 
-def _shortest(graph: Graph) -> Graph:
+def _shortest(graph: DerivativeGraph) -> DerivativeGraph:
     """Return a graph without its outputs, which cannot be saved, in the shorter of two forms.
 
     One form shares subexpressions between the recomputed value and the derivative.
     """
-    other = duplicate(graph)
-    tidied(graph)
-    without_outputs(graph)
-    without_outputs(other)
-    tidied(other)
-    return other if length(other) < length(graph) else graph
+    other = copy_graph(graph)
+    simplify_derivative(graph)
+    drop_outputs(graph)
+    drop_outputs(other)
+    simplify_derivative(other)
+    return other if op_count(other) < op_count(graph) else graph
 
 
-def _guard(d: Definition, shapes: Shapes, attributes: Mapping[str, str]) -> list[str]:
+def _guard(d: FunctionSpec, shapes: Shapes, attributes: Mapping[str, str]) -> list[str]:
     condition = " and ".join(shapes.conditions)
     for name, attribute in attributes.items():
         condition = re.sub(rf"\b{name}\.dim\(\)", f"len({attribute})", condition)
@@ -163,6 +159,6 @@ def _guard(d: Definition, shapes: Shapes, attributes: Mapping[str, str]) -> list
     return [f"if not ({condition}):", f'    raise ValueError("the gradient of {d.name} is for {_told(d, shapes)}")']
 
 
-def _told(d: Definition, shapes: Shapes) -> str:
+def _told(d: FunctionSpec, shapes: Shapes) -> str:
     pairs = zip(d.names, shapes.inputs, strict=True)
     return ", ".join(f"{name} of shape [{', '.join(sizes)}]" for name, sizes in pairs)

@@ -19,8 +19,7 @@ from pullback.fix.model import CannotFixError, Derived
 from pullback.fix.outside import changeable
 from pullback.fix.ranks import has_other_forms
 from pullback.fix.style import Style, rebound_in, style_of
-from pullback.write.example import in_single_precision
-from pullback.write.reading import definition_of, op_of
+from pullback.write.target import as_op, single_precision_call, spec_of
 
 _TAKEN = {"torch", "F"}
 
@@ -36,9 +35,9 @@ def derive(subject: Subject, args: Sequence[Any]) -> Derived:
         CannotFixError: if it cannot be derived, or not as text.
     """
     style = style_of(subject)
-    args, _ = in_single_precision(subject.target, tuple(args), {})
+    args, _ = single_precision_call(subject.target, tuple(args), {})
     try:
-        bound = op_of(subject.target)._signature.bind(*args)
+        bound = as_op(subject.target)._signature.bind(*args)
         bound.apply_defaults()  # an argument that the example leaves out is one all the same
         return _for_constants(subject, _derived(subject, style, bound.args))
     except PullbackError as error:
@@ -81,7 +80,7 @@ def _backward(subject: Subject, style: Style, args: Sequence[Any]) -> Backward:
     for name, a in zip(style.parameters, args, strict=False):
         if not isinstance(a, Tensor) and any(isinstance(leaf, Tensor) for leaf in _torch.tree_leaves(a)[0]):
             raise CannotFixError(f"{name} holds tensors, which autograd does not see")
-    d, tensors = definition_of(subject.target, tuple(args), {})
+    d, tensors = spec_of(subject.target, tuple(args), {})
     places = tuple(i for i, a in enumerate(args) if isinstance(a, Tensor))
     count = len(d.outputs(tensors))
     cotangents = style.cotangents if len(style.cotangents) == count else _letters(count)

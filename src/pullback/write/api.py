@@ -12,17 +12,14 @@ import torch
 from torch import Tensor
 
 from pullback.errors import FormulaError
-from pullback.write.definition import Definition
-from pullback.write.docstring import docstring
-from pullback.write.example import example_of
-from pullback.write.function import Writer
-from pullback.write.graphs import Graph, elementwise_jvp, jvp_graph, vjp_graph
-from pullback.write.reading import definition_of
-from pullback.write.shapes import Shapes, alike, is_pointwise, shapes_of
-from pullback.write.stable import backward_of, last_class, use_forms
-from pullback.write.testing import test_of
-from pullback.write.tidy import tidied
-from pullback.write.verify import has_vmap, require_same
+from pullback.write.graphs import DerivativeGraph, elementwise_jvp, jvp_graph
+from pullback.write.printer import ClassPrinter, docstring
+from pullback.write.shapes import Shapes, trace_vjp
+from pullback.write.simplify import simplify_derivative
+from pullback.write.spec import FunctionSpec, backward_spec, barrier_class, use_stable_forms
+from pullback.write.target import example_of, spec_of
+from pullback.write.test_file import test_source
+from pullback.write.verify import has_vmap, require_equivalent
 
 
 def write(target: Any, *inputs: Any, **kwargs: Any) -> str:
@@ -58,13 +55,13 @@ class Written:
         source: the source text.
     """
 
-    definition: Definition
+    definition: FunctionSpec
     tensors: list[Tensor]
     source: str
 
     def test(self, module: str) -> str:
         """Return the text of a test file, for the source in a module of that name."""
-        return test_of(self.definition, self.tensors, module, "def jvp(" in self.source, _VMAP in self.source)
+        return test_source(self.definition, self.tensors, module, "def jvp(" in self.source, _VMAP in self.source)
 
 
 def written(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Written:
@@ -72,7 +69,7 @@ def written(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Writt
     if not args and not kwargs:
         args, kwargs = example_of(target, getattr(target, "__name__", str(target)))
     try:
-        d, tensors = definition_of(target, args, kwargs)
+        d, tensors = spec_of(target, args, kwargs)
         return Written(d, tensors, _source(d, tensors))
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:  # of the target, on its inputs
         name = getattr(target, "__name__", str(target))
@@ -80,12 +77,12 @@ def written(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Writt
         raise FormulaError(f"{name} cannot be written: {reason}.") from error
 
 
-def _source(d: Definition, tensors: Sequence[Tensor]) -> str:
+def _source(d: FunctionSpec, tensors: Sequence[Tensor]) -> str:
     try:
         classes = [_class(d, tensors)]
         if d.forms is not None:
-            gradient = _class(backward_of(d), [*tensors, torch.ones_like(d.outputs(tensors)[0])])
-            classes[:0] = [last_class(d.class_name), gradient]
+            gradient = _class(backward_spec(d), [*tensors, torch.ones_like(d.outputs(tensors)[0])])
+            classes[:0] = [barrier_class(d.class_name), gradient]
     except FormulaError as error:
         text = str(error)
         raise FormulaError(text if text.startswith(d.name) else f"{d.name} cannot be written: {text}") from error
@@ -93,40 +90,26 @@ def _source(d: Definition, tensors: Sequence[Tensor]) -> str:
     imports = ["import torch"]
     imports += ["import torch.nn.functional as F"] if re.search(r"\bF\.", body) else []
     source = "\n".join(imports) + "\n\n\n" + body
-    require_same(d, source, tensors)
+    require_equivalent(d, source, tensors)
     return source if has_vmap(d, source, tensors) else source.replace(_VMAP, "")
 
 
-def _class(d: Definition, tensors: Sequence[Tensor]) -> str:
+def _class(d: FunctionSpec, tensors: Sequence[Tensor]) -> str:
     if d.forms is not None:
-        use_forms(d)
-    graph, shapes, example = traced(d, tensors)
+        use_stable_forms(d)
+    graph, shapes, example = trace_vjp(d, tensors)
     if d.forms is not None and not shapes.elementwise:
         raise FormulaError("its stable forms are not elementwise.")
     stable = d.forms is not None or d.letter != "g"
     if not stable:  # stable forms were measured in their present form
-        tidied(graph)
+        simplify_derivative(graph)
     pushed = _forward_mode(d, graph, shapes, example)
-    return Writer(d, example, graph, pushed, shapes).text(functools.partial(docstring, d, shapes))
+    return ClassPrinter(d, example, graph, pushed, shapes).text(functools.partial(docstring, d, shapes))
 
 
-def traced(d: Definition, tensors: Sequence[Tensor]) -> tuple[Graph, Shapes, list[Tensor]]:
-    """Return the graph of value and gradients, its shapes, and the tensors it was traced with: of one shape if that
-    will do.
-    """
-    same = alike(tensors)
-    if same is not None:
-        try:
-            graph = vjp_graph(d, same)
-        except Exception:  # any error of the formula on tensors of another shape
-            graph = None
-        if graph is not None and is_pointwise(graph):
-            return graph, shapes_of(graph, d.names, True), same
-    graph = vjp_graph(d, tensors)
-    return graph, shapes_of(graph, d.names, False), list(tensors)
-
-
-def _forward_mode(d: Definition, graph: Graph, shapes: Shapes, tensors: Sequence[Tensor]) -> Graph | None:
+def _forward_mode(
+    d: FunctionSpec, graph: DerivativeGraph, shapes: Shapes, tensors: Sequence[Tensor]
+) -> DerivativeGraph | None:
     if not d.is_linear:
         return None
     if shapes.elementwise and (pushed := elementwise_jvp(graph)) is not None:
@@ -135,5 +118,5 @@ def _forward_mode(d: Definition, graph: Graph, shapes: Shapes, tensors: Sequence
         pushed = jvp_graph(d, tensors)
     except FormulaError:
         return None
-    tidied(pushed)
+    simplify_derivative(pushed)
     return pushed

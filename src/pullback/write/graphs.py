@@ -7,7 +7,7 @@ has to be able to differentiate the written code.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,13 @@ from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
 from pullback.graph.functional import functionalise
 from pullback.graph.joint import simplify
-from pullback.write.apart import APART
-from pullback.write.definition import Definition
-from pullback.write.views import drop_returns
+from pullback.write.decompositions import DECOMPOSITIONS
+from pullback.write.expressions import op_name
+from pullback.write.spec import FunctionSpec
 
 
 @dataclass(slots=True)
-class Graph:
+class DerivativeGraph:
     """A graph of a formula together with its vjp or jvp.
 
     Attributes:
@@ -45,7 +45,7 @@ class Graph:
     guards: list[Any] = field(default_factory=list)
 
 
-def vjp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
+def vjp_graph(d: FunctionSpec, tensors: Sequence[Tensor]) -> DerivativeGraph:
     """Trace the value and the gradients of the wanted inputs.
 
     Raises:
@@ -60,7 +60,7 @@ def vjp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
     return _traced(both, [*(x.detach() for x in tensors), *d.cotangents(tensors)], n, d.name)
 
 
-def jvp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
+def jvp_graph(d: FunctionSpec, tensors: Sequence[Tensor]) -> DerivativeGraph:
     """Trace the value and its tangents.
 
     Raises:
@@ -75,7 +75,7 @@ def jvp_graph(d: Definition, tensors: Sequence[Tensor]) -> Graph:
     return _traced(both, [*(x.detach() for x in tensors), *moved], n, d.name)
 
 
-def elementwise_jvp(graph: Graph) -> Graph | None:
+def elementwise_jvp(graph: DerivativeGraph) -> DerivativeGraph | None:
     """Return the tangent of an elementwise formula with one result, from its gradients.
 
     Its Jacobian is diagonal, so the tangent is the sum of the gradients, each with its input's tangent as the
@@ -108,8 +108,8 @@ def elementwise_jvp(graph: Graph) -> Graph | None:
     outputs = [made[out] for out in graph.outputs]
     new.output([outputs, [total]])
     simplify(new)
-    made_graph = Graph(fx.GraphModule(graph.module, new), [made[x] for x in graph.inputs], tangents, [], [])
-    find_ends(made_graph)
+    made_graph = DerivativeGraph(fx.GraphModule(graph.module, new), [made[x] for x in graph.inputs], tangents, [], [])
+    update_results(made_graph)
     return made_graph
 
 
@@ -130,27 +130,27 @@ def _descendants(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-def _traced(function: Callable[..., Any], given: Sequence[Tensor], n: int, name: str) -> Graph:
+def _traced(function: Callable[..., Any], given: Sequence[Tensor], n: int, name: str) -> DerivativeGraph:
     try:
-        module = _torch.trace_symbolic(function, given, APART)
+        module = _torch.trace_symbolic(function, given, DECOMPOSITIONS)
     except FormulaError:
         raise
     except Exception as error:  # any error of a formula on tensors without data
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FormulaError(f"{name} cannot be written: it cannot be traced ({reason}).") from error
     placeholders = module.graph.find_nodes(op="placeholder")
-    graph = Graph(module, placeholders[:n], placeholders[n:], [], [])
-    find_ends(graph)
+    graph = DerivativeGraph(module, placeholders[:n], placeholders[n:], [], [])
+    update_results(graph)
     _refuse(graph, name)
     _keep_stops(graph)
-    drop_returns(module.graph)
+    cancel_inverses(module.graph)
     simplify(module.graph)
-    find_ends(graph)
+    update_results(graph)
     graph.guards = _torch.shape_guards(module)
     return graph
 
 
-def find_ends(graph: Graph) -> None:
+def update_results(graph: DerivativeGraph) -> None:
     """Update the record of a graph's results."""
     returned: Any = graph.module.graph.output_node().args[0]
     values, results = returned
@@ -158,14 +158,14 @@ def find_ends(graph: Graph) -> None:
     graph.results = list(results)
 
 
-def without_outputs(graph: Graph) -> None:
+def drop_outputs(graph: DerivativeGraph) -> None:
     """Have a graph return its results alone, for a backward that cannot have the outputs."""
     graph.module.graph.output_node().args = ([[], list(graph.results)],)
     simplify(graph.module.graph)
-    find_ends(graph)
+    update_results(graph)
 
 
-def _refuse(graph: Graph, name: str) -> None:
+def _refuse(graph: DerivativeGraph, name: str) -> None:
     """Refuse a graph that would not be the same function in writing."""
     written = functionalise(graph.module.graph)
     if written is not None:
@@ -175,7 +175,7 @@ def _refuse(graph: Graph, name: str) -> None:
             raise FormulaError(f"{name} cannot be written: it draws random numbers ({node.target}).")
 
 
-def _keep_stops(graph: Graph) -> None:
+def _keep_stops(graph: DerivativeGraph) -> None:
     """Tell the formula's own detach from autograd's alias of a saved tensor: only the former leads to an output."""
     seen: set[fx.Node] = set()
     stack = list(graph.outputs)
@@ -203,3 +203,133 @@ def is_differentiable(node: fx.Node) -> bool:
     """Whether the value of a node has a derivative."""
     value = value_of(node)
     return isinstance(value, Tensor) and has_derivative(value)
+
+
+aten = torch.ops.aten
+_UNDONE = (aten.t.default, aten.neg.default, aten.flip.default)
+"""Ops that are their own inverse."""
+_RESHAPED = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+
+
+def cancel_inverses(graph: fx.Graph) -> None:
+    """Remove pairs of transpositions and negations, and reshapes and expansions to the same shape."""
+    ends = set(graph.output_node().all_input_nodes)
+    for node in list(graph.nodes):
+        same = _unchanged(node)
+        if same is not None and not (node in ends and same.op == "placeholder"):
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+
+
+def _unchanged(node: fx.Node) -> fx.Node | None:
+    """Return an earlier node with the value of this one."""
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    before: Any = node.args[0]
+    if node.target in _UNDONE and before.target is node.target and before.args[1:] == node.args[1:]:
+        return before.args[0]  # type: ignore[no-any-return]
+    if _is_by_one(node):
+        return before  # type: ignore[no-any-return]
+    if (
+        node.target is aten.transpose.int
+        and before.target is aten.transpose.int
+        and set(_dims(node)) == set(_dims(before))
+    ):
+        return before.args[0]  # type: ignore[no-any-return]
+    if node.target in (*_RESHAPED, aten.expand.default) and _same_shape(node, before):
+        return before  # type: ignore[no-any-return]
+    if node.target in _RESHAPED and before.target in _RESHAPED and _same_shape(node, before.args[0]):
+        return before.args[0]  # type: ignore[no-any-return]
+    return None
+
+
+def _is_by_one(node: fx.Node) -> bool:
+    """Whether a node is a value times or divided by 1."""
+    by_one = str(node.target) in ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
+    one = node.args[1] if len(node.args) == 2 else None
+    return by_one and type(one) in (int, float) and bool(one == 1) and bool(node.meta["val"].is_floating_point())
+
+
+def _dims(node: fx.Node) -> list[int]:
+    dims: int = node.meta["val"].dim()
+    places: Any = node.args[1:]
+    return [d % dims for d in places]
+
+
+def _same_shape(a: fx.Node, b: fx.Node) -> bool:
+    x, y = a.meta.get("val"), b.meta.get("val")
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.dim() != y.dim():
+        return False
+    return [str(s) for s in x.shape] == [str(s) for s in y.shape]
+
+
+_SIZES = ("sym_size", "sym_numel")
+
+
+def dependencies(wanted: Iterable[fx.Node], known: Iterable[fx.Node]) -> list[fx.Node]:
+    """Return the nodes that have to be computed, in the order of the graph."""
+    there, found, stack = set(known), set(), list(wanted)
+    while stack:
+        node = stack.pop()
+        if node in there or node in found:
+            continue
+        found.add(node)
+        stack += node.all_input_nodes
+    graph = next(iter(found)).graph if found else None
+    return [node for node in graph.nodes if node in found] if graph is not None else []
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether the value of a node is a size of a tensor."""
+    return op_name(node) in _SIZES
+
+
+def use_counts(wanted: Sequence[fx.Node], known: Iterable[fx.Node]) -> dict[fx.Node, int]:
+    """Return how often the value of each node is used to compute some."""
+    counts: dict[fx.Node, int] = {}
+
+    def count(a: Any) -> fx.Node:
+        counts[a] = counts.get(a, 0) + 1
+        return a  # type: ignore[no-any-return]
+
+    for node in dependencies(wanted, known):
+        fx.node.map_arg((node.args, node.kwargs), count)
+    for node in wanted:
+        counts[node] = counts.get(node, 0) + 1
+    return counts
+
+
+@dataclass(slots=True)
+class Residuals:
+    """Residuals of a forward.
+
+    Attributes:
+        saved: names of tensors, and their nodes.
+        shapes: names of inputs that are needed for their shape only, and their nodes.
+    """
+
+    saved: dict[str, fx.Node] = field(default_factory=dict)
+    shapes: dict[str, fx.Node] = field(default_factory=dict)
+
+
+def residuals_for(graph: DerivativeGraph, names: Mapping[fx.Node, str], shaped: Collection[str] = ()) -> Residuals:
+    """Return the residuals that a graph's results need; an input that is read for its sizes alone counts as a shape.
+
+    Args:
+        graph: of the derivative.
+        names: of the inputs and outputs that can be saved, in the order in which they are.
+        shaped: names of further inputs whose shapes are read.
+    """
+    wanted = [node for node in graph.results if node is not None]
+    kept = Residuals()
+    for node in [*dependencies(wanted, [*names, *graph.given]), None]:
+        for a in wanted if node is None else node.all_input_nodes:
+            if a in names:
+                sizes = node is not None and is_size(node) and a in graph.inputs
+                (kept.shapes if sizes else kept.saved)[names[a]] = a
+    kept.shapes |= {names[node]: node for node in graph.inputs if names[node] in shaped}
+    for name in kept.saved:
+        kept.shapes.pop(name, None)
+    order = {name: i for i, name in enumerate(names.values())}
+    kept.saved = dict(sorted(kept.saved.items(), key=lambda item: order[item[0]]))
+    return kept

@@ -13,7 +13,8 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.write.expressions import op_name
-from pullback.write.graphs import Graph, value_of
+from pullback.write.graphs import DerivativeGraph, value_of, vjp_graph
+from pullback.write.spec import FunctionSpec
 
 _WORDS = """
     clone _to_copy detach where zeros_like ones_like full_like lift_fresh_copy scalar_tensor
@@ -39,7 +40,7 @@ class Shapes:
     conditions: list[str] = field(default_factory=list)
 
 
-def is_pointwise(graph: Graph) -> bool:
+def is_pointwise(graph: DerivativeGraph) -> bool:
     """Whether every op of a graph computes element by element, without sizes."""
     for node in graph.module.graph.nodes:
         if node.op == "get_attr" and getattr(graph.module, str(node.target)).dim():
@@ -58,7 +59,7 @@ def _is_log_sigmoid(node: fx.Node) -> bool:
     return op_name(source) == "log_sigmoid_forward"
 
 
-def alike(tensors: Sequence[Tensor]) -> list[Tensor] | None:
+def broadcast_sample(tensors: Sequence[Tensor]) -> list[Tensor] | None:
     """Return the tensors of a call broadcast to one shape, of two sizes that differ."""
     try:
         broadcast = torch.broadcast_tensors(*tensors)
@@ -70,7 +71,7 @@ def alike(tensors: Sequence[Tensor]) -> list[Tensor] | None:
     return [x.reshape(-1)[torch.arange(15) % n].reshape(3, 5).clone() for x in broadcast]
 
 
-def shapes_of(graph: Graph, names: Sequence[str], elementwise: bool) -> Shapes:
+def shapes_of(graph: DerivativeGraph, names: Sequence[str], elementwise: bool) -> Shapes:
     """Return the shapes for which a graph was traced."""
     letters: dict[str, str] = {}
     places: dict[str, str] = {}
@@ -133,3 +134,19 @@ def _guards(guards: Sequence[Any], places: dict[str, str]) -> list[str]:
             raise FormulaError(f"it holds for some sizes alone, which cannot be told: {guard}.")
         found.append(re.sub(r"\b[su]\d+\b", lambda m: places[m[0]], text))
     return list(dict.fromkeys(found))
+
+
+def trace_vjp(d: FunctionSpec, tensors: Sequence[Tensor]) -> tuple[DerivativeGraph, Shapes, list[Tensor]]:
+    """Return the graph of value and gradients, its shapes, and the tensors it was traced with: of one shape if that
+    will do.
+    """
+    same = broadcast_sample(tensors)
+    if same is not None:
+        try:
+            graph = vjp_graph(d, same)
+        except Exception:  # any error of the formula on tensors of another shape
+            graph = None
+        if graph is not None and is_pointwise(graph):
+            return graph, shapes_of(graph, d.names, True), same
+    graph = vjp_graph(d, tensors)
+    return graph, shapes_of(graph, d.names, False), list(tensors)

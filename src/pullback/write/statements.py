@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import builtins
+import keyword
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor, fx
 
 from pullback.errors import FormulaError
 from pullback.write.expressions import ATOM, Context, Text, number, op_name, sequence
-from pullback.write.names import Names
+from pullback.write.graphs import dependencies, is_size, use_counts
 from pullback.write.special import is_constant
 from pullback.write.spelling import spelled
 
@@ -20,10 +23,9 @@ _LAST = 60
 """The same for a returned expression, which has more text around it."""
 _SHORT = 12
 """An expression up to this length never gets a name."""
-_SIZES = ("sym_size", "sym_numel")
 
 
-class Statements:
+class StatementPrinter:
     """Writes the statements that compute nodes from named ones.
 
     Args:
@@ -40,7 +42,7 @@ class Statements:
     def __init__(
         self,
         known: dict[fx.Node, str],
-        names: Names,
+        names: Namespace,
         dtype: torch.dtype,
         like: str,
         shapes: dict[fx.Node, str] | None = None,
@@ -55,7 +57,7 @@ class Statements:
     def compute(self, wanted: Iterable[fx.Node], uses: dict[fx.Node, int], named: Iterable[fx.Node] = ()) -> None:
         """Write the missing statements for some nodes; those in `named` get names."""
         with_names, finals = set(named), set(wanted)
-        for node in needed(wanted, {*self.known, *self._texts, *self._shapes}):
+        for node in dependencies(wanted, {*self.known, *self._texts, *self._shapes}):
             text = self._fitting(node, finals)
             once = uses.get(node, 0) <= 1 or is_size(node) or text.text.isidentifier()
             if is_constant(node) or (node not in with_names and once and (len(text.text) <= _WIDTH or node in finals)):
@@ -128,41 +130,143 @@ class Statements:
         return Text(self._shapes[of]) if of in self._shapes else Text(f"{self.show(of).at(ATOM)}.shape")
 
 
-def needed(wanted: Iterable[fx.Node], known: Iterable[fx.Node]) -> list[fx.Node]:
-    """Return the nodes that have to be computed, in the order of the graph."""
-    there, found, stack = set(known), set(), list(wanted)
-    while stack:
-        node = stack.pop()
-        if node in there or node in found:
-            continue
-        found.add(node)
-        stack += node.all_input_nodes
-    graph = next(iter(found)).graph if found else None
-    return [node for node in graph.nodes if node in found] if graph is not None else []
-
-
-def is_size(node: fx.Node) -> bool:
-    """Whether the value of a node is a size of a tensor."""
-    return op_name(node) in _SIZES
-
-
-def uses_of(wanted: Sequence[fx.Node], known: Iterable[fx.Node]) -> dict[fx.Node, int]:
-    """Return how often the value of each node is used to compute some."""
-    counts: dict[fx.Node, int] = {}
-
-    def count(a: Any) -> fx.Node:
-        counts[a] = counts.get(a, 0) + 1
-        return a  # type: ignore[no-any-return]
-
-    for node in needed(wanted, known):
-        fx.node.map_arg((node.args, node.kwargs), count)
-    for node in wanted:
-        counts[node] = counts.get(node, 0) + 1
-    return counts
-
-
 def _constant(node: fx.Node) -> Text:
     value: Any = getattr(node.graph.owning_module, str(node.target))
     if isinstance(value, Tensor) and value.dim() == 0:
         return number(value.item())
     raise FormulaError("it uses a tensor that is not an argument: pass it as one.")
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSlot:
+    """Where one gradient goes.
+
+    Attributes:
+        node: that computes it.
+        variable: that holds it.
+        position: of its input among all arguments.
+    """
+
+    node: fx.Node
+    variable: str
+    position: int
+
+
+def guarded_gradients(
+    s: StatementPrinter, slots: Mapping[str, GradientSlot], reduced: Callable[[Text, str], str], ctx: str = "ctx"
+) -> tuple[list[str], dict[str, str]]:
+    """Return the lines that compute each wanted gradient, after their common subexpressions.
+
+    Args:
+        s: the statements, with the names known so far.
+        slots: of the gradients, by the names of their inputs.
+        reduced: maps a gradient as text, and the name of its input, to its text in the shape of the input.
+        ctx: name of the context.
+
+    Returns:
+        The lines, and the gradients that are one expression, by the names of their inputs.
+    """
+    nodes, known = [slot.node for slot in slots.values()], list(s.known)
+    uses, shared = use_counts(nodes, known), _shared(nodes, known)
+    s.compute(shared, uses, shared)
+    lines, short = s.take(), {}
+    plain = not lines
+    lines.append(f"{' = '.join(slot.variable for slot in slots.values())} = None")
+    for name, slot in slots.items():
+        s.compute([slot.node], uses)
+        before, gradient = s.take(), s.show(slot.node)
+        if plain and not before:
+            short[name] = gradient.text
+        lines.append(f"if {ctx}.needs_input_grad[{slot.position}]:")
+        lines += [f"    {line}" for line in (*before, f"{slot.variable} = {reduced(gradient, name)}")]
+    return lines, short
+
+
+def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return the nodes that more than one result needs, those that are read beyond the shared part."""
+    counts: dict[fx.Node, int] = {}
+    for result in dict.fromkeys(results):
+        for node in dependencies([result], known):
+            counts[node] = counts.get(node, 0) + 1
+    common = {node for node, n in counts.items() if n > 1 and not is_size(node)}
+    return [
+        node
+        for node in dependencies(results, known)
+        if node in common and (node in results or any(user in counts and user not in common for user in node.users))
+    ]
+
+
+_HINTS = {
+    "mul": "product",
+    "div": "ratio",
+    "add": "total",
+    "sub": "difference",
+    "rsub": "rest",
+    "neg": "negated",
+    "pow": "power",
+    "mm": "product",
+    "bmm": "product",
+    "mv": "product",
+    "dot": "product",
+    "sum": "total",
+    "amax": "largest",
+    "amin": "smallest",
+    "max": "largest",
+    "min": "smallest",
+    "rsqrt": "inverse_root",
+    "sqrt": "root",
+    "reciprocal": "inverse",
+    "sigmoid": "gate",
+    "linalg_vector_norm": "norm",
+    "var": "variance",
+    "std": "deviation",
+    "where": "chosen",
+    "masked_fill": "filled",
+    "index": "picked",
+    "index_select": "picked",
+    "gather": "picked",
+    "gt": "above",
+    "ge": "above",
+    "lt": "below",
+    "le": "below",
+    "eq": "same",
+    "ne": "other",
+    "_to_copy": "wide",
+    "_softmax": "shares",
+    "_log_softmax": "logs",
+    "view": "reshaped",
+    "t": "transposed",
+    "detach": "fixed",
+    "abs": "size",
+    "getitem": "part",
+}
+_WORDS = """
+    exp log log1p expm1 sin cos tan tanh erf cosh sinh abs sigmoid isfinite isnan _to_copy detach
+"""
+_ABOUT = frozenset(_WORDS.split())
+"""Ops whose results are named after their operands."""
+
+
+class Namespace:
+    """Gives each value a unique name."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = {"torch", "F", "ctx", "inputs", "output", *taken, *keyword.kwlist, *dir(builtins)}
+
+    def of(self, node: fx.Node, known: dict[fx.Node, str]) -> str:
+        """Return a new name for the value of a node."""
+        op = op_name(node)
+        hint = _HINTS.get(op, op.strip("_").removeprefix("special_").removeprefix("linalg_"))
+        first = node.args[0] if node.args else None
+        if op in _ABOUT and isinstance(first, fx.Node) and known.get(first, "").isidentifier():
+            hint = f"{hint}_{known[first]}"
+        return self.fresh(hint)
+
+    def fresh(self, hint: str) -> str:
+        """Return a hint, with a number if it is taken."""
+        name, number = hint, 1
+        while name in self._taken:
+            number += 1
+            name = f"{hint}_{number}"
+        self._taken.add(name)
+        return name

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
-from pullback.write.definition import Definition
+from pullback.write.spec import FunctionSpec
 
 _ROUNDINGS = 2000.0
 """How many roundings, of the largest element, two ways to compute one thing may differ by in the result."""
@@ -30,7 +30,7 @@ def loaded(source: str, class_name: str) -> Any:
     return scope[class_name]
 
 
-def require_same(d: Definition, source: str, tensors: Sequence[Tensor]) -> None:
+def require_equivalent(d: FunctionSpec, source: str, tensors: Sequence[Tensor]) -> None:
     """Compare value, gradient and second derivative of a text with those of the op, and its tangent with its gradient.
 
     Raises:
@@ -54,7 +54,7 @@ def require_same(d: Definition, source: str, tensors: Sequence[Tensor]) -> None:
         _require_adjoint(d, written, tensors)
 
 
-def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) -> None:
+def _require_adjoint(d: FunctionSpec, function: Any, tensors: Sequence[Tensor]) -> None:
     """Compare forward mode with the gradient, ⟨g, J t⟩ with ⟨Jᵀ g, t⟩, for cotangents small and large.
 
     A rule that is not linear in the cotangent has no tangent, even though the graph has one.
@@ -86,7 +86,7 @@ def _require_adjoint(d: Definition, function: Any, tensors: Sequence[Tensor]) ->
             )
 
 
-def has_vmap(d: Definition, source: str, tensors: Sequence[Tensor]) -> bool:
+def has_vmap(d: FunctionSpec, source: str, tensors: Sequence[Tensor]) -> bool:
     """Whether a text can be batched: `vmap` has no ops with data-dependent sizes."""
     apply = loaded(source, d.class_name).apply
     try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pullback.dtypes import has_derivative
-from pullback.write.definition import Definition
+from pullback.write.spec import FunctionSpec
 
 _MOST_NUMBERS = 40
 _HEAD = '''"""Tests of {name}: its derivatives against finite differences, each other, and calls one by one."""
@@ -94,7 +94,7 @@ def test_vmap_is_a_call_for_each():
 """
 
 
-def test_of(d: Definition, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
+def test_source(d: FunctionSpec, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
     """Return the text of a test file for a definition's source, in a module of that name."""
     single = d.only is not None
     made = [f"{name} = {_literal(x, single)}" for name, x in zip(d.names, tensors, strict=True)]

@@ -8,27 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor, fx
 
 from pullback.dtypes import has_derivative
-from pullback.write.definition import Definition
+from pullback.introspect import stable_notes
 from pullback.write.expressions import ATOM, Text
-from pullback.write.gradients import Slot, each_gradient
-from pullback.write.graphs import Graph
-from pullback.write.kept import Kept, kept_for
-from pullback.write.names import Names
+from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for, use_counts
 from pullback.write.shapes import Shapes
-from pullback.write.statements import Statements, uses_of
+from pullback.write.spec import FunctionSpec
+from pullback.write.statements import GradientSlot, Namespace, StatementPrinter, guarded_gradients
 
-_WIDTH = 92
+_CONDITION_WIDTH = 92
 
 
-class Writer:
+class ClassPrinter:
     """Writes one class."""
 
     def __init__(
         self,
-        d: Definition,
+        d: FunctionSpec,
         tensors: Sequence[Tensor],
-        backward: Graph,
-        forward_mode: Graph | None,
+        backward: DerivativeGraph,
+        forward_mode: DerivativeGraph | None,
         shapes: Shapes,
     ) -> None:
         self._d, self._shapes = d, shapes
@@ -44,7 +42,7 @@ class Writer:
         """Return the class; its docstring states the gradients that are a single expression."""
         kept = [self._kept(self._backward)]
         if self._gradient:
-            kept[0] = Kept(dict(zip(self._d.names, self._backward.inputs, strict=True)))
+            kept[0] = Residuals(dict(zip(self._d.names, self._backward.inputs, strict=True)))
         if self._forward_mode is not None:
             kept.append(self._kept(self._forward_mode))
         blocks = ["generate_vmap_rule = True", self._forward(), self._setup(kept), self._pull(kept[0])]
@@ -56,8 +54,8 @@ class Writer:
     def _forward(self) -> str:
         graph = self._backward
         known = dict(zip(graph.inputs, self._d.names, strict=True))
-        s = Statements(known, Names(self._d.names), self._dtype, self._d.names[0])
-        s.compute(graph.outputs, uses_of(graph.outputs, graph.inputs))
+        s = StatementPrinter(known, Namespace(self._d.names), self._dtype, self._d.names[0])
+        s.compute(graph.outputs, use_counts(graph.outputs, graph.inputs))
         results = [s.show(out).text + (".clone()" if out in known else "") for out in graph.outputs]
         returned = f"return {', '.join(results)}"
         return _method("forward", self._d.names, [*self._checks(), *s.take(), returned])
@@ -79,7 +77,7 @@ class Writer:
         held = _wrapped("if not (", " and ".join(conditions), "):")
         return [*held, f'    raise ValueError("{self._d.class_name} takes {takes}")']
 
-    def _setup(self, kept: Sequence[Kept]) -> str:
+    def _setup(self, kept: Sequence[Residuals]) -> str:
         saved = list(dict.fromkeys(name for one in kept for name in one.saved))
         shapes = list(dict.fromkeys(name for one in kept for name in one.shapes))
         used = {*saved, *shapes}
@@ -102,7 +100,7 @@ class Writer:
         self._saved = saved
         return _method("setup_context", ["ctx", "inputs", "output"], lines or ["pass"])
 
-    def _pull(self, kept: Kept) -> str:
+    def _pull(self, kept: Residuals) -> str:
         graph, d = self._backward, self._d
         cotangents = [d.letter] if len(self._outs) == 1 else [f"{d.letter}_{i}" for i in range(len(self._outs))]
         if self._gradient:
@@ -114,27 +112,29 @@ class Writer:
         if len(d.names) > 1 and results:
             lines, returned = self._each_gradient(s, results, kept)
         else:
-            s.compute(results.values(), uses_of(list(results.values()), list(s.known)))
+            s.compute(results.values(), use_counts(list(results.values()), list(s.known)))
             lines, shown = s.take(), {name: s.show(node).text for name, node in results.items()}
             self._short = {} if lines else shown
             returned = shown.get(d.names[0], "None")
         return _method("backward", ["ctx", *cotangents], [*self._open(kept), *lines, f"return {returned}"])
 
-    def _each_gradient(self, s: Statements, results: dict[str, fx.Node], kept: Kept) -> tuple[list[str], str]:
+    def _each_gradient(
+        self, s: StatementPrinter, results: dict[str, fx.Node], kept: Residuals
+    ) -> tuple[list[str], str]:
         """Return the lines that compute each gradient that is asked for, and the result."""
         d = self._d
-        slots = {name: Slot(node, f"{d.letter}{name}", d.names.index(name)) for name, node in results.items()}
-        lines, self._short = each_gradient(s, slots, lambda gradient, name: self._reduced(gradient, name, kept))
+        slots = {name: GradientSlot(node, f"{d.letter}{name}", d.names.index(name)) for name, node in results.items()}
+        lines, self._short = guarded_gradients(s, slots, lambda gradient, name: self._reduced(gradient, name, kept))
         return lines, ", ".join(slots[name].variable if name in slots else "None" for name in d.names)
 
-    def _reduced(self, gradient: Text, name: str, kept: Kept) -> str:
+    def _reduced(self, gradient: Text, name: str, kept: Residuals) -> str:
         """Return a gradient summed over the broadcast dimensions."""
         if not self._shapes.elementwise:
             return gradient.text
         shape = f"{name}.shape" if name in kept.saved else f"ctx.{name}_shape"
         return f"{gradient.at(ATOM)}.sum_to_size({shape})"
 
-    def _push(self, graph: Graph, kept: Kept) -> str:
+    def _push(self, graph: DerivativeGraph, kept: Residuals) -> str:
         d = self._d
         tangents = [f"t{name}" for name in d.names]
         if self._gradient and len(d.names) == 1:  # elementwise: the slope times the argument, for jvp and vjp
@@ -142,13 +142,13 @@ class Writer:
             return _method("jvp", ["ctx", *tangents], [*self._open(kept), applied])
         s = self._statements(graph, kept, {node: tangents[i] for node, i in zip(graph.given, d.wanted, strict=True)})
         results = [node for node in graph.results if node is not None]
-        s.compute(results, uses_of(results, list(s.known)))
+        s.compute(results, use_counts(results, list(s.known)))
         lines = [*self._open(kept), *s.take()]
         moved = dict(zip(self._live, graph.results, strict=True))
         shown = [s.show(node).text if (node := moved.get(i)) is not None else "None" for i in range(len(self._outs))]
         return _method("jvp", ["ctx", *tangents], [*lines, f"return {', '.join(shown)}"])
 
-    def _open(self, kept: Kept) -> list[str]:
+    def _open(self, kept: Residuals) -> list[str]:
         """Return the line that unpacks the saved tensors; both directions save the same list."""
         if not kept.saved:
             return []
@@ -156,26 +156,26 @@ class Writer:
         lines = [f"({names[0]},) = ctx.saved_tensors" if len(names) == 1 else f"{', '.join(names)} = ctx.saved_tensors"]
         return lines + [f"{name} = {self._d.last}.apply({name})" for name in self._d.names[:-1] if self._d.last]
 
-    def _statements(self, graph: Graph, kept: Kept, given: dict[fx.Node, str]) -> Statements:
+    def _statements(self, graph: DerivativeGraph, kept: Residuals, given: dict[fx.Node, str]) -> StatementPrinter:
         known = {node: name for name, node in kept.saved.items()} | given
         shapes = {node: f"ctx.{name}_shape" for name, node in kept.shapes.items()}
         taken = [*self._d.names, *self._outs, *given.values(), *(f"{self._d.letter}{name}" for name in self._d.names)]
         like = next(iter(given.values()), self._d.names[0])
-        return Statements(known, Names(taken), self._dtype, like, shapes)
+        return StatementPrinter(known, Namespace(taken), self._dtype, like, shapes)
 
-    def _kept(self, graph: Graph) -> Kept:
+    def _kept(self, graph: DerivativeGraph) -> Residuals:
         """Return the tensors and shapes that a graph needs, including those for summing gradients of broadcasts."""
         names = dict(zip(graph.inputs, self._d.names, strict=True))
         for out, name in zip(graph.outputs, self._outs, strict=True):
             names.setdefault(out, name)
         summed = self._shapes.elementwise and len(self._d.names) > 1 and graph is self._backward
         results = zip(self._d.wanted, graph.results, strict=True)
-        return kept_for(graph, names, {self._d.names[i] for i, g in results if g is not None} if summed else ())
+        return residuals_for(graph, names, {self._d.names[i] for i, g in results if g is not None} if summed else ())
 
 
 def _wrapped(start: str, text: str, end: str) -> list[str]:
     """Return a condition on one line, or on several if it is long."""
-    if len(start) + len(text) + len(end) <= _WIDTH:
+    if len(start) + len(text) + len(end) <= _CONDITION_WIDTH:
         return [f"{start}{text}{end}"]
     first, *others = text.split(" and ")
     return [start, f"    {first}", *(f"    and {other}" for other in others), end]
@@ -190,3 +190,51 @@ def _quoted(docstring: str) -> str:
 def _method(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
     body = textwrap.indent("\n".join(lines), "    ")
     return f"@staticmethod\ndef {name}({', '.join(parameters)}):\n{body}"
+
+
+_DOCSTRING_WIDTH = 88
+
+
+def docstring(d: FunctionSpec, shapes: Shapes, gradients: Mapping[str, str]) -> str:
+    """Return the docstring of a class; `gradients` are those that are one expression."""
+    parts = [d.summary or f"The value and derivative of {d.name}."]
+    parts.append("\n".join(["Shape:", *(f"    {line}" for line in _shapes(d, shapes))]))
+    parts.append("\n".join(_filled(line) for line in _notes(d, gradients)))
+    return "\n\n".join(part if "\n" in part else _filled(part) for part in parts if part) + "\n"
+
+
+def _filled(text: str) -> str:
+    indent = text[: len(text) - len(text.lstrip())]
+    return textwrap.fill(text, _DOCSTRING_WIDTH, subsequent_indent=f"{indent}    " if indent else "")
+
+
+def _shapes(d: FunctionSpec, shapes: Shapes) -> list[str]:
+    if shapes.elementwise:
+        given = ", ".join(d.names)
+        how = "any shape" if len(d.names) == 1 else "any shapes that broadcast"
+        return [f"{given}: {how}; the result has {'the same' if len(d.names) == 1 else 'the shape they broadcast to'}."]
+    lines = [f"{name}: {_shown(sizes)}" for name, sizes in zip(d.names, shapes.inputs, strict=True)]
+    outs = ["result"] if len(shapes.outputs) == 1 else [f"result {i}" for i in range(len(shapes.outputs))]
+    return [*lines, *(f"{name}: {_shown(sizes)}" for name, sizes in zip(outs, shapes.outputs, strict=True))]
+
+
+def _shown(sizes: Sequence[str]) -> str:
+    return f"[{', '.join(sizes)}]"
+
+
+_KINDS = {
+    "derived": "The derivative is that of the forward.",
+    "relaxed": "The value is a step; the derivative is that of its relaxation, whose value is not used.",
+    "ruled": "The derivative is given by a rule, not derived from the forward.",
+}
+
+
+def _notes(d: FunctionSpec, gradients: Mapping[str, str]) -> list[str]:
+    notes = [_KINDS[d.kind]]
+    if gradients:
+        notes = [f"Gradient of {name}: {text}" for name, text in gradients.items()] + ["", *notes]
+    if d.forms is not None:
+        notes = [*stable_notes(d.forms), "They compute in float64 inside where that says .double()."]
+    if d.fixed:
+        notes.append(f"Written for {', '.join(f'{name}={value!r}' for name, value in d.fixed.items())}.")
+    return notes

@@ -6,21 +6,24 @@ accurate (`tidy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from pullback import _torch
 from pullback.dtypes import has_derivative
+from pullback.graph.joint import simplify
 from pullback.write.expressions import op_name
-from pullback.write.monomials import Monomial, Sum, factored
+from pullback.write.graphs import DerivativeGraph, update_results, with_meta
 
 aten = torch.ops.aten
 _MOST_TERMS = 8
 
 
-class Algebra:
+class ArithmeticRewriter:
     """Rewrites the nodes of one graph that are not part of the value."""
 
     def __init__(self, graph: fx.Graph, outputs: Sequence[fx.Node], leading: Sequence[fx.Node]) -> None:
@@ -222,3 +225,176 @@ def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
             found.add(node)
             stack += node.all_input_nodes
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Monomial:
+    """A product of powers.
+
+    Attributes:
+        factors: nodes with their exponents, none of them 0, in an order of their names.
+    """
+
+    factors: tuple[tuple[fx.Node, int], ...] = ()
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Monomial:
+        """Return a value as a product."""
+        return cls(((node, 1),))
+
+    def exponent(self, node: fx.Node) -> int:
+        """Return the exponent of a node, 0 if it is no factor."""
+        return dict(self.factors).get(node, 0)
+
+    def times(self, other: Monomial) -> Monomial:
+        """Return a product of two."""
+        exponents = dict(self.factors)
+        for node, power in other.factors:
+            exponents[node] = exponents.get(node, 0) + power
+        return _monomial(exponents)
+
+    def power(self, exponent: int) -> Monomial:
+        """Return a power."""
+        return _monomial({node: power * exponent for node, power in self.factors})
+
+
+def _monomial(exponents: dict[fx.Node, int]) -> Monomial:
+    return Monomial(tuple(sorted(((n, p) for n, p in exponents.items() if p), key=lambda item: item[0].name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A sum of products.
+
+    Attributes:
+        terms: the coefficient of each; none is 0.
+    """
+
+    terms: dict[Monomial, float]
+
+    def plus(self, other: Sum) -> Sum:
+        """Return the sum of two."""
+        terms = dict(self.terms)
+        for m, c in other.terms.items():
+            terms[m] = terms.get(m, 0.0) + c
+        return Sum({m: c for m, c in terms.items() if c})
+
+    def scaled(self, factor: float) -> Sum:
+        """Return a multiple."""
+        return Sum({m: c * factor for m, c in self.terms.items()})
+
+    def simplified(self, change: Callable[[Monomial], Monomial]) -> Sum:
+        """Return the sum with each product changed."""
+        found = Sum({})
+        for m, c in self.terms.items():
+            found = found.plus(Sum({change(m): c}))
+        return found
+
+
+def factored(found: Sum) -> tuple[Monomial, Sum]:
+    """Return the greatest common factor of the terms, and the sum divided by it."""
+    first, *others = found.terms
+    common = dict(first.factors)
+    for m in others:
+        common = {n: min(p, m.exponent(n)) if p > 0 else max(p, m.exponent(n)) for n, p in common.items()}
+        common = {n: p for n, p in common.items() if p and m.exponent(n) * p > 0}
+    divisor = _monomial(common)
+    return divisor, Sum({m.times(divisor.power(-1)): c for m, c in found.terms.items()})
+
+
+_REACH = (1.0, 12.0)
+"""How far the points go: ordinary ones, and those where functions saturate."""
+_WORSE = 2.0
+"""Factor by which the largest error may grow; errors below this many roundings do not count."""
+_ROUNDINGS = 4.0
+
+
+def is_as_accurate(new: fx.GraphModule, old: fx.GraphModule) -> bool:
+    """Whether a graph is nowhere much less accurate than another, at random points, against double precision."""
+    inputs = [node.meta["val"] for node in old.graph.find_nodes(op="placeholder")]
+    for reach in _REACH:
+        points = [_point(x, i, reach) for i, x in enumerate(inputs)]
+        try:
+            with torch.no_grad():
+                exact = _results(old, [_wide(x) for x in points])
+                before, after = _results(old, points), _results(new, points)
+        except Exception:  # the points are outside the formula's domain: nothing proves that the new form is as good
+            return False
+        if not all(map(_is_no_worse, after, before, exact)):
+            return False
+    return True
+
+
+def _is_no_worse(new: Tensor, old: Tensor, exact: Tensor) -> bool:
+    if not bool((new.isfinite() | ~old.isfinite()).all()):
+        return False
+    there = exact.isfinite() & old.isfinite()
+    size = exact.abs().clamp_min(1e-30)
+    before, after = (((x.to(exact.dtype) - exact).abs() / size)[there] for x in (old, new))
+    if not before.numel():
+        return True
+    floor = _ROUNDINGS * torch.finfo(old.dtype).eps
+    return bool(after.max() <= max(_WORSE * float(before.max()), floor))
+
+
+def _results(module: fx.GraphModule, points: Sequence[Tensor]) -> list[Tensor]:
+    results: Any = module(*points)[1]
+    return [r for r in results if r is not None]
+
+
+def _point(like: Tensor, seed: int, reach: float) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = _torch.size_hints(like)
+    if like.is_floating_point() or like.is_complex():
+        return torch.randn(shape, generator=generator, dtype=like.dtype) * reach
+    return torch.randint(0, 2, shape, generator=generator).to(like.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
+
+
+def simplify_derivative(graph: DerivativeGraph) -> None:
+    """Put the arithmetic of the derivative in a better form, if it is shorter and as accurate."""
+    trial = copy_graph(graph)
+    algebra = ArithmeticRewriter(trial.module.graph, trial.outputs, trial.given)
+    trial.results = algebra.rewrite(trial.results)
+    _finish(trial)
+    if op_count(trial) <= op_count(graph) and is_as_accurate(trial.module, graph.module):
+        graph.module, graph.inputs, graph.given = trial.module, trial.inputs, trial.given
+        graph.outputs, graph.results = trial.outputs, trial.results
+
+
+def copy_graph(graph: DerivativeGraph) -> DerivativeGraph:
+    """Return a copy of a graph with new nodes."""
+    new = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in graph.module.graph.nodes:
+        made[node] = with_meta(new.node_copy(node, made.__getitem__), node)
+    copy = DerivativeGraph(
+        fx.GraphModule(graph.module, new), [made[x] for x in graph.inputs], [made[x] for x in graph.given], [], []
+    )
+    update_results(copy)
+    return copy
+
+
+def _finish(graph: DerivativeGraph) -> None:
+    """Make the results the graph's output, and drop unused nodes."""
+    graph.module.graph.output_node().args = ([list(graph.outputs), list(graph.results)],)
+    simplify(graph.module.graph)
+    graph.module.graph.lint()
+    graph.module.recompile()
+    update_results(graph)
+
+
+def op_count(graph: DerivativeGraph) -> int:
+    """Return the number of ops of a derivative, given the value."""
+    there = {*graph.inputs, *graph.given, *graph.outputs}
+    found: set[fx.Node] = set()
+    stack = [node for node in graph.results if node is not None]
+    while stack:
+        node = stack.pop()
+        if node not in there and node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return len(found)

@@ -93,5 +93,5 @@ def _table() -> dict[Any, Callable[..., Any]]:
     return {op: made for name in chosen for op, made in known[name]} | _OURS
 
 
-APART = _table()
+DECOMPOSITIONS = _table()
 """Decompositions by op: functions of the same arguments."""

@@ -18,7 +18,9 @@ ON_VENV   := $(VENVS)/.venv-torch-$(RELEASE)
 ON_PYTHON := $(ON_VENV)/bin/python
 ON_STAMP  := $(ON_VENV)/installed
 # What is arithmetic of our own, intent and accuracy, is the same with each.
-ON_TESTS  := tests/test_torch_private.py tests/bind tests/compose tests/graph \
+ON_TESTS  := tests/test_torch_private.py tests/compose tests/graph tests/ruled tests/chunked tests/node \
+  $(patsubst %,tests/test_%.py,call decisions derived draws function_class guards hides kept once op plan plans \
+    relaxed sizes tree used watch) \
   $(addprefix tests/check/,rules controls test_rules.py test_controls.py contexts) \
   $(addprefix tests/check/derivative/test_,first_order.py second_order.py forward_mode.py) \
   --ignore tests/check/rules/test_accuracy.py

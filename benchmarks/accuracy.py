@@ -34,13 +34,13 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from pullback.numerics.derive import derivative
-from pullback.numerics.evaluate import evaluate
-from pullback.numerics.measure import summarise
-from pullback.numerics.oracle import Truth, exact
-from pullback.numerics.sampling import every
-from pullback.numerics.search import Search, Wide
-from pullback.numerics.term import Term, parse, variables
+from pullback.stable.derive import derivative
+from pullback.stable.evaluate import evaluate
+from pullback.stable.measure import summarise
+from pullback.stable.oracle import Truth, exact
+from pullback.stable.sampling import every
+from pullback.stable.search import Search, Wide
+from pullback.stable.term import Term, parse, variables
 
 SEED, POINTS = 20261, 60_000
 

@@ -22,7 +22,7 @@ class Case:
 
     Attributes:
         name: of it.
-        text: as `pullback.numerics.term.parse` reads it.
+        text: as `pullback.stable.term.parse` reads it.
         domain: bounds of its variables; all numbers for those that are not in it.
         builtin: what PyTorch has for it, taking the variables in alphabetical order.
     """

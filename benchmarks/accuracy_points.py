@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pullback.numerics.formats import Floats
+from pullback.stable.formats import Floats
 
 CENTRES = (0.0, 1.0, -1.0, 88.72, -88.72, 87.34, -87.34, 103.97, -103.97, 16.64, -16.64, 9.01, -9.01)
 """Where formulas change: exp over- and underflows, 1 + eˣ and tanh x round to 1."""

@@ -55,11 +55,11 @@ def watch(owner, name, what):
 
 
 def ours():
-    import pullback.bind.plan, pullback.bind.stable, pullback.kernels.native
-    watch(pullback.bind.stable.Stable, "_look_up", "stable forms")
-    watch(pullback.bind.plan, "facts_of", "trace")
-    watch(pullback.bind.plan, "joint_of", "trace")
-    watch(pullback.bind.plan, "lower", "kernels")
+    import pullback.plan, pullback.stable.lookup, pullback.kernels.native
+    watch(pullback.stable.lookup.Stable, "_look_up", "stable forms")
+    watch(pullback.plan, "facts_of", "trace")
+    watch(pullback.plan, "joint_of", "trace")
+    watch(pullback.plan, "lower", "kernels")
     return pullback.function
 
 

@@ -29,11 +29,11 @@ import torch
 from fpcore_reader import Core, cores
 
 from pullback.errors import PullbackError
-from pullback.numerics.derive import derivative
-from pullback.numerics.evaluate import evaluate
-from pullback.numerics.oracle import exact
-from pullback.numerics.search import Search
-from pullback.numerics.term import Term, show
+from pullback.stable.derive import derivative
+from pullback.stable.evaluate import evaluate
+from pullback.stable.oracle import exact
+from pullback.stable.search import Search
+from pullback.stable.term import Term, show
 
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 GOOD = 4.0

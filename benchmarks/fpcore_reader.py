@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pullback.numerics.oracle import exact
-from pullback.numerics.term import Term, const, named, parse, power, substitute, topological, var, variables
+from pullback.stable.oracle import exact
+from pullback.stable.term import Term, const, named, parse, power, substitute, topological, var, variables
 
 TOKEN = re.compile(r';[^\n]*|"(?:\\.|[^"])*"|[()\[\]]|[^\s()\[\];"]+')
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?\d+/\d+", re.IGNORECASE)

@@ -20,7 +20,7 @@ import torch
 
 import pullback
 from pullback._torch import is_plain_eager
-from pullback.bind import node
+from pullback.node import calls as node
 
 ROUNDS, CALLS = 60, 500
 BOUND_CALL, BOUND_CHOICE = 10.0, 1.0

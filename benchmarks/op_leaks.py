@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import pullback
-from pullback.bind import node
+from pullback.node import calls as node
 
 PAGE = 4096
 BOUND = 2**20

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import pullback
-from pullback.numerics.certificate import label
-from pullback.numerics.stabilise import certify_parts
+from pullback.stable.certificate import label
+from pullback.stable.stabilise import certify_parts
 
 SHAPE = (1024, 1000)
 ROUNDS = 12

@@ -11,7 +11,7 @@ from formulas import Case
 from torch import Tensor
 
 from pullback import Op
-from pullback.bind.call import Call, key_of
+from pullback.call import Call, key_of
 from pullback.errors import PullbackError
 from pullback.kernels.backend import lower
 from pullback.kernels.native import Kernel, is_kernel

@@ -34,18 +34,18 @@ from accuracy_formulas import FORMULAS, SEVERAL, Case
 from accuracy_points import fresh
 
 import pullback
-from pullback.bind.stable import Stable
 from pullback.kernels.backend import Backend, compiled
-from pullback.numerics.certificate import By, label, load
-from pullback.numerics.derive import derivative
-from pullback.numerics.formula import Formula, Quantity
-from pullback.numerics.meant import meaning_of
-from pullback.numerics.ops import VALUES
-from pullback.numerics.oracle import exact
-from pullback.numerics.quick import quick_forms
-from pullback.numerics.sampling import every
-from pullback.numerics.term import parse, variables
-from pullback.numerics.ulp import Errors, errors
+from pullback.stable.certificate import By, label, load
+from pullback.stable.derive import derivative
+from pullback.stable.formula import Formula, Quantity
+from pullback.stable.lookup import Stable
+from pullback.stable.meant import meaning_of
+from pullback.stable.ops import VALUES
+from pullback.stable.oracle import exact
+from pullback.stable.quick import quick_forms
+from pullback.stable.sampling import every
+from pullback.stable.term import parse, variables
+from pullback.stable.ulp import Errors, errors
 
 POINTS, SEED, ROUNDS, BOUND = 4000, 20262, 3, 50.0
 ZERO = 2.0**24

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from pullback.kernels.backend import Backend, compiled
-from pullback.numerics.derive import derivative
-from pullback.numerics.evaluate import evaluate
-from pullback.numerics.oracle import Truth, exact
-from pullback.numerics.piecewise import Program
-from pullback.numerics.quick_rules import STEEP, first, last, wide
-from pullback.numerics.rewrite import rewritten
-from pullback.numerics.sampling import points
-from pullback.numerics.term import Term, parse, variables
-from pullback.numerics.ulp import errors
+from pullback.stable.derive import derivative
+from pullback.stable.evaluate import evaluate
+from pullback.stable.oracle import Truth, exact
+from pullback.stable.piecewise import Program
+from pullback.stable.quick_rules import STEEP, first, last, wide
+from pullback.stable.rewrite import rewritten
+from pullback.stable.sampling import points
+from pullback.stable.term import Term, parse, variables
+from pullback.stable.ulp import errors
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKENDS: tuple[Backend, ...] = ("eager", "native")

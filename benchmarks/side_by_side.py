@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Measurement, Timer
 
-from pullback.bind import node
+from pullback.node import calls as node
 
 MARK = "<!-- benchmarks/{}: {} -->"
 ROUNDS, QUICK_ROUNDS = 11, 3

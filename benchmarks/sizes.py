@@ -53,7 +53,7 @@ def loss(x, w):
 formula = {"gate": gate, "rms": rms, "loss": loss}[name]
 if peer in ("op", "inductor"):
     import pullback
-    from pullback.bind import plans
+    from pullback import plans
 
     make = plans.make_plan
 

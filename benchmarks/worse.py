@@ -34,15 +34,15 @@ from accuracy_points import fresh
 from quick_rules import replace_table
 
 import pullback
-from pullback.numerics.certificate import label
-from pullback.numerics.critical import beside, critical
-from pullback.numerics.derive import derivative
-from pullback.numerics.formula import Formula, Quantity
-from pullback.numerics.ops import VALUES
-from pullback.numerics.oracle import exact
-from pullback.numerics.samples import samples
-from pullback.numerics.term import parse, variables
-from pullback.numerics.ulp import errors
+from pullback.stable.certificate import label
+from pullback.stable.critical import beside, critical
+from pullback.stable.derive import derivative
+from pullback.stable.formula import Formula, Quantity
+from pullback.stable.ops import VALUES
+from pullback.stable.oracle import exact
+from pullback.stable.samples import samples
+from pullback.stable.term import parse, variables
+from pullback.stable.ulp import errors
 
 MORE = (
     Case("Laplace activation", "0.5*(1+erf((x-0.707107)/0.398942))"),

@@ -153,7 +153,9 @@ def measured() -> dict[str, str]:
         "Tutorial: judged right": _tutorial(),
         **{f"Cells: {verdict}": str(cells[verdict]) for verdict in ("kept", "refused", "error", "SILENTLY WRONG")},
         "Tests of compose: passed, skipped, failed": _tests("tests/compose"),
-        "Tests of bind: passed, skipped, failed": _tests("tests/bind"),
+        "Tests of rules, chunks and the C++ node: passed, skipped, failed": _tests(
+            "tests/ruled", "tests/node", "tests/chunked"
+        ),
         **{f"`assert_sound` after {what}": _sound(first) for what, first in FIRST.items()},
     }
 
@@ -181,8 +183,8 @@ def _tutorial() -> str:
     return f"{sum(judged)} of {len(judged)}"
 
 
-def _tests(folder: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "not slow", folder]
+def _tests(*folders: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "not slow", *folders]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, text=True)
     last = done.stdout.splitlines()[-1]
     counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped|failed|error)", last)}

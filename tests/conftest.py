@@ -11,10 +11,10 @@ import hypothesis
 import pytest
 import torch
 
-from pullback.bind import node
 from pullback.errors import RunnerError
 from pullback.kernels import build
 from pullback.kernels.backend import backend, set_backend
+from pullback.node import calls as node
 
 # eager: results are those of the formulas, bit for bit. `native`, below, is for tests of the other; all can be run so
 BACKEND = os.environ.get("PULLBACK_TEST_BACKEND", "eager")

@@ -7,9 +7,9 @@ Their formulas have gradients that are visibly wrong where numbers are large: at
 import torch
 
 import pullback
-from pullback.numerics.certificate import Certificate, Form
-from pullback.numerics.meant import meaning_of
-from pullback.numerics.piecewise import read
+from pullback.stable.certificate import Certificate, Form
+from pullback.stable.meant import meaning_of
+from pullback.stable.piecewise import read
 
 LOG_SIGMOID = {
     (): "otherwise: -softplus(-x)",

@@ -10,8 +10,8 @@ import torch
 
 import pullback
 from pullback import errors
-from pullback.bind import linear
 from pullback.graph import blank, joint, record
+from pullback.ruled import linearity as linear
 
 
 def formula(x):

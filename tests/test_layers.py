@@ -9,24 +9,29 @@ _ROOT = Path(pullback.__file__).parent
 
 _MAY_IMPORT = {
     "graph": {"graph"},
-    "kernels": {"kernels", "graph"},
-    "bind": {"bind", "kernels", "graph", "numerics"},
-    "numerics": {"numerics", "graph", "report"},
+    "kernels": {"kernels", "graph", "triton"},
+    "stable": {"stable", "bind", "graph", "report", "relaxed", "plan"},
+    "ruled": {"ruled", "bind", "graph", "guards"},
+    "chunked": {"chunked", "bind", "kernels", "graph", "call", "plan", "derived"},
+    "node": {"node", "bind", "kernels", "graph", "plan", "derived"},
+    "triton": {"triton", "kernels", "graph"},
     "catalog": {"catalog", "op"},
     "check/find": {"check/find", "check", "report"},
     "check/cases": {"check/find", "check/cases", "check", "report"},
     "check/derivative": {"check/find", "check/cases", "check/derivative", "check", "report"},
     "check/contexts": {"check/find", "check/cases", "check/derivative", "check/contexts", "check", "report"},
-    "check/numeric": {"check/find", "check/cases", "check/derivative", "check/numeric", "check", "report", "numerics"},
+    "check/numeric": {"check/find", "check/cases", "check/derivative", "check/numeric", "check", "report", "stable"},
     "report": {"report"},
     "write": {
         "write",
         "graph",
         "bind",
-        "numerics",
+        "stable",
+        "ruled",
+        "call",
         "op",
         "introspect",
-        "autograd_function",
+        "function_class",
         "check/find",
         "check/cases",
         "check",
@@ -34,10 +39,23 @@ _MAY_IMPORT = {
 }
 """For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches`, `settings` and `_torch`)."""
 
-_COMMANDS = {"numerics/command.py": {"check/find", "check/runner"}, "numerics/renew.py": {"check/find"}}
-"""What the command line runs of `numerics` finds its targets as the audit does. Nothing below may import these two."""
+_COMMANDS = {"stable/command.py": {"check/find", "check/runner"}, "stable/renew.py": {"check/find"}}
+"""What the command line runs of `stable` finds its targets as the audit does. Nothing below may import these two."""
 
-_MAKING = {"op", "method", "introspect", "autograd_function", "graph", "kernels", "bind", "catalog"}
+_MAKING = {
+    "op",
+    "method",
+    "introspect",
+    "function_class",
+    "graph",
+    "kernels",
+    "bind",
+    "catalog",
+    "call",
+    "plan",
+    "plans",
+}
+_MAKING |= {"sizes", "derived", "relaxed", "ruled", "guards", "chunked", "node", "triton"}
 """What the audit does not know: it calls an op like anything else."""
 
 _TOP_OF_CHECK = {"case", "clock", "device", "trial", "events", "subject"}

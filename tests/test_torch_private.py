@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback import _torch
-from pullback.bind import tripwire
+from pullback import guards as tripwire
 
 
 @torch.library.custom_op("pullback_test_private::twice", mutates_args=())

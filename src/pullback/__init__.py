@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pullback import catalog as catalog
-    from pullback.autograd_function import AutogradFunction as AutogradFunction
     from pullback.check.api import check as check
     from pullback.check.watch.watching import watch as watch
     from pullback.errors import DerivativeError as DerivativeError
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from pullback.errors import PullbackError as PullbackError
     from pullback.errors import RunnerError as RunnerError
     from pullback.errors import TargetError as TargetError
+    from pullback.function_class import AutogradFunction as AutogradFunction
     from pullback.kernels.backend import backend as backend
     from pullback.kernels.backend import set_backend as set_backend
-    from pullback.numerics.accuracy import accuracy as accuracy
-    from pullback.numerics.result import Accuracy as Accuracy
     from pullback.op import Op as Op
     from pullback.op import function as function
     from pullback.report.model import Evidence as Evidence
@@ -31,15 +29,17 @@ if TYPE_CHECKING:
     from pullback.report.model import Location as Location
     from pullback.report.model import Report as Report
     from pullback.report.model import SubjectResult as SubjectResult
+    from pullback.stable.accuracy import accuracy as accuracy
+    from pullback.stable.result import Accuracy as Accuracy
     from pullback.write.api import write as write
 
     __version__: str
 
 _HOME = {
-    "accuracy": "pullback.numerics.accuracy",
-    "Accuracy": "pullback.numerics.result",
+    "accuracy": "pullback.stable.accuracy",
+    "Accuracy": "pullback.stable.result",
     "function": "pullback.op",
-    "AutogradFunction": "pullback.autograd_function",
+    "AutogradFunction": "pullback.function_class",
     "Op": "pullback.op",
     "watch": "pullback.check.watch.watching",
     "set_backend": "pullback.kernels.backend",

@@ -214,8 +214,8 @@ def accuracy(
     TARGET:NAME is a function of one to three tensors in a file or a module: ops.py:swish, torch.nn.functional:gelu.
     It is imported and run.
     """
-    from pullback.numerics.command import run
     from pullback.report.accuracy import render, render_text
+    from pullback.stable.command import run
 
     with progress("measuring") as on_progress:
         measured = run(target, dtypes, order, domain, exhaustive, jobs, resume, seed, on_progress)
@@ -251,11 +251,11 @@ def stabilise(
     TARGET is a file or a module, with the name of an op or without: ops.py, package.ops:swish. It is imported and
     run. What is found goes to ops.stable.toml, which belongs under version control and is used without a search.
     """
-    from pullback.numerics.precision import ball_type
+    from pullback.stable.precision import ball_type
 
     ball_type()  # python-flint is an extra
-    from pullback.numerics.renew import run
     from pullback.report.stable import render
+    from pullback.stable.renew import run
 
     with progress("searching") as on_progress:
         renewal = run(target, dtypes, wide, domain, on_progress)
@@ -290,7 +290,7 @@ def cache() -> None:
 def info() -> None:
     """Say where the cache is and what it holds."""
     from pullback import caches
-    from pullback.bind import node
+    from pullback.node import calls as node
 
     click.echo(caches.root())
     for kept in caches.kept():

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.bind.call import Call
-from pullback.bind.chunked import kept_by
-from pullback.bind.eager import bits_kept_by
-from pullback.bind.forms import Forms
+from pullback.call import Call
+from pullback.chunked.call import kept_by
+from pullback.derived import bits_kept_by
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
 from pullback.graph.record import trace_ops
-from pullback.numerics.certificate import label
-from pullback.numerics.written import as_written
+from pullback.stable.certificate import label
+from pullback.stable.forms import Forms
+from pullback.stable.written import as_written
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,26 +12,28 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch, introspect
-from pullback.bind import chunked, eager, node
-from pullback.bind.call import Call, key_of
-from pullback.bind.compiled import compilable
-from pullback.bind.plan import Functions, Save
-from pullback.bind.plans import Plans
-from pullback.bind.relaxed import differentiated, relaxed
-from pullback.bind.rule import Rule
-from pullback.bind.ruled import run
-from pullback.bind.signature import require_same_arguments, require_signature, takes, unread
-from pullback.bind.stable import Stable
+from pullback import derived as eager
 from pullback.bind.tree import apart
+from pullback.call import Call, key_of
 from pullback.card import card
+from pullback.chunked import call as chunked
 from pullback.errors import DerivativeError, OptionError
 from pullback.graph.identity import ATOMS
 from pullback.kernels.backend import Backend, checked, compiled, is_compiled
 from pullback.method import BoundOp, plain_method
+from pullback.node import calls as node
+from pullback.plan import Functions, Save
+from pullback.plans import Plans
+from pullback.relaxed import differentiated, relaxed
+from pullback.ruled.dynamo import compilable
+from pullback.ruled.functions import run
+from pullback.ruled.rule import Rule
+from pullback.signature import require_same_arguments, require_signature, takes, unread
+from pullback.stable.lookup import Stable
 
 if TYPE_CHECKING:
-    from pullback.numerics.certificate import Certificate
-    from pullback.numerics.search import Wide
+    from pullback.stable.certificate import Certificate
+    from pullback.stable.search import Wide
 
 
 class Op:
@@ -270,10 +272,10 @@ class Op:
                 domain.
             RunnerError: if python-flint is not installed.
         """
-        from pullback.numerics.precision import ball_type
+        from pullback.stable.precision import ball_type
 
         ball_type()  # python-flint is an extra
-        from pullback.numerics.stabilise import certify_parts
+        from pullback.stable.stabilise import certify_parts
 
         if self._stable is None or not self.is_stable:
             given = {"ruled": "a rule", "relaxed": "derivative_of="}.get(self.kind)

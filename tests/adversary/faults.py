@@ -126,14 +126,12 @@ FAULTS = [
         "aten.lt.Scalar, x, threshold",
     ),
     Fault("the bits of the last byte", "graph/bits.py", "return (count + 7) // 8", "return count // 8"),
-    Fault(
-        "the layout of a cotangent", "bind/plan.py", "if is_any or g.stride() == stride or not g.numel():", "if True:"
-    ),
-    Fault("a cotangent that waits to be negated", "bind/plan.py", "g = g.resolve_conj().resolve_neg()", "pass"),
-    Fault("outputs without a derivative", "bind/eager.py", "        if kernels.dead:\n", "        if False:\n"),
+    Fault("the layout of a cotangent", "plan.py", "if is_any or g.stride() == stride or not g.numel():", "if True:"),
+    Fault("a cotangent that waits to be negated", "plan.py", "g = g.resolve_conj().resolve_neg()", "pass"),
+    Fault("outputs without a derivative", "derived.py", "        if kernels.dead:\n", "        if False:\n"),
     # plans
-    Fault("a stale plan: strides", "bind/call.py", "leaf.stride(), leaf.dtype", "leaf.dtype"),
-    Fault("a stale plan: who requires grad", "bind/call.py", "grad and leaf.requires_grad)", "grad)"),
+    Fault("a stale plan: strides", "call.py", "leaf.stride(), leaf.dtype", "leaf.dtype"),
+    Fault("a stale plan: who requires grad", "call.py", "grad and leaf.requires_grad)", "grad)"),
     Fault(
         "a stale plan: sizes that have not varied",
         "graph/symbolic.py",
@@ -154,28 +152,28 @@ FAULTS = [
     ),
     Fault(
         "a tensor that the backward is given is not checked",
-        "bind/eager.py",
+        "derived.py",
         "kept = as_kept(kernels.name, kept, kinds)",
         "pass",
     ),
     # derivatives of higher order, relaxed ops
     Fault(
         "the gradient that is differentiated",
-        "bind/eager.py",
+        "derived.py",
         "kept[: kernels.n_inputs], list(given.values())",
         "kept[: kernels.n_inputs], list(given.values())[::-1]",
     ),
-    Fault("the second derivative of stable forms", "bind/jet.py", "if repeats > 1:", "if repeats > 2:"),
+    Fault("the second derivative of stable forms", "stable/jet.py", "if repeats > 1:", "if repeats > 2:"),
     Fault(
         "an input that changes its version",
-        "bind/eager.py",
+        "derived.py",
         "        ctx.kernels = kernels\n",
         "        ctx.kernels = kernels\n        tensors[0].detach().mul_(1)\n",
     ),
     # graphs that others make
     Fault(
         "a rule that an export drops",
-        "bind/tripwire.py",
+        "guards.py",
         "exporting = _is_exporting()",
         "exporting = False",
     ),

@@ -10,12 +10,12 @@ from torch.func import grad, vmap
 import pullback
 from pullback import catalog
 from pullback.catalog import activations
-from pullback.numerics.certificate import beside, load
-from pullback.numerics.derive import derivative
-from pullback.numerics.oracle import exact
-from pullback.numerics.samples import sampled
-from pullback.numerics.term import parse
-from pullback.numerics.ulp import errors
+from pullback.stable.certificate import beside, load
+from pullback.stable.derive import derivative
+from pullback.stable.oracle import exact
+from pullback.stable.samples import sampled
+from pullback.stable.term import parse
+from pullback.stable.ulp import errors
 
 CERTIFICATES = load(beside(activations.__file__))
 NAMES = ["erfcx", "expm1", "gelu", "log_ndtr", "logit", "mish", "sigmoid", "silu", "sinc", "softsign", "tanh"]

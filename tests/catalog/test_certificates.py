@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import pullback.catalog
-from pullback.numerics.certificate import load
-from pullback.numerics.evaluate import evaluate
-from pullback.numerics.term import parse
+from pullback.stable.certificate import load
+from pullback.stable.evaluate import evaluate
+from pullback.stable.term import parse
 
 FILES = sorted(Path(pullback.catalog.__file__).parent.glob("*.stable.toml"))
 CERTIFICATES = [c for path in FILES for c in load(path)]

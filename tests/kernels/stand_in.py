@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import torch
 
-from pullback.kernels import triton_build
+from pullback.triton import build as triton_build
 
 FLOATS, INTS, NARROW = (torch.float32, torch.float64), (torch.int32, torch.int64), (torch.bfloat16, torch.float16)
 

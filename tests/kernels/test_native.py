@@ -24,8 +24,8 @@ from pullback.kernels import backend, build, headers, layout, notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
-from pullback.numerics.emit import emit
-from pullback.numerics.piecewise import read
+from pullback.stable.emit import emit
+from pullback.stable.piecewise import read
 from tests.wrappers import Wrapper
 
 

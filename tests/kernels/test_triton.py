@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pullback.kernels import triton_kernel
 from pullback.kernels.eager import lower
 from pullback.kernels.layout import Layout
 from pullback.kernels.native import is_kernel, lowered
+from pullback.triton import kernel as triton_kernel
 from tests.kernels import stand_in, test_ops
 from tests.kernels.gpu_graphs import EXTREMES, LAYOUTS, ZEROS, graph_on_gpu
 

@@ -12,13 +12,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pullback import caches
 from pullback.errors import RunnerError
-from pullback.kernels import backend, triton_build
+from pullback.kernels import backend
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
 from pullback.kernels.single import single
 from pullback.kernels.spelled import spelled
-from pullback.kernels.triton_kernel import TritonKernel
+from pullback.triton import build as triton_build
+from pullback.triton.kernel import TritonKernel
 from tests.kernels import stand_in
 from tests.kernels.gpu_graphs import graph_on_gpu
 

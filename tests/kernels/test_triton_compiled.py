@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pullback.errors import RunnerError
-from pullback.kernels import triton_build
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of, value_of
 from pullback.kernels.spelled import spelled
-from pullback.kernels.triton_source import triton_source_of
+from pullback.triton import build as triton_build
+from pullback.triton.source import triton_source_of
 from tests.kernels import test_ops
 from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
 

@@ -10,7 +10,7 @@ import torch
 import pullback
 from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
-from pullback.kernels.triton_kernel import TritonKernel
+from pullback.triton.kernel import TritonKernel
 from tests.kernels import test_ops
 from tests.kernels.gpu_graphs import EXTREMES, LAYOUTS, ZEROS
 from tests.kernels.test_native import graph_of

@@ -5,9 +5,9 @@ import math
 
 from rich.console import Console
 
-from pullback.numerics.result import Accuracy, Row
-from pullback.numerics.summary import Spurious, Summary, Worst
 from pullback.report.accuracy import render, render_text
+from pullback.stable.result import Accuracy, Row
+from pullback.stable.summary import Spurious, Summary, Worst
 
 GOOD = Summary(1000, 1000, 0.75, Worst({"x": 1.5}, 1.0, 1.0), 250.0, 0)
 NAN, ZERO = Spurious(2, {"x": 88.7}), Spurious(98, {"x": 9.0})

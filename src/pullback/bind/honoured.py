@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from pullback import _torch
 from pullback.bind.hides import Noting, Own, kept_by, note, sources_of
 from pullback.bind.once import INTERMEDIATE, UNSEEN, guarded_against_twice, hidden, hidden_if_it_leaves
-from pullback.bind.tripwire import guarded, guarded_in_graphs, refuse_transforms
+from pullback.guards import guarded, guarded_in_graphs, refuse_transforms
 
 
 def honoured(cls: Any, given: dict[str, Any], signature: inspect.Signature) -> Callable[..., Any]:

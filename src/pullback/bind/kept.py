@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.bind.plan import in_layout
 from pullback.errors import DerivativeError
+from pullback.plan import in_layout
 
 Kind = tuple[Any, ...]
 """Shape, dtype, device, strides, bytes of the storage, and whether it waits to be negated."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.linear import objection
-from pullback.bind.rule import Record, Rule
 from pullback.errors import DerivativeError
+from pullback.ruled.linearity import objection
+from pullback.ruled.rule import Record, Rule
 
 
 def push_by_transposition(

@@ -12,10 +12,10 @@ import torch
 
 from pullback import _torch
 from pullback.bind.again import gradient_of
-from pullback.bind.plan import Kernels
 from pullback.graph.restricted import restricted
 from pullback.kernels.backend import Backend, lower
 from pullback.kernels.native import is_kernel
+from pullback.plan import Kernels
 
 Used = tuple[int, ...]
 """Positions of the outputs that have a cotangent."""

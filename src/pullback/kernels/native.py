@@ -28,7 +28,7 @@ from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
 from pullback.kernels.spelled import spelled
 from pullback.kernels.spelling import torn
-from pullback.kernels.triton_kernel import TritonKernel
+from pullback.triton.kernel import TritonKernel
 
 aten = torch.ops.aten
 

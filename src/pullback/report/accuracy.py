@@ -13,8 +13,8 @@ from rich.text import Text
 from pullback.report.clean import clean_line
 
 if TYPE_CHECKING:
-    from pullback.numerics.result import Accuracy, Row
-    from pullback.numerics.summary import Point, Spurious, Summary
+    from pullback.stable.result import Accuracy, Row
+    from pullback.stable.summary import Point, Spurious, Summary
 
 _TEXT_WIDTH = 110
 _GOOD, _FAIR = 1.0, 4.0

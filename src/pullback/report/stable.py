@@ -9,7 +9,7 @@ from pullback.report.clean import clean_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pullback.numerics.renew import Renewal
+    from pullback.stable.renew import Renewal
 
 
 def render(renewal: Renewal, console: Console) -> None:

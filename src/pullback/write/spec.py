@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.forms import Forms
 from pullback.dtypes import has_derivative
-from pullback.numerics.written import as_written
+from pullback.stable.forms import Forms
+from pullback.stable.written import as_written
 
 Flat = Callable[..., list[Any]]
 

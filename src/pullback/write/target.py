@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.autograd_function import AutogradFunction
-from pullback.bind.call import Call
-from pullback.bind.rule import Rule
+from pullback.call import Call
 from pullback.check.case import Case
 from pullback.check.cases.probe import probe
 from pullback.check.find.discover import subject_of
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError, OptionError, PullbackError
+from pullback.function_class import AutogradFunction
 from pullback.introspect import input_names
 from pullback.op import Op
+from pullback.ruled.rule import Rule
 from pullback.write.spec import FunctionSpec
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pullback.check.numeric.onset import is_within, onset, plainest
-from pullback.numerics.formats import format_of
+from pullback.stable.formats import format_of
 
 SINGLE = format_of(torch.float32)
 

@@ -15,8 +15,8 @@ from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.sweep import Measured
 from pullback.check.trial import Raised, as_real
-from pullback.numerics.formats import Floats, Mask
 from pullback.report.measured import Numbers, Slope, UlpErrors
+from pullback.stable.formats import Floats, Mask
 
 _LINES: tuple[tuple[float, float], ...] = (
     (-4.0, 4.0),

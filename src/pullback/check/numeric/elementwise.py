@@ -14,7 +14,7 @@ from pullback.check.case import Case
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, Run, forward, vjp
 from pullback.dtypes import has_derivative
-from pullback.numerics.formats import Floats
+from pullback.stable.formats import Floats
 
 Columns = Mapping[str, Floats]
 """For each input that varies its values at some points."""

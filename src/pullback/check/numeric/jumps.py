@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pullback.check.numeric.elementwise import Columns, Elementwise
-from pullback.numerics.formats import Floats, format_of, widened
+from pullback.stable.formats import Floats, format_of, widened
 
 _FORM = format_of(torch.float64)
 _HALF_WIDTH, _GRID = 16.0, 1024

@@ -12,10 +12,10 @@ from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.onset import PASSED
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.errors import DerivativeError
-from pullback.numerics.derive import derivative
-from pullback.numerics.evaluate import evaluate_all
-from pullback.numerics.formats import Mask
-from pullback.numerics.term import Term, topological, variables
+from pullback.stable.derive import derivative
+from pullback.stable.evaluate import evaluate_all
+from pullback.stable.formats import Mask
+from pullback.stable.term import Term, topological, variables
 
 
 def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[Term, Mask]]:

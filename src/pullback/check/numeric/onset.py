@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.check.numeric.elementwise import Columns, columns
-from pullback.numerics.formats import Floats, Format, Mask
+from pullback.stable.formats import Floats, Format, Mask
 
 _DOUBLINGS = 40
 _PARTS, _ROUNDS = 16, 16

@@ -12,11 +12,11 @@ from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.numeric.truth import Exact, Wider, believable, terms
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
-from pullback.numerics.formats import Floats, Mask, format_of
-from pullback.numerics.oracle import Truth
-from pullback.numerics.sampling import points
-from pullback.numerics.term import Term
-from pullback.numerics.ulp import Errors, errors
+from pullback.stable.formats import Floats, Mask, format_of
+from pullback.stable.oracle import Truth
+from pullback.stable.sampling import points
+from pullback.stable.term import Term
+from pullback.stable.ulp import Errors, errors
 
 _POINTS = 3000
 _STEPS = (-1.0, -0.83, -0.59, -0.37, -0.11, 0.137, 0.29, 0.53, 0.71, 1.0)

@@ -13,13 +13,13 @@ from pullback.check.case import copy_tensor
 from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.trial import Raised
 from pullback.errors import PullbackError
-from pullback.numerics.formats import Floats, Mask, widened
-from pullback.numerics.graphs import terms_of
-from pullback.numerics.oracle import Truth, exact
-from pullback.numerics.reading import NEGLIGIBLE
-from pullback.numerics.removable import exact_derivative
-from pullback.numerics.term import Term
-from pullback.numerics.written import as_written
+from pullback.stable.formats import Floats, Mask, widened
+from pullback.stable.graphs import terms_of
+from pullback.stable.oracle import Truth, exact
+from pullback.stable.reading import NEGLIGIBLE
+from pullback.stable.removable import exact_derivative
+from pullback.stable.term import Term
+from pullback.stable.written import as_written
 
 _BESIDE = tuple(k * 2.0**-44 for k in (-2, -1, 1, 2))
 """Relative offsets from a point at which the stability of a float64 run is tested."""

@@ -9,7 +9,7 @@ from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.onset import ORDINARY
 from pullback.check.numeric.sweep import Measured
 from pullback.check.numeric.truth import usual
-from pullback.numerics.formats import Floats, Mask
+from pullback.stable.formats import Floats, Mask
 
 STEP = 0.25
 """A value that changes by more than this part of itself from one input to the next is at a step, a root, or chaos."""

@@ -17,8 +17,8 @@ from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import ORDINARY, PASSED, Onset, is_within
 from pullback.check.numeric.sweep import Measured, Sweeper
-from pullback.numerics.formats import Floats, Mask
 from pullback.report.model import Evidence, Finding, Severity, Verdict
+from pullback.stable.formats import Floats, Mask
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

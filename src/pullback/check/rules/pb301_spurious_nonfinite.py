@@ -71,8 +71,8 @@ from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import rule
 from pullback.check.rules._scaled import nonfinite_when_scaled
-from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Finding
+from pullback.stable.formats import Mask, format_of
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

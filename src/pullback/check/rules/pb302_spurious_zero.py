@@ -63,8 +63,8 @@ from pullback.check.numeric.weight import STEP, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, nothing_is_left, onset_text
 from pullback.check.rules._rule import rule
 from pullback.check.rules._scaled import lost_when_scaled
-from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Finding
+from pullback.stable.formats import Mask, format_of
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

@@ -72,9 +72,9 @@ from pullback.check.numeric.weight import STEP, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
 from pullback.check.rules._rule import rule
 from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled
-from pullback.numerics.formats import Floats, Mask, format_of
-from pullback.numerics.ulp import errors
 from pullback.report.model import Finding, Severity
+from pullback.stable.formats import Floats, Mask, format_of
+from pullback.stable.ulp import errors
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

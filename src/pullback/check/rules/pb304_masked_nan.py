@@ -63,8 +63,8 @@ from pullback.check.rules._accuracy import (
     spelled_point,
 )
 from pullback.check.rules._rule import rule
-from pullback.numerics.formats import Mask, format_of
 from pullback.report.model import Evidence, Finding
+from pullback.stable.formats import Mask, format_of
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit

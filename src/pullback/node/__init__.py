@@ -1,0 +1,1 @@
+"""Calls that run in C++, from the argument checks to the autograd node."""

@@ -1,0 +1,225 @@
+"""An op whose derivative is given by a rule: three Functions, for plain eager mode, for transforms, for Dynamo.
+
+Each carries the rule. Their constraints differ: in plain eager mode `setup_context` would make a call three times
+slower; Dynamo refuses a Function that defines `jvp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from pullback import _torch
+from pullback.bind.once import RESIDUAL, guarded_against_twice, hidden, hidden_if_it_leaves
+from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
+from pullback.bind.tree import Tree
+from pullback.dtypes import has_derivative
+from pullback.guards import guarded, refuse_transforms
+from pullback.ruled.captured import require_unwritten, value_of
+from pullback.ruled.linearity import objection
+from pullback.ruled.rule import Record, Rule
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+@_torch.left_alone_by_dynamo
+def run(rule: Rule, args: tuple[Any, ...]) -> Any:
+    """Run one call in any context except Dynamo's (see `compiled`)."""
+    tree, tensors = Tree.of(args)
+    record = Record(tree, [], recording=torch.is_grad_enabled())
+    plain, needs = _torch.is_plain_eager(), False
+    for t in tensors:  # one plain loop: this runs at every call
+        record.kinds.append((t.shape, t.dtype))
+        plain = plain and type(t) in _PLAIN
+        needs = needs or t.requires_grad
+    if not plain:
+        return _transformed(rule, record, tensors)
+    if needs and record.recording:
+        return _packed(record, _apply(rule, record, *tensors))
+    return _packed(record, value_of(rule, record, tensors, followed=False)[0])
+
+
+def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
+    """Carry out one call under a transform, a tracer or a mode.
+
+    Raises:
+        DerivativeError: where torch.export meets a rule under a torch.func transform, which it cannot record.
+    """
+    if torch.compiler.is_compiling():
+        refuse_transforms(rule.name)
+    below = [_torch.unwrapped(t) for t in tensors if has_derivative(t) and _torch.is_differentiated(t)]
+    before = [(t, _torch.version_of(t)) for t in below]
+    results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
+    require_unwritten(rule, before)
+    return _packed(record, results[: len(record.differentiable)])
+
+
+def _packed(record: Record, outputs: Sequence[Tensor]) -> Any:
+    assert record.out is not None
+    return record.out.filled(outputs)
+
+
+def _as_tuple(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+class _Eager(torch.autograd.Function):
+    """Plain eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs, kept = value_of(rule, record, tensors, followed=False)
+        ctx.rule, ctx.record = rule, record
+        if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
+            ctx.set_materialize_grads(False)
+            record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
+        if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs
+            ctx.save_for_backward(*_kept(rule, record, tensors, outputs))
+        else:
+            ctx.save_for_backward(*tensors, *outputs, *kept)
+        if not all(record.differentiable):
+            dead = [out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes]
+            ctx.mark_non_differentiable(*dead)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_backward(ctx, cotangents, ctx.needs_input_grad[2:])
+
+
+_apply = _torch.plain_apply(_Eager)
+
+
+class _Transformable(torch.autograd.Function):
+    """Transforms and tracers: new style, batched by its own ops, and a tripwire for those who look inside."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+        is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # a mode would change the graph
+        outputs, kept = value_of(rule, record, tensors, followed=not is_traced)
+        return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rule, record, *tensors = inputs
+        n_outputs = len(record.differentiable)
+        ctx.rule, ctx.record = rule, record
+        ctx.set_materialize_grads(rule.vjp is not None)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
+        dead = [out for out, yes in zip(output[:n_outputs], record.differentiable, strict=True) if not yes]
+        ctx.mark_non_differentiable(*dead, *output[n_outputs:])
+
+    @staticmethod
+    @_torch.left_alone_by_dynamo
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_backward(ctx, cotangents[: len(ctx.record.differentiable)], ctx.needs_input_grad[2:])
+
+    @staticmethod
+    def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        record: Record = ctx.record
+        if ctx.rule.vjp is None:  # it is given zeros, as its cotangents are not
+            inputs = _saved(ctx)[0]
+            tangents = tuple(or_zero(t, x) if has_derivative(x) else t for t, x in zip(tangents, inputs, strict=True))
+        push = push_by_transposition if ctx.rule.jvp is None else Rule.push
+        with _torch.forward_grad_enabled():
+            tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
+            kept, hides = _followed(ctx.rule, record, tensors, kept)
+            pushed = hidden_if_it_leaves(
+                ctx.rule.name,
+                lambda: push(ctx.rule, record, tangents, tensors, outputs, kept),
+                [*tensors, *outputs, *kept, *tangents],
+                hides,
+            )
+        live = zip(pushed, outputs, record.differentiable, strict=True)
+        return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
+
+
+def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
+    rule: Rule = ctx.rule
+    record: Record = ctx.record
+    tensors, outputs, kept = _saved(ctx)
+    live: Sequence[Tensor | None] = cotangents
+    if not all(record.differentiable):
+        live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
+    recording = torch.is_grad_enabled()
+    differentiated = (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling()
+    hides = ""
+    if differentiated:
+        kept, hides = _followed(rule, record, tensors, kept)
+
+    pull = pull_by_transposition if rule.vjp is None else Rule.pull
+    if not differentiated or _torch.is_recorded():
+        gradients = pull(rule, record, live, tensors, outputs, kept, needs)
+        if torch.compiler.is_compiling():  # a graph states which results share memory
+            return gradients
+        there = [t for t in (*tensors, *outputs, *kept) if t is not None]
+        return [_owned(g, there) for g in gradients] if there else gradients
+
+    def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        return pull(rule, record, gs, tensors, outputs, kept, needs)
+
+    sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
+    if recording and _torch.autograd_alone_records():
+        return guarded_against_twice(rule.name, pulled, live, sources, hides)
+    return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live], hides)
+
+
+def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
+    """Return a gradient, copied if it aliases a residual: PyTorch may store it in `.grad` and accumulate into it."""
+    if g is not None:
+        for t in others:
+            if _torch.share_memory(g, t):
+                return g.clone()
+    return g
+
+
+def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], str]:
+    """Return the residuals as functions of the inputs; where that is impossible, their derivative raises an error.
+
+    If more than tensors is hidden, the derivative of the rule's result must raise too: the reason is returned as well.
+    """
+    residuals, hides = rule.again(record, tensors, kept)
+    if hides != "nothing":
+        residuals = hidden(rule.name, residuals, tensors, RESIDUAL)
+    return residuals, RESIDUAL if hides == "all" else ""
+
+
+def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    record: Record = ctx.record
+    n_inputs, n_outputs, saved = len(record.kinds), len(record.differentiable), ctx.saved_tensors
+    return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
+
+
+def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the inputs and the outputs, without those that the rule never reads.
+
+    The transpose of a jvp reads their shapes, so an expanded scalar replaces each of them.
+    """
+    idle = rule.idle
+    kept: list[Tensor | None] = list(tensors)
+    for i, owner in enumerate(record.args.owners()):
+        if owner + 2 in idle:  # after g and out
+            kept[i] = _stand_in(tensors[i]) if rule.vjp is None else None
+    if 1 not in idle:
+        kept += outputs
+    elif rule.vjp is None:
+        kept += map(_stand_in, outputs)
+    else:
+        kept += [None] * len(outputs)
+    return kept
+
+
+def _stand_in(t: Tensor) -> Tensor:
+    return t.new_zeros(()).fill_(_unlike_any(t)).expand(t.shape)
+
+
+def _unlike_any(t: Tensor) -> float:
+    """Return a value that would show, were it read."""
+    return float("nan") if has_derivative(t) else 0

@@ -1,0 +1,314 @@
+"""Whether a rule is linear, which its transposition takes for granted: proven once for each kind of call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from pullback import _torch
+from pullback.bind.tree import Tree
+from pullback.bind.watch import Draws
+from pullback.dtypes import has_derivative
+from pullback.errors import DerivativeError, tell_mistake
+from pullback.graph.functional import functionalise
+from pullback.graph.reads import Reads, reads_of
+from pullback.graph.record import trace_ops
+from pullback.ruled.rule import Record, Rule
+
+_WORDS = {
+    "vjp": ("cotangent", "tangent", "forward mode", "jvp"),
+    "jvp": ("tangents", "gradient", "reverse mode", "vjp"),
+}
+"""For each kind of rule: its linear argument, the transposed argument, the mode that this gives, the rule for it."""
+
+Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why a rule may not be transposed for one kind of call, and the reads of the rule at that time.
+
+    Attributes:
+        objection: empty if it may.
+        may_be_said: whether it may with `linear=True`.
+        reads: of the rule.
+    """
+
+    objection: str
+    may_be_said: bool
+    reads: Reads
+
+
+def objection(
+    rule: Rule,
+    what: str,
+    record: Record,
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> str:
+    """Return why the "vjp" or "jvp" of an op may not be transposed; empty where it is linear for certain.
+
+    `needs` says which inputs get a gradient: these move.
+    """
+    said = rule.linear if what == "vjp" else rule.jvp_linear
+    where, follows, mode, other = _WORDS[what]
+    remedy = f"For {mode}, give the {follows} with `@{rule.name}.{other}`"
+    if said is False:
+        return (
+            f"the {what} of {rule.name} is declared not linear in the {where}: no {follows} follows from it. {remedy}."
+        )
+    every = (*tensors, *outputs, *kept)
+    unproven = (
+        f"the {what} of {rule.name} cannot be shown to be linear in the {where} (it {{}}), and no {follows} follows "
+        f"from one that is not. {remedy}{{}}."
+    )
+    or_say = f", or say `@{rule.name}.{what}(linear=True)` if you know it is"
+    if any(t.is_nested for t in every):
+        return "" if said else unproven.format("is given a nested tensor", or_say)
+    arguments = record.args.identity()
+    key = (what, said, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
+    proof = rule.proven.get(key)
+    if proof is None or not (said or (arguments is not None and _holds(proof.reads))):
+        function = rule.vjp if what == "vjp" else rule.jvp
+        xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
+        map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
+        prove = functools.partial(_objection, map_at, said is True)
+        with _torch.new_thread() as fresh:  # transforms and modes belong to a thread: the proof sees none
+            proof = Proof(*fresh.submit(prove).result(), reads_of(function))
+        rule.proven[key] = proof
+    if not proof.objection:
+        return ""
+    why = proof.objection
+    if why == _UNSEEN and not all(has_derivative(t) or t.dtype == torch.bool for t in every):
+        why += ", or writes by whole numbers, which were tried all equal"
+    if said:
+        return (
+            f"the {what} of {rule.name} is declared linear in the {where}, but it {why}: no {follows} "
+            f"follows from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
+        )
+    return unproven.format(why, or_say if proof.may_be_said else "")
+
+
+def _holds(reads: Reads) -> bool:
+    return not reads.obstacle and reads.unchanged()
+
+
+def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
+    """Raise a `DerivativeError` if the jvp of an op may not be transposed.
+
+    `args` are those of a call, with (shape, dtype, device) in place of each tensor.
+    """
+    tree, tensors = Tree.of(tuple(torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args))
+    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    with torch.no_grad():
+        outputs, kept = rule.evaluate(record, tensors)
+    refusal = objection(rule, "jvp", record, tensors, outputs, kept, [has_derivative(t) for t in tensors])
+    if refusal:
+        raise DerivativeError(refusal)
+
+
+def _like(t: Tensor) -> Callable[[float], Tensor]:
+    """Return a factory of tensors with the shape, dtype and device of `t`; it must run outside every transform."""
+    shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
+    return lambda number: torch.full(shape, number).to(device, dtype)
+
+
+Makers = Sequence[Callable[[float], Tensor]]
+Ends = tuple[Map, list[Tensor], list[Tensor]]
+"""A map, its domain and its codomain."""
+
+
+def _of_vjp(
+    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+) -> Ends:
+    """Return the vjp where all inputs are one number."""
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+
+    def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
+        return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
+
+    return pulled, [outs[i] for i in live], xs
+
+
+def _of_jvp(
+    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+) -> Ends:
+    """Return the jvp where all inputs are one number."""
+    moved = [i for i, need in enumerate(needs) if need]
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+
+    def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
+        tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
+        return [tangents[i] for i in live]
+
+    return pushed, [xs[i] for i in moved], [outs[i] for i in live]
+
+
+def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tensor | None]:
+    """Put tensors in their places among n, `None` elsewhere."""
+    spread: list[Tensor | None] = [None] * n
+    for i, t in zip(places, given, strict=True):
+        spread[i] = t
+    return spread
+
+
+_UNKNOWN_SIZE = "GuardOnDataDependentSymNode"
+"""Class name of the error of data-dependent tracing. Importing the class takes a second."""
+_UNSEEN = "has a part that autograd does not see"
+
+
+def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
+    """Return why a map may not be transposed, and whether it may if the user declares it linear."""
+    why = "" if is_said else _not_linear(at)
+    if not (is_said or why):
+        return "", True
+    is_seen = all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 0.5, 2.0))
+    return why or ("" if is_seen else _UNSEEN), is_seen
+
+
+def _not_linear(at: Callable[[float], Ends]) -> str:
+    """Return why a map is not known to be linear, or its transpose by autograd to be right; empty if both are.
+
+    A map is affine if its derivative is the same at every point. The derivative's graph shows this: it does not read
+    the argument, not even in a comparison (a clamp does). Parts of a rule that autograd does not see (a step, a detach,
+    a random draw) show in the graph of the map, or numerically: at small, usual and large arguments A (g + h) = A g + A
+    h, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
+
+    Args:
+        at: returns the map where all inputs are one number, its domain and its codomain.
+    """
+    image_of, domain, codomain = at(0.5)
+    draws = Draws()
+
+    def watched(arguments: Sequence[Tensor]) -> list[Tensor | None]:
+        with draws:
+            return image_of(arguments)
+
+    def transpose(*given: Tensor) -> list[Tensor | None]:
+        return _transpose(image_of, given[: len(domain)], given[len(domain) :])
+
+    try:
+        with torch.autograd.set_detect_anomaly(False):  # it asks for values
+            graph = trace_ops(transpose, *domain, *codomain).graph
+            of_map = trace_ops(lambda *gs: image_of(gs), *domain).graph
+        adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
+        is_transposed = _is_transposed(image_of, domain, codomain)
+    except DerivativeError:
+        raise
+    except Exception as error:  # any error of a rule on tensors without data, or on such numbers
+        tell_mistake(error)
+        if isinstance(error, _torch.DATA_DEPENDENT) or type(error).__name__ == _UNKNOWN_SIZE:
+            return "decides by values, which no graph shows"
+        said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return said + "; what does not move has the tangent None" * ("NoneType" in said)
+    if draws.seen:
+        return "draws random numbers"
+    if (write := functionalise(graph) or functionalise(of_map)) is not None:
+        return f"writes to a tensor, {_name(write)}"
+    graph.eliminate_dead_code()
+    arguments = graph.find_nodes(op="placeholder")[: len(domain)]
+    if not adds_up:
+        return "does not take sums to sums"
+    if any(node.users for node in arguments):
+        return "has a derivative that reads what it is given"
+    if step := _step(of_map):
+        return f"has a part with no derivative, {step}"
+    if not is_transposed or not all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 2.0)):
+        return _UNSEEN
+    return ""
+
+
+def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+    roots = [t.detach().requires_grad_() for t in roots]
+    with torch.enable_grad():
+        images = image_of(roots)
+    pairs = [
+        (image, t) for image, t in zip(images, cotangents, strict=True) if image is not None and image.requires_grad
+    ]
+    if not pairs:
+        return [None] * len(roots)
+    return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
+
+
+_STEPS = frozenset({"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"})
+"""Ops with no derivative, or a derivative of zeros: autograd's view of a map that uses them is not the map."""
+
+
+def _step(graph: fx.Graph) -> str:
+    """Return the name of an op without a derivative through which a result depends on an argument; empty if none."""
+    graph.eliminate_dead_code()
+    depending = set(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if node.op == "call_function" and depending.intersection(node.all_input_nodes):
+            name = _name(node)
+            if name in _STEPS or (name == "div" and node.kwargs.get("rounding_mode")):
+                return name
+            depending.add(node)
+    return ""
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+
+
+def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[Tensor]) -> bool:
+    """Whether ⟨t, A g⟩ = ⟨Aᵀ t, g⟩ for the transpose that autograd gives, up to rounding."""
+    generator = torch.Generator().manual_seed(1)
+    gs, ts = (
+        [torch.randn(t.shape, generator=generator).to(t.device, t.dtype) for t in ends] for ends in (domain, codomain)
+    )
+    images, back = image_of(gs), _transpose(image_of, gs, ts)
+    ahead = [_product(t, image) for t, image in zip(ts, images, strict=True) if image is not None]
+    behind = [_product(t, g) for t, g in zip(back, gs, strict=True) if t is not None]
+    rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
+    off = sum(p.sum().item() for p in ahead) - sum(p.sum().item() for p in behind)
+    return not abs(off) > rounding * sum(p.abs().sum().item() for p in ahead + behind)  # NaN and ∞ decide nothing
+
+
+def _product(t: Tensor | None, g: Tensor) -> Tensor:
+    return (_wide(t).conj() * _wide(g)).real
+
+
+def _is_transposed_elsewhere(at: Callable[[float], Ends], number: float) -> bool:
+    """Whether the same holds where all inputs are some other number; where the rule raises there, nothing is known."""
+    try:
+        return _is_transposed(*at(number))
+    except Exception:  # a number outside its domain
+        return True
+
+
+def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
+    """Whether g + 2h maps to A g + 2 A h, and 3g to 3 A g, up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    g, h = (
+        [(scale * torch.randn(t.shape, generator=generator)).to(t.device, t.dtype) for t in domain] for _ in range(2)
+    )
+    image, other = image_of(g), image_of(h)
+    total = image_of([a + 2 * b for a, b in zip(g, h, strict=True)])
+    thrice = image_of([3 * a for a in g])
+    rounding = 64 * max((torch.finfo(t.dtype).eps for t in domain), default=0.0)
+    for images in zip(image, other, total, thrice, strict=True):
+        if any(t is None for t in images):
+            if any(t is not None for t in images):
+                return False
+            continue
+        a, b, both, three = (_wide(t) for t in images)
+        size = rounding * float((a.abs() + b.abs()).sum())
+        same = functools.partial(torch.allclose, rtol=rounding, atol=size)
+        if not (same(both, a + 2 * b) and same(three, 3 * a)):
+            return False
+    return True
+
+
+def _wide(t: Tensor | None) -> Tensor:
+    assert t is not None
+    return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)

@@ -1,0 +1,77 @@
+"""Derivatives of terms: the chain rule over the table of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pullback.errors import DerivativeError
+from pullback.stable.ops import CONDITIONS, OPS
+from pullback.stable.term import CONST, LEAVES, POLY, VAR, Term, const, substitute, topological, var
+
+ZERO, ONE = const(0), const(1)
+_OPERANDS = tuple(map(var, "abc"))
+
+
+Filled = Callable[[Term, Term, str], Term]
+"""Of `where(condition, number, b)`, the derivative of b and a variable: the derivative where the condition holds."""
+
+
+def derivative(root: Term, by: str, filled: Filled | None = None) -> Term:
+    """Return the partial derivative of a term by one of its variables.
+
+    Args:
+        root: the term.
+        by: the variable.
+        filled: returns the derivative where `where` chooses a number; by default 0, the derivative of a constant.
+
+    Raises:
+        DerivativeError: if the table has no derivative for an op on the way.
+    """
+    found: dict[Term, Term] = {}
+    for term in topological([root]):
+        found[term] = _of(term, by, found, filled)
+    return found[root]
+
+
+def _of(term: Term, by: str, found: Mapping[Term, Term], filled: Filled | None) -> Term:
+    if term.op == VAR:
+        return ONE if term.value == by else ZERO
+    if term.op in LEAVES or term.op in CONDITIONS:
+        return ZERO
+    slopes = [found[a] for a in term.args]
+    if term.op == "where":
+        condition, a, b = term.args[0], slopes[1], slopes[2]
+        if filled is not None and a is ZERO:
+            a = filled(term, b, by)
+        return a if a is b else Term("where", (condition, a, b))
+    if all(slope is ZERO for slope in slopes):
+        return ZERO
+    if term.op == POLY or OPS[term.op].partials is None:
+        raise DerivativeError(f"the derivative of {term.op} is not in the table of pointwise ops.")
+    total = ZERO
+    for partial, slope in zip(OPS[term.op].partials or (), slopes, strict=True):
+        if slope is not ZERO:
+            at = dict(zip(_OPERANDS, term.args, strict=False))
+            total = plus(total, times(substitute(partial, at), slope))
+    return total
+
+
+def plus(a: Term, b: Term) -> Term:
+    """Return a + b, without adding 0."""
+    if a is ZERO or b is ZERO:
+        return b if a is ZERO else a
+    return Term("sub", (a, b.args[0])) if b.op == "neg" else Term("add", (a, b))
+
+
+def times(a: Term, b: Term) -> Term:
+    """Return a · b, without multiplying by 0, 1 or −1, a reciprocal as a quotient."""
+    for p, q in ((a, b), (b, a)):
+        if p is ZERO or p is ONE:
+            return ZERO if p is ZERO else q
+        if p.op == CONST and p.value == -1:
+            return Term("neg", (q,))
+        if p.op == "div" and p.args[0] is ONE:
+            return Term("div", (q, p.args[1]))
+        if p.op == "neg":
+            return Term("neg", (times(p.args[0], q),))
+    return Term("mul", (a, b))

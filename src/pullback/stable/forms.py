@@ -1,0 +1,191 @@
+"""Stable replacements of a formula: from a certificate, from rules, or from certificates of its pointwise parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.errors import FormulaError, PullbackError
+from pullback.stable import certificate
+from pullback.stable.certificate import Certificate, Key
+from pullback.stable.derive import derivative
+from pullback.stable.emit import emit
+from pullback.stable.evaluate import evaluate
+from pullback.stable.jet import By, first_order, first_order_within, gradients
+from pullback.stable.meant import Meaning, meaning_of
+from pullback.stable.orders import MOST, Native, Partials, native_of
+from pullback.stable.parts import Cut
+from pullback.stable.quick import QuickForms
+from pullback.stable.replaced import replaced
+from pullback.stable.term import parse
+from pullback.stable.turns import Turns
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+DEVICE = "cpu"
+"""Certificates hold for the kernels that they were measured on."""
+_WIDTHS = (torch.float64, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Replacements of a formula: its value, and the value with derivatives of one and of two orders.
+
+    Attributes:
+        value, first: functions of `arity` tensors.
+        native: the same in native ops, for transforms and tracers, with derivatives of several orders.
+        recorded: used where autograd records in plain eager mode: with derivatives of every order.
+        arity: number of tensors.
+        certificates: their sources: one, or those of the formula's pointwise parts.
+        rules: names of the rewrite rules used, if the quick rule pass made them.
+        gradients: functions of inputs and cotangent, as values and with their first derivatives in graphs.
+        within: for a pointwise formula inside another: like `first`, but its value is right at infinite inputs and
+            slopes, too.
+        derivatives: of a pointwise formula, of first and second order, by positions of inputs in ascending order.
+    """
+
+    value: Callable[..., Any]
+    first: Callable[..., Any]
+    native: Native
+    recorded: Callable[..., Any]
+    arity: int
+    certificates: tuple[Certificate, ...] = ()
+    rules: tuple[str, ...] = ()
+    gradients: tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]] | None = None
+    within: Callable[..., Tensor] | None = None
+    derivatives: Mapping[tuple[int, ...], Callable[..., Tensor]] | None = None
+
+
+Find = Callable[[Callable[..., Any], Meaning], Forms | None]
+"""Where the forms of a pointwise formula, with its meaning, are looked up."""
+
+
+def forms_by(formula: Callable[..., Any], dtype: torch.dtype, find: Find, parts: bool = True) -> Forms | None:
+    """Return the forms of a formula, or the formula with the forms of its parts, if there are any and they may be."""
+    try:
+        meaning = meaning_of(formula, dtype)
+    except PullbackError:
+        return _forms_by_parts(formula, dtype, find) if parts else None
+    return find(formula, meaning)
+
+
+def _forms_by_parts(formula: Callable[..., Any], dtype: torch.dtype, find: Find) -> Forms | None:
+    try:
+        cut = Cut(formula)
+    except PullbackError:
+        return None
+    found = {part: forms for part in cut.parts(dtype) if (forms := find(part.function, part.meaning)) is not None}
+    if not found or not cut.is_meant():
+        return None
+    value, first, recorded = (
+        replaced(cut, {part: getattr(forms, order) for part, forms in found.items()}, dtype)
+        for order in ("value", "within", "recorded")
+    )
+    native = Native(lambda order: replaced(cut, {part: forms.native.of(order) for part, forms in found.items()}, dtype))
+    certificates = {c.key: c for forms in found.values() for c in forms.certificates}
+    return Forms(value, first, native, recorded, cut.arity, tuple(certificates.values()))
+
+
+def key_of(meaning: Meaning, dtype: torch.dtype) -> Key:
+    """Return the key under which the certificate of a formula is stored."""
+    return (str(meaning.term), meaning.variables, DTYPES[dtype], DEVICE)
+
+
+def forms_by_rules(
+    found: QuickForms,
+    formula: Callable[..., Tensor],
+    meaning: Meaning,
+    dtype: torch.dtype,
+    written: Callable[..., Tensor],
+) -> Forms:
+    """Return the forms that the quick rule pass gives; `written` is the formula, for derivatives beyond the second."""
+    value = formula if found.value is None else found.value
+    arity = sum(len(by) == 1 for by in found.derivatives)
+    slopes = [found.derivatives[(i,)] for i in range(arity)]
+    curvatures = {by: form for by, form in found.derivatives.items() if len(by) == 2}
+    first = first_order(value, slopes) if found.value is not None or found.steeper else formula
+    partials = Partials({(): value, **found.derivatives}, found.drafts, meaning, dtype)
+    native, turns = native_of(partials, written), Turns(partials.find, written)
+    pair = _gradients(slopes, curvatures)
+    recorded = _recorded(turns, native)
+    return Forms(
+        value, first, native, recorded, arity, rules=found.rules, gradients=pair, derivatives=found.derivatives
+    )
+
+
+def forms_of(found: Certificate, meaning: Meaning, written: Callable[..., Tensor]) -> Forms:
+    """Return the forms of a certificate; `written` is its formula, for derivatives beyond the second.
+
+    Raises:
+        FormulaError: if they do not compute it.
+    """
+    names, dtype = found.variables, getattr(torch, found.dtype)
+    made = {by: emit(form.program, names, dtype, " ".join((found.name, *by))) for by, form in found.forms.items()}
+    _require_sound(found, dtype, made)
+    value, slopes = made[()], [made[(name,)] for name in names]
+    curvatures = {(i, j): made[names[i], names[j]] for i in range(len(names)) for j in range(i, len(names))}
+    derivatives: dict[By, Callable[..., Tensor]] = {(i,): slope for i, slope in enumerate(slopes)}
+    for by, curvature in curvatures.items():
+        derivatives[by] = curvature
+    programs = {tuple(names.index(name) for name in by): form.program for by, form in found.forms.items() if by}
+    partials = Partials({(): value, **derivatives}, programs, meaning, dtype)
+    native, turns = native_of(partials, written), Turns(partials.find, written)
+    return Forms(
+        value,
+        first_order(value, slopes),
+        native,
+        _recorded(turns, native),
+        len(names),
+        (found,),
+        gradients=_gradients(slopes, curvatures),
+        within=first_order_within(value, slopes),
+        derivatives=derivatives,
+    )
+
+
+def _gradients(
+    slopes: Sequence[Callable[..., Tensor]], curvatures: Mapping[tuple[int, int], Callable[..., Tensor]]
+) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
+    n = range(len(slopes))
+    # as in the middle of a formula: the derivative by the cotangent is the slope itself, at infinite inputs too
+    differentiable = [first_order_within(slopes[i], [curvatures[min(i, j), max(i, j)] for j in n]) for i in n]
+    return gradients(slopes), gradients(differentiable)
+
+
+def _recorded(turns: Turns, native: Native) -> Callable[..., Tensor]:
+    def recorded(*tensors: Tensor) -> Tensor:
+        if torch.compiler.is_dynamo_compiling():
+            return native.made[2](*tensors)
+        return turns(*tensors) if _torch.is_plain_eager() else native.of(MOST)(*tensors)
+
+    return recorded
+
+
+_REACH = (2.0, 40.0)
+"""Range of sample points: the ordinary ones, and those of the tails."""
+_PART = 0.9
+"""Of the points, at which a form has to agree: where a formula cancels it is wrong in float64 too."""
+
+
+def _require_sound(found: Certificate, dtype: torch.dtype, made: dict[certificate.By, Callable[..., Tensor]]) -> None:
+    """Refuse a certificate whose forms do not compute its formula, where float64 and float32 agree on that."""
+    random = torch.Generator("cpu").manual_seed(0)
+    formula = parse(found.formula, found.variables)
+    for reach in _REACH:
+        draws = [torch.rand(128, generator=random, dtype=torch.float64, device="cpu") for _ in found.variables]
+        at = [((u * 2 - 1) * reach).to(dtype) for u in draws]
+        wide, narrow = ({n: x.to(d) for n, x in zip(found.variables, at, strict=True)} for d in _WIDTHS)
+        for by, form in made.items():
+            target = formula
+            for name in by:
+                target = derivative(target, name)
+            right, rough, got = evaluate(target, wide), evaluate(target, narrow).double(), form(*at).double()
+            size = right.abs().clamp_min(1e-3)
+            settled = right.isfinite() & (size < torch.finfo(dtype).max) & ((rough - right).abs() < 1e-3 * size)
+            close = ((got - right).abs() <= size * (16 * torch.finfo(dtype).eps + 1e-6))[settled]
+            if close.numel() and not bool(close.double().mean() >= _PART):
+                raise FormulaError(f"the form of {certificate.label(by)} of {found.name} does not compute it")

@@ -1,0 +1,273 @@
+"""Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
+
+With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor polynomial s = d f₁(a) + d² f₂(a) / 2 + …
+is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
+for bit, and these derivatives, in every transform. With several inputs there is a term for each partial derivative.
+
+A polynomial of order n has no derivative beyond n: that would be 0, silently. So the next one is an error
+(`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
+the right coefficients are infinitely many.
+
+Where x is ±∞, d is not defined. There f(x) is f₁(a) x if these are equal, as for a function that grows like its
+asymptote, or if f(a) is NaN: this has the derivative f₁(a), and 0 for the higher ones. Otherwise the derivatives by an
+infinite x are 0: those of a function with a finite limit. A derivative with another value makes all derivatives of its
+order and above NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from math import factorial, prod
+
+import torch
+from torch import Tensor
+
+from pullback.relaxed import cut
+from pullback.stable.formats import working
+
+Function = Callable[..., Tensor]
+By = tuple[int, ...]
+
+
+def first_order(value: Function, slopes: Sequence[Function]) -> Function:
+    """Return a function for graphs of a first derivative in plain eager mode; it has no other."""
+
+    def function(*xs: Tensor) -> Tensor:
+        at = [x.detach() for x in xs]
+        s = _total([(x - a) * slope(*at) for x, a, slope in zip(_summable(xs), _summable(at), slopes, strict=True)])
+        return value(*at) - (s.detach() - s).to(xs[0].dtype)
+
+    return function
+
+
+def gradients(slopes: Sequence[Function]) -> Callable[..., list[Tensor]]:
+    """Return the gradient of a function whose slopes are given: of its inputs and a cotangent, one for each input."""
+
+    def function(*given: Tensor) -> list[Tensor]:
+        *xs, g = given
+        return [_pulled_back(g, slope(*xs), x) for slope, x in zip(slopes, xs, strict=True)]
+
+    return function
+
+
+def _pulled_back(g: Tensor, slope: Tensor, x: Tensor) -> Tensor:
+    """Return the cotangent of a tensor that may be broadcast.
+
+    The cotangent is summed before it is multiplied by a slope that all elements share: (Σ gᵢ) · ∞ differs from
+    Σ (gᵢ · ∞), which is NaN if the gᵢ have two signs.
+    """
+    if g.shape == x.shape:
+        return g * slope
+    shape = _broadcast(slope, x)
+    return (g.to(working(g.dtype)).sum_to_size(shape) * slope).sum_to_size(x.shape).to(x.dtype)
+
+
+def _summable(xs: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors, those that are broadcast in a dtype in which cotangents are summed up, as `_pulled_back` does."""
+    shape = _broadcast(*xs)
+    return [x if x.shape == shape else x.to(working(x.dtype)) for x in xs]
+
+
+def _broadcast(*xs: Tensor) -> torch.Size:
+    """Return the shape that tensors are broadcast to; `torch.broadcast_shapes` imports SymPy."""
+    shape: torch.Size = torch.broadcast_tensors(*xs)[0].shape
+    return shape
+
+
+def first_order_within(value: Function, slopes: Sequence[Function]) -> Function:
+    """Return `first_order` for the middle of a formula: its own value is right too, where that has NaN.
+
+    There s = (x − a) f₁(a) is ∞ − ∞ or 0 · ∞.
+    """
+    partials: dict[By, Function] = {(i,): slope for i, slope in enumerate(slopes)}
+
+    def function(*xs: Tensor) -> Tensor:
+        point = _Point(xs, torch.Tensor.detach)
+        out, s = _expanded(value, partials, point)
+        return out - (s.detach() - s).to(out.dtype)
+
+    return function
+
+
+def jet(value: Function, partials: Mapping[By, Function]) -> Function:
+    """Return the native form with the given derivatives; one of higher order raises a RuntimeError of PyTorch.
+
+    Args:
+        value: of the inputs.
+        partials: all partial derivatives up to some order, by positions of inputs in ascending order.
+    """
+    order = max(map(len, partials))
+
+    def function(*xs: Tensor) -> Tensor:
+        point = _Point(xs, cut)
+        out, s = _expanded(value, partials, point)
+        s = s + _error_from(order + 1, _total(point.steps))
+        return out - (cut(s) - s).to(out.dtype)
+
+    return function
+
+
+class _Point:
+    """Where a function is expanded.
+
+    Attributes:
+        xs: the inputs.
+        at: their values.
+        beyond: where these are infinite or NaN.
+        steps: 0 with derivative 1, and with derivative 0 where infinite or NaN.
+    """
+
+    def __init__(self, xs: Sequence[Tensor], stop: Callable[[Tensor], Tensor]) -> None:
+        self.xs = xs
+        self.at = [stop(x) for x in xs]
+        self.beyond = [~torch.isfinite(a) for a in self.at]
+        pairs = zip(_summable(xs), _summable(self.at), self.beyond, strict=True)
+        self.steps = [torch.where(beyond, 0.0, x - a) for x, a, beyond in pairs]
+
+    def near(self, i: int) -> Tensor:
+        """Return the step of an input, and 1/x² where that is infinite or NaN: a function of x, too."""
+        inverse = torch.where(self.beyond[i], self.xs[i], 1.0).pow(-2)
+        return torch.where(self.beyond[i], inverse, self.steps[i])
+
+
+def _expanded(value: Function, partials: Mapping[By, Function], point: _Point) -> tuple[Tensor, Tensor]:
+    """Return the value, with derivatives where inputs are infinite, and the Taylor polynomial, which has the others.
+
+    A step meets the factor before it meets the others: the backward then multiplies the cotangent by 0 first, and not
+    by the factor of a higher derivative, with which it may overflow.
+    """
+    factors = {by: partial(*point.at) for by, partial in partials.items()}
+    out, carried = _with_asymptotes(value(*point.at), factors, point)
+    products: dict[By, Tensor] = {(i,): step for i, step in enumerate(point.steps)}
+    terms, unknown = [], []
+    for by, factor in factors.items():
+        terms.append(_nan_at_infinity(by, factor, carried, point))
+        for i in set(by):
+            factor = factor.masked_fill(point.beyond[i], 0.0)
+        repeats = prod([factorial(by.count(i)) for i in set(by)])
+        if repeats > 1:
+            factor = factor * (1 / repeats)
+        step, rest = point.steps[by[-1]], products.get(by[:-1])
+        if rest is not None:
+            products[by] = rest * step
+        term = step * torch.where(torch.isfinite(factor), factor, 0.0)
+        terms.append(term if rest is None else rest * term)
+        if len(by) <= _SIGNED:
+            terms.append(_steep(factor, step, rest))
+            along = _total([point.steps[i] for i in dict.fromkeys(by)])
+            terms.append(_nan_where(factor.isnan(), len(by), along))
+        else:
+            unknown.append(~torch.isfinite(factor))
+    if unknown:
+        terms.append(_nan_where(reduce(torch.logical_or, unknown), _SIGNED + 1, _total(point.steps)))
+    return out, _total(terms)
+
+
+def _with_asymptotes(out: Tensor, factors: Mapping[By, Tensor], point: _Point) -> tuple[Tensor, dict[By, Tensor]]:
+    """Return the value; where an input is infinite, as slope · input if that is the value, or if that is NaN.
+
+    The slope depends on the other inputs: it is expanded to first order. Where it is, by both inputs, comes second.
+    """
+    lines, anywhere = [], []
+    carried: dict[By, Tensor] = {}
+    for i, (x, a, beyond) in enumerate(zip(point.xs, point.at, point.beyond, strict=True)):
+        turns: list[tuple[Tensor, Tensor]] = []
+        fits = beyond & ((factors[i,] * a == out) | out.isnan())
+        for j, step in enumerate(point.steps):
+            by = (min(i, j), max(i, j))
+            mixed = factors.get(by)
+            if i != j and mixed is not None:
+                grows = fits & ~point.beyond[j] & torch.isfinite(mixed) & _equal(mixed * a, factors[j,])
+                turns.append((grows, torch.where(grows, mixed, 0.0) * step.to(out.dtype)))
+                carried[by] = carried[by] | grows if by in carried else grows
+        grown = reduce(torch.logical_or, [grows for grows, _ in turns]) if turns else None
+        plain = fits if grown is None else fits & ~grown
+        line = torch.where(_any_of(plain, factors[i,]), factors[i,], 0.0) * torch.where(_any_of(plain, x), x, 1.0)
+        if grown is not None:
+            slope = torch.where(grown, factors[i,], 0.0) + _total([turn for _, turn in turns])
+            line = torch.where(grown, slope * torch.where(grown, x, 1.0), line)
+        lines.append(torch.where(fits, line, 0.0))
+        anywhere.append(fits)
+    total = torch.where(out.isnan(), out, 0.0) + _total(lines)
+    return torch.where(reduce(torch.logical_or, anywhere), total, out), carried
+
+
+def _equal(x: Tensor, y: Tensor) -> Tensor:
+    """Where two tensors are equal, or both NaN."""
+    return (x == y) | (x.isnan() & y.isnan())
+
+
+def _any_of(mask: Tensor, x: Tensor) -> Tensor:
+    """Whether a mask is true anywhere that a tensor is broadcast to."""
+    return mask if mask.shape == x.shape else mask.to(torch.int32).sum_to_size(x.shape) > 0
+
+
+def _nan_at_infinity(by: By, factor: Tensor, carried: Mapping[By, Tensor], point: _Point) -> Tensor:
+    """Return 0 whose derivatives are NaN from an order on where an input is infinite and the derivative is not carried.
+
+    A line has any slope that is a number or infinite, and 0 for the higher derivatives.
+    """
+    beyond = reduce(torch.logical_or, [point.beyond[i] for i in set(by)])
+    unknown = beyond & (factor.isnan() if len(by) == 1 else factor != 0)
+    if by in carried:
+        unknown = unknown & ~carried[by]
+    if len(set(by)) > 1:  # a value that is NaN in one input alone leaves the slopes by the others unchanged
+        unknown = unknown & ~reduce(torch.logical_or, [point.at[i].isnan() for i in set(by)])
+    return _nan_where(unknown, len(by), _total([point.near(i) for i in dict.fromkeys(by)]))
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+_SIGNED = 2
+"""The order up to which an infinite derivative is infinite. Beyond, it makes all of a higher order NaN."""
+
+
+def _steep(factor: Tensor, step: Tensor, rest: Tensor | None) -> Tensor:
+    """Return 0 with the derivatives of a product of zeros and a factor where that is infinite: 0 · ∞ would be NaN.
+
+    ∞ is replaced by two finite numbers whose product overflows. One multiplies each of two zeros, or both multiply the
+    only one: a derivative of the product has both, any other a 0.
+    """
+    dtype = working(step.dtype)
+    infinite = torch.isinf(factor)
+    one = factor.to(dtype).masked_fill(~infinite, 0.0).masked_fill(infinite, torch.finfo(dtype).max ** 0.75)
+    other = torch.where(factor > 0, one, -one)
+    product = step.to(dtype) * one
+    return product * (other if rest is None else rest.to(dtype) * other)
+
+
+def _nan_where(mask: Tensor, order: int, d: Tensor) -> Tensor:
+    """Return 0 whose derivatives by d = 0 are NaN from an order on where a mask is true."""
+    return torch.where(mask, nan_from(order, torch.where(mask, d, 1.0)), 0.0)
+
+
+def nan_from(order: int, d: Tensor) -> Tensor:
+    """Return 0 whose derivatives by d = 0 are 0 below an order, and NaN from there on.
+
+    ∞ − ∞, and not ∞ · 0: forward mode makes float64 of a single number times one of Python.
+    """
+    infinite = d.pow(order - 0.5)
+    return infinite - infinite
+
+
+def _error_from(order: int, x: Tensor) -> Tensor:
+    """Return 0 whose derivatives by x are 0 below an order; at that order PyTorch raises an error.
+
+    A graph has native ops only, so one of these has to refuse. The derivative of `polygamma(n)` is `polygamma(n + 1)`,
+    and n is a 64-bit integer, which PyTorch refuses if it is negative: beyond 2⁶³ − 1 it is. The tensor is
+    empty, so that nothing is computed, and its sum is 0.
+    """
+    if not x.numel():  # vmap has no rule for a batch of nothing
+        return x.new_zeros(())
+    zero: Tensor = torch.special.polygamma(_LAST_ORDER - (order - 1), x.unsqueeze(0)[:0]).sum()
+    return zero
+
+
+_LAST_ORDER = 2**63 - 1
+"""Of a polygamma function: the next overflows to a negative number."""

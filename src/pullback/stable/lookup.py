@@ -1,0 +1,216 @@
+"""The stable forms of an op's formula: looked up or made by rules once for each dtype, and called in its place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback import _torch
+from pullback.errors import FormulaError, PullbackError
+from pullback.graph.blank import is_plain_kind
+from pullback.graph.reads import Reads, reads_of
+from pullback.plan import while_current
+from pullback.stable import certificate
+from pullback.stable.certificate import Certificate
+from pullback.stable.filled import forms_with_holes_filled
+from pullback.stable.forms import DEVICE, DTYPES, Forms, forms_by, forms_by_rules, forms_of, key_of
+from pullback.stable.meant import Meaning
+from pullback.stable.orders import MOST
+from pullback.stable.quick import quick_forms, unnoticed
+from pullback.stable.written import is_as_written
+
+
+class Stable:
+    """The stable forms of one formula of tensors."""
+
+    def __init__(self, formula: Callable[..., Any]) -> None:
+        self._formula = formula
+        self._known: dict[torch.dtype, Forms | None] = {}
+        self._reads: Reads | None = None
+        self.given = object()
+        """Version token; setting a certificate replaces it, which invalidates everything made from the forms."""
+
+        @_torch.constant_while_compiling
+        def look_up(dtype: torch.dtype) -> bool:
+            """Run while Dynamo traces."""
+            return self._of(dtype) is not None
+
+        @_torch.constant_while_compiling
+        def make(dtype: torch.dtype) -> int:
+            """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
+            forms = self._of(dtype)
+            # a compiled graph is differentiated at most one more time, an exported one any number of times
+            order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiations())
+            if forms is None or order > MOST:
+                return 0
+            forms.native.of(order)
+            return order
+
+        self._look_up_compiling, self._make_compiling = look_up, make
+
+    def forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
+        """Return the stable forms for a call, if there are any for tensors like these."""
+        compiling = torch.compiler.is_dynamo_compiling()
+        if kwargs or not args or not isinstance(args[0], Tensor) or (not compiling and is_as_written()):
+            return None
+        dtype = args[0].dtype
+        for a in args:
+            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_kind(a):
+                return None
+        if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
+            return None
+        if compiling:
+            self._look_up_compiling(dtype)
+            forms = self._known.get(dtype)  # on which Dynamo then guards
+        else:
+            forms = self._of(dtype)
+        return None if forms is None or forms.arity != len(args) else forms
+
+    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """Return the native form for transforms and tracers, if it differs from the formula as written.
+
+        The formula as written is used for derivatives beyond the orders that native forms carry, and where torch.jit's
+        passes would drop ops that the forms need.
+        """
+        if not torch.compiler.is_dynamo_compiling() and _torch.is_jit_tracing():
+            return None
+        forms = self.forms(args, kwargs)
+        if forms is None:
+            return None
+        if torch.compiler.is_dynamo_compiling():
+            order = self._make_compiling(args[0].dtype)
+            return forms.native.made[order] if order else None  # on which Dynamo then guards
+        order = _order(args)
+        return forms.native.of(order) if order else None
+
+    def use(self, *found: Certificate) -> None:
+        """Use a certificate from now on, or those of the formula's parts, all for one dtype.
+
+        Raises:
+            FormulaError: if one does not compute the formula or a part, or a read of the formula cannot be guarded.
+        """
+        dtype, given = getattr(torch, found[0].dtype), {c.key: c for c in found}
+        with _torch.tracing():
+            reads = self._renewed()
+            if reads.obstacle:
+                raise FormulaError(f"{found[0].name} may mean something else at the next call: {reads.obstacle}.")
+
+            def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
+                certificate = given.get(key_of(meaning, dtype))
+                return None if certificate is None else forms_of(certificate, meaning, self._written(formula, reads))
+
+            forms = _torch.apart(lambda: forms_by(self._formula, dtype, find))
+            if forms is None:
+                raise FormulaError(f"{found[0].name} is not what this formula is, nor a part of it.")
+            self._known = {**self._known, dtype: forms}
+            self.given = object()
+
+    def keep(self, *found: Certificate) -> None:
+        """Write certificates to the user's cache, where the next program finds them."""
+        for one in found:
+            path = certificate.cached(one.key)
+            try:
+                certificate.save(path, [one])
+            except OSError as error:
+                warnings.warn(f"{path}: {error.strerror}; the certificate is used but not kept.", stacklevel=3)
+
+    def certificates(self) -> list[Certificate]:
+        """Return those that are in use."""
+        with _torch.tracing():
+            self._renewed()
+            return [c for forms in self._known.values() if forms is not None for c in forms.certificates]
+
+    def dtypes(self) -> list[str]:
+        """Return the names of the dtypes for which there are forms, of those that were called so far."""
+        with _torch.tracing():
+            self._renewed()
+            return [str(dtype).removeprefix("torch.") for dtype, forms in self._known.items() if forms is not None]
+
+    def beside(self) -> Path | None:
+        """Return the file of certificates beside the formula's module; `None` if it has no file."""
+        return certificate.beside_function(self._formula)
+
+    def _of(self, dtype: torch.dtype) -> Forms | None:
+        reads, known = self._reads, self._known  # in this order: another thread renews the forms first
+        if reads is not None and dtype in known and reads.unchanged():
+            return known[dtype]
+        complaints: list[str] = []
+        with _torch.tracing():
+            reads = self._renewed()
+            if dtype not in self._known:
+                # a formula with an obstacle may compute something else at the next call
+                forms = None if reads.obstacle or dtype not in DTYPES else self._look_up(dtype, complaints)
+                self._known = {**self._known, dtype: forms}
+            forms = self._known[dtype]
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
+        return forms
+
+    def _renewed(self) -> Reads:
+        """Return the reads of the formula; if they have changed, drop its forms first."""
+        if self._reads is None or not self._reads.unchanged():
+            self._known = {}
+            self._reads = reads_of(self._formula)
+        return self._reads
+
+    def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
+        """Find the certificate for a dtype; without one, make forms by rules."""
+        try:
+            places = [path for path in (self.beside(), certificate.cache()) if path is not None and _holds(path)]
+        except (OSError, RuntimeError):  # a folder that we may not enter, no home
+            places = []
+        found: Forms | None = _torch.apart(lambda: self._found(dtype, places, complaints))
+        return found
+
+    def _found(self, dtype: torch.dtype, places: Sequence[Path], complaints: list[str]) -> Forms | None:
+        reads = self._renewed()
+
+        def find(formula: Callable[..., Any], meaning: Meaning) -> Forms | None:
+            key, written = key_of(meaning, dtype), self._written(formula, reads)
+            for place in places:
+                path = certificate.cached(key) if place.is_dir() else place
+                try:
+                    for found in certificate.load(path, key):
+                        return forms_of(found, meaning, written)
+                except (ValueError, OSError, PullbackError) as error:  # the file may be anybody's
+                    complaints.append(f"stable forms are not used: {error}. Renew {path} with `pullback stabilise`.")
+            if formula is not self._formula:  # the parts of a formula are not tried: its first call would wait for each
+                return None
+            quick = quick_forms(formula, meaning, dtype)
+            if quick is None:
+                return forms_with_holes_filled(formula, meaning, dtype, written)
+            return forms_by_rules(quick, formula, meaning, dtype, written)
+
+        with unnoticed():
+            # a formula is cut into parts, which takes a while, only for certificates of them
+            return forms_by(self._formula, dtype, find, parts=bool(places))
+
+    def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
+        return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
+
+
+def _order(args: Sequence[Tensor]) -> int:
+    """Return the number of derivative orders to carry in a call; 0 for the formula as written, which has all.
+
+    A graph may be differentiated any number of times. So may a call that autograd records below transforms, where each
+    order makes every call slower: two are carried.
+    """
+    known, is_recorded = _torch.differentiations(), _torch.is_recorded()
+    if not is_recorded and not any(_torch.unwrapped(x).requires_grad for x in args):
+        return max(1, known) if known <= MOST else 0
+    if known > MOST - 2:
+        return 0
+    return known + 2 if known and not is_recorded else MOST
+
+
+def _holds(place: Path) -> bool:
+    """Whether there is a file of certificates, or a folder with some."""
+    try:
+        return any(place.iterdir()) if place.is_dir() else place.exists()
+    except PermissionError:  # the folder is not listable, but its files may be readable
+        return True

@@ -1,0 +1,213 @@
+"""Points to measure at: every number of a 16-bit format; of wider ones a sample that does not miss the edges.
+
+A sample of one variable has every power of two, numbers close to ±1, windows of consecutive numbers at thresholds
+(where exp overflows or underflows, where a sum with 1 no longer changes, at the ends of the domain), random bit
+patterns and random reals. Samples of several variables pair such numbers, among them equal, opposite and neighbouring
+ones. The same seed gives the same points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from pullback.errors import OptionError
+from pullback.stable.formats import Floats, Format, format_of
+
+Domain = Mapping[str, tuple[float, float]]
+"""For a variable the closed interval that it is taken from; all numbers where it has none."""
+
+_PATTERNS = 6000
+_REALS = ((1.2, 4000), (10.0, 3000), (120.0, 4000))
+"""Half-widths of the intervals around 0 from which reals are drawn uniformly, and how many."""
+_WINDOW = 64
+_JOINT, _KINDS = 24000, (0.4, 0.4, 0.2)
+"""Number of points of several variables, and the share of each kind."""
+
+
+def limits_of(name: str, variables: Sequence[str], domain: Domain | None) -> dict[str, tuple[float, float]]:
+    """Return the validated domain of a formula's variables.
+
+    Raises:
+        OptionError: if it is empty, or of a variable that the formula does not have.
+    """
+    limits = {}
+    for variable, (low, high) in (domain or {}).items():
+        if variable not in variables:
+            known = ", ".join(variables)
+            raise OptionError(f"{name} has no variable {variable!r} for the domain; it has {known}")
+        if not low <= high:
+            raise OptionError(f"the domain of {variable} is empty: {low} to {high}")
+        limits[variable] = (float(low), float(high))
+    return limits
+
+
+def every(dtype: torch.dtype) -> Floats:
+    """Return every finite number of a 16-bit format, in order; 0 and −0 both."""
+    form = format_of(dtype)
+    last = int(form.ordinal(np.array([form.largest]))[0])
+    values = form.at_ordinal(np.arange(-last, last + 1))
+    return np.insert(values, last, -0.0)
+
+
+def window(center: float, count: int, dtype: torch.dtype) -> Floats:
+    """Return `count` consecutive finite numbers of a format around a point."""
+    form = format_of(dtype)
+    middle = int(form.ordinal(form.round(np.array([center])))[0])
+    values = form.at_ordinal(np.arange(middle - count // 2, middle - count // 2 + count))
+    return values[np.isfinite(values)]
+
+
+def points(
+    variables: Sequence[str],
+    dtype: torch.dtype,
+    seed: int = 0,
+    domain: Domain | None = None,
+    near: Iterable[Mapping[str, float]] = (),
+) -> dict[str, Floats]:
+    """Return points of a format to measure at, as one array for each variable.
+
+    Args:
+        variables: their names.
+        dtype: of the points.
+        seed: of the random ones.
+        domain: of the points.
+        near: points with denser sampling around them.
+
+    Raises:
+        OptionError: if the dtype is not one of the formats.
+    """
+    form, intervals = format_of(dtype), _intervals(variables, domain)
+    random = np.random.default_rng(seed)
+    lines = [_line(form, interval, random) for interval in intervals]
+    rows = lines[0][:, None] if len(lines) == 1 else _paired(form, lines, intervals, random)
+    return _columns(variables, np.concatenate([rows, *_around(form, variables, near, random)]), form, intervals)
+
+
+def close_to(
+    near: Iterable[Mapping[str, float]],
+    variables: Sequence[str],
+    dtype: torch.dtype,
+    seed: int = 0,
+    domain: Domain | None = None,
+) -> dict[str, Floats]:
+    """Return points of a format around some points alone, arguments as for `points`."""
+    form, random = format_of(dtype), np.random.default_rng(seed)
+    rows = np.concatenate([np.empty((0, len(variables))), *_around(form, variables, near, random)])
+    return _columns(variables, rows, form, _intervals(variables, domain))
+
+
+def thresholds(form: Format) -> list[float]:
+    """Return positive numbers at which usual formulas of a format change their nature."""
+    # As multiples of ln 2: where eˣ overflows, is subnormal, is 0; where 1 + eˣ and tanh x round to 1.
+    p, smallest = form.mantissa + 1, form.min_exponent - form.mantissa
+    exponents = [form.max_exponent + 1, -form.min_exponent, -smallest, 1 - smallest, p - 1, p, p + 1, p / 2 + 1]
+    exponential = [math.log(2) * k for k in exponents]
+    gaussian = [math.sqrt(2 * x) for x in exponential]  # of exp(−x²/2), and over √2 of exp(−x²)
+    powers = [2.0 ** ((form.max_exponent + 1) / 2), 2.0 ** (form.min_exponent / 2), 2.0**-p, 2.0 ** (-p / 2)]
+    return [*exponential, *(x / 2 for x in exponential), *gaussian, *(x / math.sqrt(2) for x in gaussian), *powers]
+
+
+def _intervals(variables: Sequence[str], domain: Domain | None) -> list[tuple[float, float]]:
+    return [(domain or {}).get(name, (-math.inf, math.inf)) for name in variables]
+
+
+def _columns(
+    variables: Sequence[str], rows: Floats, form: Format, intervals: list[tuple[float, float]]
+) -> dict[str, Floats]:
+    """Return the finite points of the domain, without repeats, as an array for each variable; −0 beside 0."""
+    rows = form.round(rows)
+    inside = [np.isfinite(x) & (x >= low) & (x <= high) for x, (low, high) in zip(rows.T, intervals, strict=True)]
+    rows = np.unique(rows[np.logical_and.reduce(inside)], axis=0)
+    if len(variables) == 1 and 0.0 in rows:
+        rows = np.insert(rows, np.searchsorted(rows[:, 0], 0.0), -0.0, axis=0)
+    return dict(zip(variables, map(np.ascontiguousarray, rows.T), strict=True))
+
+
+def _line(form: Format, interval: tuple[float, float], random: np.random.Generator) -> Floats:
+    """Return the sample of one variable."""
+    low, high = interval
+    ends = [x for x in interval if math.isfinite(x)]
+    edges = [s * t for t in thresholds(form) for s in (1, -1)]
+    parts = [
+        *(window(x, _WINDOW, form.dtype) for x in (*edges, *ends)),
+        *_regular(form),
+        _spread(form, interval, random, _PATTERNS),
+        *(random.uniform(a, b, count) for a, b, count in _windows(low, high)),
+    ]
+    values = np.concatenate(parts)
+    return values[(values >= low) & (values <= high)]
+
+
+def _regular(form: Format) -> list[Floats]:
+    """Return 0, the powers of two with a neighbour, numbers close to ±1, and the largest."""
+    powers = np.ldexp(1.0, np.arange(form.min_exponent - form.mantissa, form.max_exponent + 1))
+    steps = np.ldexp(1.0, -np.arange(1, form.mantissa + 2))
+    positive = np.concatenate([powers, powers * (1 + 2.0**-form.mantissa), 1 + steps, 1 - steps, [form.largest]])
+    return [np.zeros(1), positive, -positive]
+
+
+def _spread(form: Format, interval: tuple[float, float], random: np.random.Generator, count: int) -> Floats:
+    """Return random numbers of a format between two ends, each bit pattern equally likely."""
+    ends = np.clip(np.array(interval), -form.largest, form.largest)
+    low, high = form.ordinal(form.round(ends))
+    return form.at_ordinal(random.integers(low, high, count, endpoint=True))
+
+
+def _windows(low: float, high: float) -> list[tuple[float, float, int]]:
+    """Return intervals to draw reals from, with how many, within the domain."""
+    around = [(max(low, -half), min(high, half), count) for half, count in _REALS]
+    whole = [(low, high, _REALS[0][1])] if math.isfinite(high - low) else []
+    return [(a, b, count) for a, b, count in (*around, *whole) if a < b]
+
+
+def _special(form: Format, low: float, high: float) -> Floats:
+    """Return numbers close to 0, ±1 and the ends of an interval."""
+    steps = np.ldexp(1.0, -np.arange(1, form.mantissa + 2))
+    ends = [window(x, _WINDOW, form.dtype) for x in (low, high) if math.isfinite(x)]
+    values = np.concatenate([np.zeros(1), 1 - steps, 1 + steps, steps - 1, -1 - steps, *ends])
+    inside: Floats = values[(values >= low) & (values <= high)]
+    return inside if len(inside) else np.array([form.largest if low > 1 else -form.largest])
+
+
+def _paired(
+    form: Format, lines: list[Floats], intervals: list[tuple[float, float]], random: np.random.Generator
+) -> Floats:
+    """Return rows of several variables, then some neighbours brought together.
+
+    Each variable is at random a number of its line, a real of the widest window, or close to ±1, 0 or an end.
+    """
+    half = _REALS[-1][0]
+    columns = []
+    for line, (low, high) in zip(lines, intervals, strict=True):
+        reals = random.uniform(max(low, -half), min(high, half), _JOINT) if max(low, -half) < min(high, half) else line
+        kinds = [random.choice(part, _JOINT) for part in (line, reals, _special(form, low, high))]
+        columns.append(np.choose(random.choice(3, _JOINT, p=_KINDS), kinds))
+    rows = form.round(np.stack(columns, axis=1))
+    for first, second in zip(range(len(lines) - 1), range(1, len(lines)), strict=True):
+        equal, opposite, close, smaller, zero, zeros, *_ = np.array_split(random.permutation(_JOINT), 8)
+        x = rows[:, first]
+        rows[equal, second] = x[equal]
+        rows[opposite, second] = -x[opposite]
+        rows[close, second] = form.at_ordinal(form.ordinal(x[close]) + random.integers(-64, 65, len(close)))
+        rows[smaller, second] = x[smaller] * np.ldexp(1.0, -random.integers(1, form.mantissa + 4, len(smaller)))
+        rows[zero, first], rows[zeros, second] = 0.0, 0.0
+    return rows
+
+
+def _around(
+    form: Format, variables: Sequence[str], near: Iterable[Mapping[str, float]], random: np.random.Generator
+) -> list[Floats]:
+    """Return rows close to some points: of one variable consecutive numbers, of several random ones."""
+    count = 4 * _WINDOW
+    found = []
+    for point in near:
+        center = form.ordinal(form.round(np.array([point[name] for name in variables])))
+        steps = random.integers(-64, 65, (count, len(center)))
+        if len(center) == 1:
+            steps = np.arange(-count // 2, count // 2)[:, None]
+        found.append(form.at_ordinal(center + steps))
+    return found

@@ -1,0 +1,192 @@
+"""Terms: pointwise formulas as the search sees them, hash-consed, named by ATen's ops.
+
+They are the words of an e-graph and no representation of programs: a formula comes from a `torch.fx` graph and the
+result of a search goes back into one (`stable/graphs.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pullback.stable.poly import Poly
+
+VAR, CONST, NAMED, POLY = "var", "const", "named", "poly"
+LEAVES = frozenset({VAR, CONST, NAMED})
+
+
+_interned: WeakValueDictionary[Any, Term] = WeakValueDictionary()
+
+
+class Term:
+    """One operation on terms; equal terms are one object, so they compare and hash by identity.
+
+    Attributes:
+        op: the name of an op in `stable/ops.py`, or one of `VAR`, `CONST`, `NAMED`, `POLY`.
+        args: its operands.
+        value: of a variable its name, of a constant its `Fraction`, of a named constant its name, of a polynomial
+            its `Poly`; else `None`.
+    """
+
+    __slots__ = ("__weakref__", "args", "op", "value")
+    op: str
+    args: tuple[Term, ...]
+    value: Any
+
+    def __new__(cls, op: str, args: tuple[Term, ...] = (), value: Any = None) -> Term:
+        """Return the one term of these parts."""
+        key = (op, tuple(map(id, args)), value)
+        found = _interned.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.op, found.args, found.value = op, args, value
+            _interned[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return show(self)
+
+    def __reduce__(self) -> Any:
+        return Term, (self.op, self.args, self.value)
+
+
+def var(name: str) -> Term:
+    """Return a variable."""
+    return Term(VAR, (), name)
+
+
+def const(value: int | float | str | Fraction) -> Term:
+    """Return a constant; a float means the shortest decimal that reads as it, which its author wrote."""
+    return Term(CONST, (), Fraction(repr(value)) if isinstance(value, float) else Fraction(value))
+
+
+def named(name: str) -> Term:
+    """Return a named constant (`ops.CONSTANTS`), which is exact."""
+    return Term(NAMED, (), name)
+
+
+def topological(roots: Iterable[Term]) -> list[Term]:
+    """Return every term under some roots, operands first, each once."""
+    order: dict[Term, None] = {}
+    waiting = list(roots)
+    while waiting:
+        term = waiting[-1]
+        ahead = [a for a in term.args if a not in order]
+        if ahead:
+            waiting += ahead
+        else:
+            order.setdefault(waiting.pop())
+    return list(order)
+
+
+def length_of(root: Term) -> int:
+    """Return how many terms `show` writes: one that is used twice stands there twice."""
+    lengths: dict[Term, int] = {}
+    for term in topological([root]):
+        lengths[term] = 1 + sum(lengths[a] for a in term.args)
+    return lengths[root]
+
+
+def variables(root: Term) -> list[str]:
+    """Return the names of the variables of a term, sorted."""
+    return sorted({t.value for t in topological([root]) if t.op == VAR})
+
+
+def substitute(root: Term, values: Mapping[Term, Term]) -> Term:
+    """Return a term with some of its subterms replaced."""
+    made: dict[Term, Term] = dict(values)
+    for term in topological([root]):
+        if term not in made:
+            made[term] = Term(term.op, tuple(made[a] for a in term.args), term.value) if term.args else term
+    return made[root]
+
+
+_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_COMPARE = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}
+
+
+def parse(text: str, names: Collection[str] = ()) -> Term:
+    """Read a term in Python's syntax: names in capitals are constants, other names variables, `a**2` is a product.
+
+    A quotient of integers is a constant; written `div(1, 3)` it is an operation, as `neg(2)` is.
+
+    Args:
+        text: in the syntax of `show`.
+        names: identifiers that are variables even in capitals.
+
+    Raises:
+        ValueError: for other syntax.
+    """
+    root = _read(ast.parse(text, mode="eval").body, text)
+    return substitute(root, {named(name): var(name) for name in names})
+
+
+def _read(node: ast.expr, text: str) -> Term:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return const(number)
+        case ast.Name(id=name):
+            return named(name) if name.isupper() else var(name)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return const(-number)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return Term("neg", (_read(operand, text),))
+        case ast.BinOp(op=ast.Pow(), left=base, right=exponent):
+            return power(_read(base, text), _read(exponent, text))
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+            a, b = _read(left, text), _read(right, text)
+            fraction = type(op) is ast.Div and _whole(a) and _whole(b) and b.value != 0
+            return const(a.value / b.value) if fraction else Term(_BINARY[type(op)], (a, b))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+            return Term(_COMPARE[type(op)], (_read(left, text), _read(right, text)))
+        case ast.Call(func=ast.Name(id="poly"), args=[of, *numbers], keywords=[]):
+            return Term(POLY, (_read(of, text),), Poly.of_numbers(*map(ast.literal_eval, numbers)))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return Term(name, tuple(_read(a, text) for a in args))
+    raise ValueError(f"cannot read {ast.unparse(node)!r} in {text!r}")
+
+
+def _whole(term: Term) -> bool:
+    return term.op == CONST and term.value.denominator == 1
+
+
+def power(base: Term, exponent: Term) -> Term:
+    """Return a power: a product where the exponent is 1, 2, 3 or 4, else ATen's `pow`."""
+    if exponent.op == CONST and exponent.value in (1, 2, 3, 4):
+        square = Term("mul", (base, base))
+        cube = Term("mul", (base, square))
+        return [base, square, cube, Term("mul", (square, square))][int(exponent.value) - 1]
+    return Term("pow", (base, exponent))
+
+
+def show(term: Term) -> str:
+    """Return a term as text that `parse` reads."""
+    if term.op in (VAR, NAMED):
+        return str(term.value)
+    if term.op == CONST:
+        return _number(term.value)
+    if term.op == POLY:
+        return f"poly({', '.join([show(term.args[0]), *map(repr, term.value.numbers)])})"
+    if term.op == "neg" and term.args[0].op != CONST:
+        return f"-{_operand(term.args[0])}"
+    if term.op in _INFIX and not (term.op == "div" and all(map(_whole, term.args))):
+        left, right = term.args
+        return f"{_operand(left)} {_INFIX[term.op]} {_operand(right)}"
+    return f"{term.op}({', '.join(map(show, term.args))})"
+
+
+def _operand(term: Term) -> str:
+    bare = term.op in (VAR, NAMED, POLY) or (term.op not in _INFIX and term.op not in ("neg", CONST))
+    whole = term.op == CONST and term.value >= 0 and "/" not in _number(term.value)
+    return show(term) if bare or whole else f"({show(term)})"
+
+
+def _number(value: Fraction) -> str:
+    if value.denominator == 1 and abs(value) < 10**16:
+        return str(value.numerator)
+    decimal = repr(float(value))
+    return decimal if Fraction(decimal) == value else f"{value.numerator}/{value.denominator}"

@@ -1,0 +1,1 @@
+"""Pointwise regions as Triton kernels, for NVIDIA GPUs."""

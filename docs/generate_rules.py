@@ -44,6 +44,10 @@ the process that it ran in, ended. How severe a finding is, and why, is in
 [the page on the audit](../check.md#verdicts-and-severities).
 """
 
+FORMER = """\
+What these found in the source, where a function cannot be run, is reported under the rule that measures the same on one
+that runs. The old ids and names still select it, ignore it and allow it."""
+
 
 def main() -> None:
     """Write the pages, or say which are out of date."""
@@ -60,7 +64,8 @@ def main() -> None:
 def pages() -> dict[str, str]:
     """Return the text of each file of docs/rules, by its name."""
     catalogue = all_rules()
-    return {"index.md": index(catalogue), **{file_name(rule): page(rule, catalogue) for rule in catalogue}}
+    halves = {f"{rule.alias.id.lower()}.md": alias_page(rule) for rule in catalogue if rule.alias}
+    return {"index.md": index(catalogue), **{file_name(rule): page(rule, catalogue) for rule in catalogue}, **halves}
 
 
 def outdated(folder: Path) -> list[str]:
@@ -89,7 +94,29 @@ def index(catalogue: Sequence[Rule]) -> str:
         lines += [f"## {FAMILIES[family]} ({family})", "", "| id | name | summary | kind |", "| -- | -- | -- | -- |"]
         lines += [f"| [{r.id}]({file_name(r)}) | `{r.name}` | {r.summary} | {kind(r)} |" for r in members]
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Former ids", "", FORMER, "", "| id | name | now |", "| -- | -- | -- |"]
+    halves = [(rule.alias, rule) for rule in catalogue if rule.alias]
+    for half, rule in sorted(halves, key=lambda pair: pair[0].id):
+        lines.append(f"| {half.id} | `{half.name}` | [{rule.id}]({file_name(rule)}) |")
+    return "\n".join([*lines, ""])
+
+
+def alias_page(rule: Rule) -> str:
+    """Return the page of a former rule, which points to the one whose static half it is."""
+    assert rule.alias is not None
+    return "\n".join(
+        [
+            _generated(f"the docstring of {_source(rule)}"),
+            "",
+            f"# {rule.alias.name} ({rule.alias.id})",
+            "",
+            f"This is the static half of [{rule.name} ({rule.id})]({file_name(rule)}), under which it is reported. "
+            f"`--select`, `--ignore`, allow comments and baselines take `{rule.alias.id}` for it as before.",
+            "",
+            "[All rules](index.md)",
+            "",
+        ]
+    )
 
 
 def page(rule: Rule, catalogue: Sequence[Rule]) -> str:

@@ -296,7 +296,7 @@ def _second(make, why):
 def _checkpoint(make):
     return Bug(
         "checkpointing without reentry makes the backward raise: it reads ctx.saved_tensors more than once",
-        ("PB411", "PB809"),
+        ("PB411",),
         lambda: _checkpoint_raises(make),
     )
 
@@ -312,7 +312,6 @@ def _autocast(make):
 _KEPT = "ctx keeps the operator, and with it the arguments, which are saved as well, so that a change is noticed"
 _OLD = {
     "PB201": _KEPT,
-    "PB804": _KEPT,
     "PB205": "some arguments are saved only to build the operator again; that costs memory, and no gradient",
     "PB704": "some gradients are computed unasked; that costs time only",
 }
@@ -382,7 +381,6 @@ CALLS = (
             **_OLD,
             "PB101": "the gradient of the log-determinant is an unbiased estimate, not the derivative of that estimate",
             "PB201": "the random probes are kept on ctx",
-            "PB804": "the random probes are kept on ctx",
             "PB503": "an empty batch of matrices is refused, by a max in the conjugate gradients",
         },
     ),
@@ -392,7 +390,7 @@ CALLS = (
             _second(inv_quad_of_cg, "the solves saved are an intermediate of the forward"),
             _checkpoint(inv_quad_of_cg),
         ),
-        doubtful={**_OLD, "PB201": "the random probes are kept on ctx", "PB804": "the random probes are kept on ctx"},
+        doubtful={**_OLD, "PB201": "the random probes are kept on ctx"},
     ),
     # R R^T is A itself, so that its gradient is the symmetric part of the cotangent.
     Call(
@@ -503,7 +501,7 @@ CALLS = (
             ),
             Bug(
                 "a change in place of the sparse matrix before the backward silently changes the gradient",
-                ("PB209", "PB201", "PB804"),
+                ("PB209", "PB201"),
                 dsmm_change_is_unnoticed,
             ),
         ),

@@ -184,7 +184,7 @@ def _second(make):
 def _change(make):
     return Bug(
         "the parameters are kept on ctx, in the tapes: a change in place before the backward silently alters them",
-        ("PB209", "PB201", "PB804"),
+        ("PB209", "PB201"),
         lambda: _change_is_unnoticed(make),
     )
 
@@ -209,7 +209,7 @@ CALLS = (
     # With max_diff=2 the second derivative is right.
     Call(parameter_shift_twice, bugs=(_change(parameter_shift_twice),), doubtful=_LAST, judged=_FORWARD_MODE),
     # The Jacobian is computed in the forward.
-    Call(adjoint, bugs=(_second(adjoint),), doubtful={**_LAST, "PB201": _KEPT, "PB804": _KEPT}, judged=_FORWARD_MODE),
+    Call(adjoint, bugs=(_second(adjoint),), doubtful={**_LAST, "PB201": _KEPT}, judged=_FORWARD_MODE),
     Call(adjoint_vjp, bugs=(_second(adjoint_vjp), _change(adjoint_vjp)), doubtful=_LAST, judged=_FORWARD_MODE),
     Call(
         finite_differences,

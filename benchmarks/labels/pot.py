@@ -16,7 +16,6 @@ PACKAGE = Package("POT", "0.9.7.post1", "optimal transport", needs=("scipy",))
 
 VALUE = {
     "PB201": "the gradients that the caller computed are kept as ctx.grads; there is no cycle",
-    "PB804": "the gradients that the caller computed are kept as ctx.grads; there is no cycle",
     "PB207": "the value is handed through: adding to it in place (loss += ...) raises, with PyTorch's message on views",
     "PB305": "a linear programme has kinks, and its gradient there is one of the subgradients",
 }
@@ -391,7 +390,7 @@ CALLS = (
         bugs=(
             Bug(
                 "changing the returned plan in place silently changes the gradient: it is ctx.grads itself",
-                ("PB209", "PB201", "PB804"),
+                ("PB209", "PB201"),
                 plan_is_shared,
             ),
             _strides(emd2_and_plan, 0),

@@ -223,12 +223,12 @@ WRITTEN = Bug(
 )
 OUTPUT = Bug(
     "the output is kept on ctx, detached: an in-place change of it silently changes the gradient",
-    ("PB201", "PB209", "PB804"),
+    ("PB201", "PB209"),
     change_of_output_is_unnoticed,
 )
 SECOND = Bug(
     "the gradient comes without a graph under create_graph: what the block adds to a second derivative is lost",
-    ("PB401", "PB404", "PB403", "PB808"),
+    ("PB401", "PB404", "PB403", "PB604"),
     second_derivative_is_wrong,
 )
 EVAL = Bug(

@@ -148,7 +148,7 @@ CALLS = (
             Bug(
                 "the backward takes weights and input out of the graph (`Variable(..., requires_grad=False)`): mixed "
                 "second derivatives are lost without an error",
-                ("PB401", "PB404", "PB808"),
+                ("PB401", "PB404", "PB604"),
                 second_is_wrong,
             ),
             Bug(

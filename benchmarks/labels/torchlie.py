@@ -196,14 +196,14 @@ CALLS = (
     Call(
         so3_exp,
         bugs=(
-            Bug(TWICE, ("PB411", "PB412", "PB809"), so3_exp_fails_in_checkpoint),
+            Bug(TWICE, ("PB411", "PB412"), so3_exp_fails_in_checkpoint),
             Bug("the backward raises after a forward under autocast", ("PB413",), so3_exp_fails_under_autocast),
         ),
         doubtful={"PB303": CAYLEY, "PB101": CAYLEY, "PB401": CAYLEY + ", its second derivative by 4e-4"},
     ),
     Call(
         se3_exp,
-        bugs=(Bug(TWICE, ("PB411", "PB412", "PB809"), se3_exp_fails_in_checkpoint),),
+        bugs=(Bug(TWICE, ("PB411", "PB412"), se3_exp_fails_in_checkpoint),),
         doubtful={"PB303": CAYLEY, "PB101": CAYLEY, "PB401": CAYLEY + ", its second derivative by 8e-4"},
     ),
     Call(
@@ -213,11 +213,11 @@ CALLS = (
     ),
     Call(se3_adjoint),
     Call(se3_inverse),
-    Call(se3_compose, bugs=(Bug(TWICE, ("PB411", "PB412", "PB809"), se3_compose_fails_in_checkpoint),)),
-    Call(se3_transform, bugs=(Bug(TWICE, ("PB411", "PB412", "PB809"), se3_transform_fails_in_checkpoint),)),
+    Call(se3_compose, bugs=(Bug(TWICE, ("PB411", "PB412"), se3_compose_fails_in_checkpoint),)),
+    Call(se3_transform, bugs=(Bug(TWICE, ("PB411", "PB412"), se3_transform_fails_in_checkpoint),)),
     Call(
         quaternion_to_rotation,
-        bugs=(Bug(TWICE, ("PB411", "PB412", "PB809"), quaternion_to_rotation_fails_in_checkpoint),),
+        bugs=(Bug(TWICE, ("PB411", "PB412"), quaternion_to_rotation_fails_in_checkpoint),),
     ),
     Call(
         so3_normalize,

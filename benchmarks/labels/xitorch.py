@@ -19,7 +19,7 @@ from labels import Bug, Call, Package
 PACKAGE = Package("xitorch", "0.5.1", "differentiable solvers", needs=("scipy==1.17.1",))
 
 TWICE = "the backward reads ctx.saved_tensors twice, which activation checkpointing refuses"
-SAVED = ("PB411", "PB412", "PB809")
+SAVED = ("PB411", "PB412")
 KEPT = "the output is kept as an attribute of ctx, a reference cycle: it is not freed before the garbage collector runs"
 
 
@@ -517,17 +517,17 @@ CALLS = (
         bugs=(
             Bug(
                 "the output is an attribute of ctx, so a change in place goes unnoticed, and the gradient is wrong",
-                ("PB209", "PB201", "PB804"),
+                ("PB209", "PB201"),
                 solve_ivp_output_changed,
             ),
-            Bug(KEPT, ("PB204", "PB201", "PB804"), solve_ivp_rk4_is_kept),
+            Bug(KEPT, ("PB204", "PB201"), solve_ivp_rk4_is_kept),
         ),
         doubtful=CONTINUOUS,
     ),
     Call(
         solve_ivp_rk45,
         bugs=(
-            Bug(KEPT, ("PB204", "PB201", "PB804"), solve_ivp_rk45_is_kept),
+            Bug(KEPT, ("PB204", "PB201"), solve_ivp_rk45_is_kept),
             Bug(
                 "where the times require gradients, the backward raises under create_graph: it changes a view in place",
                 ("PB403", "PB119"),
@@ -546,7 +546,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the backward draws new samples, though it was given those of the forward",
-                ("PB602", "PB206", "PB601", "PB811"),
+                ("PB602", "PB206", "PB601"),
                 mcquad_draws_again,
             ),
         ),

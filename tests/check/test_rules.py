@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import pullback
+from pullback.check import audit
+from pullback.check.find.discover import static_subjects
 from pullback.check.rules import all_rules, rule_named
 from pullback.check.runner.task import Limits
+from pullback.check.subject import Options
 
 from ..probes import is_backward_kept_by_compiled_grad
 from .modules import import_source
@@ -67,11 +70,29 @@ def test_the_page_has_its_sections_in_order(rule):
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("rule", [rule for rule in all_rules() if rule.alias], ids=lambda rule: rule.alias.id)
+@pytest.mark.parametrize("level", ["Bad", "Good"])
+def test_the_examples_of_a_static_half(rule, level, tmp_path):
+    section = rule.page[rule.page.index("## In the source: ") :]
+    block = re.search(rf"^### {level}\n```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    assert block, f"{rule.alias.id} has no code under '### {level}'"
+    path = tmp_path / "kernels.py"
+    path.write_text("import torch\n" + block.group(1), encoding="utf-8")
+    (subject,) = static_subjects(str(path), "it needs a GPU")
+    found = audit.static_findings(subject, Options(select=(rule.alias.id,)))
+    assert {(f.rule, f.name, f.alias) for f in found} == (
+        {(rule.id, rule.name, rule.alias.id)} if level == "Bad" else set()
+    )
+
+
 def test_ids_and_names_are_unique():
     rules = all_rules()
-    assert len({rule.id for rule in rules}) == len({rule.name for rule in rules}) == len(rules)
+    halves = [rule.alias for rule in rules if rule.alias]
+    ids, names = ([getattr(one, field) for one in (*rules, *halves)] for field in ("id", "name"))
+    assert len(set(ids)) == len(set(names)) == len(rules) + len(halves)
 
 
 def test_a_rule_is_found_by_id_and_by_name():
     assert rule_named("pb101") is rule_named("wrong-vjp")
+    assert rule_named("pb804") is rule_named("tensor-on-ctx-in-source") is rule_named("PB201")
     assert rule_named("PB999") is None

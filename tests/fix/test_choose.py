@@ -3,6 +3,7 @@
 import pytest
 
 from pullback.check.contexts.refusals import SPLIT
+from pullback.check.rules import rule_named
 from pullback.fix.choose import (
     gone,
     lacks_setup_context,
@@ -17,7 +18,7 @@ from pullback.report.model import Finding
 
 
 def finding(rule, severity="error", verdict="wrong", message="the gradient of x is 1"):
-    return Finding("Op", rule, rule.lower(), severity, verdict, message)
+    return Finding("Op", rule, rule_named(rule).name, severity, verdict, message)
 
 
 @pytest.mark.parametrize(

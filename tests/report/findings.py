@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from pullback.check.rules import rule_named
 from pullback.report.measured import Context, Measured, Slope, UlpErrors
 from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult, status_of
 
@@ -17,7 +18,15 @@ ERROR = Finding(
     reproduce="fn(1)",
     hint="Look again.",
 )
-INFO = replace(ERROR, rule="PB405", name="func-grad-differs", severity="info", verdict="unsupported", evidence=None)
+
+
+def of_rule(finding, id_):
+    """The finding as one of another rule."""
+    rule = rule_named(id_)
+    return replace(finding, rule=rule.id, name=rule.name, context=rule.context, of_pytorch=rule.of_pytorch)
+
+
+INFO = of_rule(replace(ERROR, severity="info", verdict="unsupported", evidence=None), "PB405")
 OF, DTYPES = ("value", "gradient of x"), ("float64", "float32", "bfloat16", "float16")
 UNAUDITED = replace(ERROR, rule="PB001", severity="warning", verdict="unaudited")
 

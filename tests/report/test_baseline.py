@@ -42,6 +42,13 @@ def test_another_severity_function_file_or_rule_is_new(path, change):
     assert without(report(ERROR), read_baseline(path)).findings == (ERROR,)
 
 
+def test_a_static_half_is_known_by_its_former_id(path):
+    write_baseline(report(replace(ERROR, rule="PB804", name="tensor-on-ctx-in-source")), path)
+    now = replace(ERROR, rule="PB201", name="tensor-on-ctx", alias="PB804")
+    assert without(report(now), read_baseline(path)).findings == ()
+    assert without(report(replace(now, alias="")), read_baseline(path)).findings != ()
+
+
 def test_one_more_of_the_same_is_new(path):
     write_baseline(report(ERROR), path)
     again = replace(ERROR, message="and of y")

@@ -8,6 +8,8 @@ from pullback.report.clean import clean, clean_line
 from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult
 from pullback.report.terminal import render, render_failure, render_text
 
+from .findings import of_rule
+
 WRONG = Finding(
     subject="MaskedSum",
     rule="PB101",
@@ -20,7 +22,15 @@ WRONG = Finding(
     reproduce="import torch\nx = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)  # " + "y" * 60,
     hint="Multiply the cotangent by the mask.",
 )
-INFO = replace(WRONG, rule="PB413", name="no-vmap", severity="info", verdict="unsupported", message="No\nvmap.")
+INFO = replace(
+    WRONG,
+    rule="PB413",
+    name="no-vmap",
+    severity="info",
+    verdict="unsupported",
+    message="No\nvmap.",
+    context="autocast",
+)
 CRASH = replace(
     WRONG,
     rule="PB002",
@@ -166,11 +176,11 @@ def test_clean():
     assert clean_line(" a\n\tb\x85c ") == "a b c"
 
 
-DROPPED = replace(WRONG, rule="PB410", name="export-drops-rule", severity="warning", message="Dropped.")
+DROPPED = of_rule(replace(WRONG, severity="warning", message="Dropped."), "PB410")
 
 
 def test_what_pytorch_drops_is_told_once_for_a_report():
-    also = replace(DROPPED, rule="PB415")
+    also = of_rule(DROPPED, "PB415")
     others = [replace(DROPPED, subject=f"Round{i}") for i in range(5)]
     text = " ".join(render_text(report(WRONG, DROPPED, also, *others)).split())
     assert text.count("PB410") == 1
@@ -228,8 +238,7 @@ def test_infos_that_do_not_fit_on_a_line_have_no_names():
 
 
 def test_what_is_not_supported_is_named_by_context():
-    rules = [("PB405", "func-grad-differs"), ("PB406", "func-vmap-differs"), ("PB408", "func-jacrev-differs")]
-    infos = [replace(INFO, rule=rule, name=name, message=name) for rule, name in rules]
+    infos = [of_rule(replace(INFO, message=rule), rule) for rule in ("PB405", "PB406", "PB408")]
     assert "\ninfo no support for torch.func (PB405, PB408), vmap (PB406)\n" in render_text(report(*infos))
 
 
@@ -270,11 +279,10 @@ def many(*findings, right=0, intended=0):
 
 def with_infos(report):
     """Return a report in which each right function has what a right function has."""
-    unsupported = [("PB406", "func-vmap-differs"), ("PB407", "func-jvp-differs")]
     infos = [
-        replace(INFO, rule=rule, name=name, message="A long one. " * 20, subject=s.name, location=s.location)
+        of_rule(replace(INFO, message="A long one. " * 20, subject=s.name, location=s.location), rule)
         for s in report.subjects
-        for rule, name in unsupported
+        for rule in ("PB406", "PB407")
         if s.status in ("ok", "intended")
     ]
     meant = [
@@ -282,7 +290,7 @@ def with_infos(report):
         for s in report.subjects
         if s.status == "intended"
     ]
-    kept = [replace(i, rule="PB205", name="saved-but-unused", verdict="wrong") for i in infos if i.rule == "PB407"]
+    kept = [of_rule(replace(i, verdict="wrong"), "PB205") for i in infos if i.rule == "PB407"]
     return replace(report, findings=(*report.findings, *infos, *meant, *kept))
 
 
@@ -329,7 +337,7 @@ def test_of_many_functions_a_warning_is_short():
 def test_a_right_function_alone_has_one_line_and_what_is_not_supported():
     alone = replace(many(right=1), findings=())
     (result,) = alone.subjects
-    infos = [replace(INFO, rule=rule, subject=result.name, location=result.location) for rule in ("PB406", "PB407")]
+    infos = [of_rule(replace(INFO, subject=result.name, location=result.location), rule) for rule in ("PB406", "PB407")]
     assert render_text(replace(alone, findings=tuple(infos))).splitlines() == [
         "Function0  ok  ops.py:0  40 cases, 2.0 s",
         "",

@@ -80,7 +80,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the forward writes the smallest number into its argument, and does not say so",
-                ("PB202", "PB805"),
+                ("PB202",),
                 partial(argument_is_changed, round_to_float),
             ),
         ),

@@ -85,7 +85,7 @@ def precession():
 def _again(make):
     return Bug(
         "the backward writes to what was saved: a second one raises",
-        ("PB206", "PB203", "PB806"),
+        ("PB206", "PB203"),
         partial(second_backward_raises, make, "inplace operation"),
     )
 

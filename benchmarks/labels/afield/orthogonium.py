@@ -84,13 +84,11 @@ CALLS = (
             ),
             Bug(
                 "the filter is kept on ctx: changing it in place silently changes the gradient",
-                ("PB201", "PB209", "PB804"),
+                ("PB201", "PB209"),
                 partial(input_change_is_unnoticed, exponential, 1),
             ),
         ),
         doubtful={"PB110": "what is not skew gets another gradient: the function is for skew filters"},
     ),
-    Call(
-        exponential_of_fixed, doubtful=dict.fromkeys(("PB201", "PB804", "PB209"), "true of the filter, which is fixed")
-    ),
+    Call(exponential_of_fixed, doubtful=dict.fromkeys(("PB201", "PB209"), "true of the filter, which is fixed")),
 )

@@ -64,7 +64,7 @@ def refractive_index():
 def _kept(make):
     return Bug(
         "the outputs are kept on ctx, which they hold: they live on until the garbage collector runs",
-        ("PB204", "PB201", "PB804"),
+        ("PB204", "PB201"),
         partial(is_kept, make),
     )
 
@@ -72,7 +72,7 @@ def _kept(make):
 def _unnoticed(make):
     return Bug(
         "the outputs are kept on ctx: a change of them in place silently changes the gradient",
-        ("PB209", "PB201", "PB804"),
+        ("PB209", "PB201"),
         partial(output_change_is_unnoticed, make),
     )
 

@@ -19,7 +19,7 @@ DOUBTFUL = {
     **dict.fromkeys(("PB101", "PB107", "PB110", "PB302", "PB305", "PB604"), SURROGATE),
     **dict.fromkeys(("PB401", "PB402", "PB404"), "the second derivative is that of the surrogate, if any"),
     **dict.fromkeys(
-        ("PB201", "PB209", "PB804"), "the width is kept on ctx, and nothing changes it between forward and backward"
+        ("PB201", "PB209"), "the width is kept on ctx, and nothing changes it between forward and backward"
     ),
     "PB208": "the width has no gradient by design",
 }
@@ -69,7 +69,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the backward reads the saved tensors more than once: under activation checkpointing it raises",
-                ("PB411", "PB412", "PB809"),
+                ("PB411", "PB412"),
                 partial(raises_in_checkpoint, arctangent, "already unpacked once"),
             ),
         ),

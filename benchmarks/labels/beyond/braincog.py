@@ -21,7 +21,7 @@ INTERMEDIATE = "the derivative of the surrogate is saved; that of a surrogate is
 WIDTH = "the width is a constant, kept on ctx"
 DOUBTFUL = {
     **dict.fromkeys(("PB101", "PB107", "PB110", "PB305", "PB302"), SURROGATE),
-    **dict.fromkeys(("PB201", "PB209", "PB804"), WIDTH),
+    **dict.fromkeys(("PB201", "PB209"), WIDTH),
     **dict.fromkeys(("PB401", "PB402", "PB404", "PB604"), INTERMEDIATE),
 }
 
@@ -64,7 +64,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the backward reads the saved tensors more than once: under activation checkpointing it raises",
-                ("PB411", "PB809"),
+                ("PB411",),
                 partial(raises_in_checkpoint, arctangent, "already unpacked once"),
             ),
         ),

@@ -168,7 +168,7 @@ CALLS = (
             ),
             Bug(
                 "the saved tensors are read twice: under checkpointing the backward raises",
-                ("PB411", "PB412", "PB809"),
+                ("PB411", "PB412"),
                 partial(raises_in_checkpoint, nonlinear, "already unpacked once"),
             ),
         ),

@@ -145,7 +145,7 @@ def strided_image_raises():
 
 def _second(make, why):
     return Bug(
-        f"the second derivative is silently wrong: {why}", ("PB401", "PB404", "PB808"), partial(second_is_wrong, make)
+        f"the second derivative is silently wrong: {why}", ("PB401", "PB404", "PB604"), partial(second_is_wrong, make)
     )
 
 

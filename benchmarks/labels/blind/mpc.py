@@ -50,12 +50,12 @@ def _bugs(make):
     return (
         Bug(
             "the second derivative is silently wrong: the solution of the backward is taken out of the graph",
-            ("PB401", "PB404", "PB403", "PB808"),
+            ("PB401", "PB404", "PB403", "PB604"),
             partial(second_is_wrong, make),
         ),
         Bug(
             "the outputs are kept on ctx, in a reference cycle: they are not freed before the garbage collector runs",
-            ("PB204", "PB201", "PB804"),
+            ("PB204", "PB201"),
             partial(is_kept, make),
         ),
     )

@@ -15,7 +15,7 @@ PACKAGE = Package("normflows", "1.7.3", "normalising flows")
 
 ONCE = "the graph within is freed by the first backward: a second one raises, with a message on changes in place"
 INNER = "the graph of the inner network is used up"
-DOUBTFUL = {"PB206": ONCE, "PB203": ONCE, "PB806": ONCE, "PB119": ONCE, "PB209": INNER, "PB412": INNER, "PB120": INNER}
+DOUBTFUL = {"PB206": ONCE, "PB203": ONCE, "PB119": ONCE, "PB209": INNER, "PB412": INNER, "PB120": INNER}
 
 
 class _Network(torch.nn.Module):
@@ -63,7 +63,7 @@ def frozen_weight_raises():
 
 
 SECOND = "the second derivative is silently wrong: a backward within the forward keeps no graph"
-TWICE = ("PB401", "PB404", "PB403", "PB808")
+TWICE = ("PB401", "PB404", "PB403", "PB604")
 FROZEN = Bug("where a weight is frozen, the forward raises", ("PB113", "PB119"), frozen_weight_raises)
 
 CALLS = (

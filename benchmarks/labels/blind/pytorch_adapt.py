@@ -33,7 +33,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the weight is kept on ctx: updating it, which is done in place, silently changes the gradient",
-                ("PB201", "PB209", "PB804"),
+                ("PB201", "PB209"),
                 partial(input_change_is_unnoticed, gradient_reversal, 1),
             ),
         ),

@@ -104,7 +104,7 @@ CALLS = (
         bugs=(
             Bug(
                 "under activation checkpointing the backward raises: it unpacks the saved tensors twice",
-                ("PB411", "PB809", "PB412"),
+                ("PB411", "PB412"),
                 partial(raises_in_checkpoint, eigenvalues, "already unpacked once"),
             ),
         ),

@@ -84,7 +84,7 @@ def newton():
     return increment, (torch.randn(4), 1 + torch.rand(4), 0.3 * torch.randn(4))
 
 
-TWICE = ("PB401", "PB404", "PB403", "PB808")
+TWICE = ("PB401", "PB404", "PB403", "PB604")
 
 CALLS = (
     Call(

@@ -86,7 +86,7 @@ def distances_cannot_be_saved():
 def _second(make):
     return Bug(
         "the second derivative is silently wrong: the gradient comes from NumPy",
-        ("PB401", "PB404", "PB403", "PB808"),
+        ("PB401", "PB404", "PB403", "PB604"),
         partial(second_is_wrong, make),
     )
 
@@ -101,7 +101,7 @@ FLOAT32 = Bug(
     ("PB303", "PB101", "PB105"),
     gradient_is_that_of_float32,
 )
-WRITES = ("PB202", "PB805", "PB119")
+WRITES = ("PB202", "PB119")
 
 CALLS = (
     Call(unconstrained, bugs=(_second(unconstrained), SINGLE, FLOAT32), doubtful={**DOUBTFUL, "PB202": "of a band"}),

@@ -69,7 +69,7 @@ def start_penalty():
 def _second(make):
     return Bug(
         "the second derivative is wrong: the weights of the paths are saved, without their graph",
-        ("PB401", "PB404", "PB808", "PB403"),
+        ("PB401", "PB404", "PB604", "PB403"),
         partial(second_is_wrong, make),
     )
 

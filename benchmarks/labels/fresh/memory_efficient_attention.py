@@ -99,7 +99,7 @@ def _bugs(make, kind, lost):
     return (
         Bug(
             "the gradient comes without a graph under create_graph: what it adds to a second derivative is lost",
-            ("PB401", "PB404", "PB403", "PB808"),
+            ("PB401", "PB404", "PB403", "PB604"),
             lost,
         ),
         Bug(

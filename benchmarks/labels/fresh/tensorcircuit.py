@@ -86,7 +86,7 @@ def interface_of_circuit():
 def _lost(make, position=0):
     return Bug(
         "the gradient comes without a graph under create_graph: what it adds to a second derivative is lost",
-        ("PB401", "PB404", "PB403", "PB808"),
+        ("PB401", "PB404", "PB403", "PB604"),
         partial(second_is_wrong, make, position),
     )
 

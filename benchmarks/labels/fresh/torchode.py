@@ -92,7 +92,7 @@ def times_get_none():
 def _lost(make):
     return Bug(
         "the gradient comes without a graph under create_graph: what it adds to a second derivative is lost",
-        ("PB401", "PB404", "PB403", "PB808"),
+        ("PB401", "PB404", "PB403", "PB604"),
         partial(second_is_wrong, make),
     )
 

@@ -174,7 +174,7 @@ def _graph_is_lost(make):
     return gradients(make)[1] is not None and second_is_wrong(make, 1)
 
 
-LOST = ("PB401", "PB404", "PB403", "PB808")
+LOST = ("PB401", "PB404", "PB403", "PB604")
 
 
 def _detached(make):

@@ -73,7 +73,7 @@ def parallel_inverse():
 def _lost(make):
     return Bug(
         "the gradient of the conditions comes without a graph under create_graph: its second derivative is lost",
-        ("PB401", "PB404", "PB808"),
+        ("PB401", "PB404", "PB604"),
         partial(second_is_wrong, make, 1),
     )
 

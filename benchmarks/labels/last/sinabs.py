@@ -18,7 +18,7 @@ CONSTANT = "the threshold is a constant, kept as an attribute of ctx: it gets no
 SPIKES = "spikes are float32 whatever the potential is"
 COPY = "the potential is saved as a copy, for the layer goes on to reset it"
 SPIKING = {
-    **dict.fromkeys(("PB107", "PB101", "PB201", "PB209", "PB804"), CONSTANT),
+    **dict.fromkeys(("PB107", "PB101", "PB201", "PB209"), CONSTANT),
     **dict.fromkeys(("PB105", "PB303"), SPIKES),
     "PB701": COPY,
     "PB103": "there is one None more than arguments, which PyTorch drops",

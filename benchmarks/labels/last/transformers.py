@@ -90,12 +90,12 @@ CALLS = (
     Call(bounded_square_root, "other", doubtful={"PB101": BOUNDED, "PB301": BELOW, "PB302": BOUNDED, "PB303": BOUNDED}),
     Call(masked_softmax, doubtful={"PB101": NEGATIVE}),
     Call(dropout),
-    Call(reverse_sort, doubtful=dict.fromkeys(("PB101", "PB201", "PB209", "PB804"), ORDERS)),
+    Call(reverse_sort, doubtful=dict.fromkeys(("PB101", "PB201", "PB209"), ORDERS)),
     Call(
         integer_quantisation,
         "other",
         doubtful={
-            **dict.fromkeys(("PB201", "PB209", "PB804"), CONSTANT),
+            **dict.fromkeys(("PB201", "PB209"), CONSTANT),
             **dict.fromkeys(("PB101", "PB107"), STRAIGHT),
             "PB103": "there is one None more than arguments, which PyTorch drops",
             "PB105": "of half precision the output is float32",

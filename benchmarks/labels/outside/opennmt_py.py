@@ -58,7 +58,7 @@ def summed_loss():
 def _changed(make):
     return Bug(
         "the forward subtracts the maximum from its input in place: whoever reads the input later silently gets other numbers",
-        ("PB202", "PB805", "PB501", "PB411", "PB209", "PB117"),
+        ("PB202", "PB501", "PB411", "PB209", "PB117"),
         partial(argument_is_changed, make),
     )
 

@@ -74,7 +74,7 @@ def _bugs(make):
         ),
         Bug(
             "the backward runs the module again on tensors that nothing watches: changing one in place silently changes the gradient",
-            ("PB209", "PB201", "PB804", "PB118"),
+            ("PB209", "PB201", "PB118"),
             partial(input_change_is_unnoticed, make, 0),
         ),
     )
@@ -88,7 +88,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the backward draws another mask: the gradient is that of another function",
-                ("PB602", "PB101", "PB811"),
+                ("PB602", "PB101"),
                 partial(first_is_wrong, recomputed_dropout, 0),
             ),
             Bug(
@@ -97,7 +97,7 @@ CALLS = (
                 partial(second_backward_differs, recomputed_dropout),
             ),
         ),
-        doubtful={**DOUBTFUL, **dict.fromkeys(("PB201", "PB209", "PB804", "PB603"), "as without dropout")},
+        doubtful={**DOUBTFUL, **dict.fromkeys(("PB201", "PB209", "PB603"), "as without dropout")},
         judged={"PB401": (False, "its numbers are those of different masks: with one mask the two agree")},
     ),
 )

@@ -21,7 +21,7 @@ DOUBTFUL = {
     "PB407": "there is no jvp: forward mode raises, with PyTorch's message",
     "PB301": "at 0 the second derivatives, and the functions of the second kind, are NaN",
     "PB302": SINGULAR,
-    **dict.fromkeys(("PB201", "PB804"), "the order, a constant, is kept as an attribute"),
+    **dict.fromkeys(("PB201",), "the order, a constant, is kept as an attribute"),
     "PB303": "recurrences of the orders, which lose digits near 0",
     "PB409": "torch.cond looks at a number",
     "PB410": "torch.cond looks at a number",

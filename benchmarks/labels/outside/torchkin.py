@@ -104,7 +104,7 @@ def second_changes_after_a_backward(make):
 def _kept(make):
     return Bug(
         "the context keeps the outputs in a list: what a call holds is not freed with them",
-        ("PB204", "PB201", "PB804"),
+        ("PB204", "PB201"),
         partial(stays_alive, make),
     )
 

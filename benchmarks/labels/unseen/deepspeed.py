@@ -176,7 +176,7 @@ CALLS = (
         bugs=(
             Bug(
                 "the backward writes the gradient of the input into the input, silently: whoever reads it next gets that",
-                ("PB203", "PB206", "PB807", "PB806"),
+                ("PB203", "PB206", "PB807"),
                 input_is_overwritten,
             ),
             Bug(

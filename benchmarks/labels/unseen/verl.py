@@ -136,7 +136,7 @@ CALLS = (
     Call(
         rows,
         doubtful={
-            **dict.fromkeys(("PB101", "PB812"), ONCE),
+            **dict.fromkeys(("PB101",), ONCE),
             "PB207": "the output is a view of what the forward made",
         },
     ),

@@ -21,13 +21,13 @@ from pullback.check.case import Case
 from pullback.check.cases.attempt import of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import show
-from pullback.check.device import NEEDS_CPU, device_of, to_cpu
+from pullback.check.device import device_of, to_cpu
 from pullback.check.events import AuditEnd, Events
 from pullback.check.example import LACKS, prepare
 from pullback.check.find.absent import NEEDED
 from pullback.check.measure import measure
 from pullback.check.remembered import Memory
-from pullback.check.rules import Rule, rule_named, selected
+from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.state import Audit
 from pullback.check.steps import Steps
@@ -36,14 +36,11 @@ from pullback.check.trial import Raised, take_incidents
 from pullback.check.variants import variants_of
 from pullback.check.weights import given_call, kept
 from pullback.report.model import Finding, Location
+from pullback.report.ranges import ranges
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")
 _OF_A_GPU = re.compile("cuda|nvidia|triton|gpu|mps|active drivers", re.IGNORECASE)
-TRANSFORMS = ("PB405", "PB406", "PB407", "PB408")
-"""Rules under which a function gets tensors that wrap others, whose memory is not theirs."""
-_NOT_OF_VALUES = ("PB103", "PB104", "PB105", "PB108", "PB119", "PB201", "PB202", "PB203", "PB603")
-"""Rules that look at one run, and so need not that another gives the same."""
 
 
 def audit(
@@ -82,17 +79,18 @@ def audit(
 
 def _audited(state: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
     """Run the rules that apply to a subject with a working example."""
-    if state.base.fit and state.running(("PB101",)):
+    if state.base.fit and any(rule.proves == 1 for rule in state.applying):
         sink(_only_in_domain(state))
     chosen = [rule for rule in chosen if state.subject.kind in rule.kinds]
     if state.base.held:  # nothing but weights is differentiated
-        chosen = [rule for rule in chosen if rule.id in (*_OF_WEIGHTS, *_OF_WEIGHTS_ALONE)]
+        chosen = [rule for rule in chosen if rule.of_weights != "never"]
     if state.unwritten is not None:
-        chosen = _meaningful(state, chosen, sink, "PB101", "the function returns memory that it never wrote")
+        why = "the function returns memory that it never wrote"
+        chosen = _meaningful(state, chosen, sink, "unwritten memory", why)
     elif state.parted is not None and not state.parted.is_rounding:
-        chosen = _meaningful(state, chosen, sink, "PB601", "two runs from the same random state differ")
+        chosen = _meaningful(state, chosen, sink, "values that differ", "two runs from the same random state differ")
     if state.subject.device is not None:
-        chosen = [rule for rule in chosen if not rule.id.startswith(NEEDS_CPU)]
+        chosen = [rule for rule in chosen if not rule.needs_cpu]
         sink(_on_device(state, state.subject.device))
     left_out = _run_rules(state, chosen, sink)
     _run_inside(state, sink)
@@ -151,17 +149,17 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
     Args:
         subject: the audited function.
         options: which rules.
-        runs: leave out rules whose property a runtime rule measures on a function that runs.
+        runs: leave out what the runtime half of a rule measures on a function that runs.
     """
     if subject.source is None:
         return []
     return [
         Finding(
             subject.name, rule.id, rule.name, match.severity, "wrong", match.message,
-            Location(subject.location.file, match.line), hint=match.hint,
+            Location(subject.location.file, match.line), hint=match.hint, alias=rule.alias.id if rule.alias else "",
         )
-        for rule in selected(options)
-        if rule.static is not None and not (runs and rule.stands_for)
+        for rule in selected_static(options, runs)
+        if rule.static is not None
         for match in rule.static(subject.source)
     ]  # fmt: skip
 
@@ -181,10 +179,12 @@ def unaudited(subject: Subject, why: str) -> Finding:
         hint = "the audit runs in a process of its own: let the function set up there what it needs (a process group)"
     elif is_given:
         hint = "give what the function is called with: floating or complex tensors on the CPU where it differentiates"
+    rule = rule_named("unaudited")
+    assert rule is not None
     return Finding(
         subject=subject.name,
-        rule="PB001",
-        name="unaudited",
+        rule=rule.id,
+        name=rule.name,
         severity="error" if is_given and not of_environment(why) else "warning",
         verdict="unaudited",
         message=f"not audited: {why}",
@@ -217,10 +217,14 @@ class _Sink:
             return
         self.seen.add(key)
         self.told.append(finding)
-        if self.subject.source is not None and self.subject.source.allows(finding.rule, finding.name):
+        if self.subject.source is not None and self.subject.source.allows(*allow_keys(finding)):
             self.allowed += 1
             return
         self.events.finding(finding)
+
+    def has_told(self, rule: Rule) -> bool:
+        """Whether a rule has found something."""
+        return any(finding.rule == rule.id for finding in self.told)
 
 
 def _only_in_domain(state: Audit) -> Finding:
@@ -233,7 +237,7 @@ def _only_in_domain(state: Audit) -> Finding:
     transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
     hint = f"if others are meant too, {transpose}; if not, say so in the docstring and give inputs"
     return state.finding(
-        "PB101",
+        "wrong-vjp",
         "warning",
         "inconclusive",
         f"{what}: that of {name} is {show(worst.got)} there, and the derivative of the forward {show(worst.expected)}",
@@ -244,11 +248,11 @@ def _only_in_domain(state: Audit) -> Finding:
     )
 
 
-def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, teller: str, why: str) -> list[Rule]:
-    """Return the rules that apply to a function whose values are random; `teller` is the one that reports this."""
-    kept = [rule for rule in chosen if rule.id in (teller, *_NOT_OF_VALUES)]
+def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, cause: str, why: str) -> list[Rule]:
+    """The rules that mean something of a function whose values are random, for a cause that one of them reports."""
+    kept = [rule for rule in chosen if rule.explains == cause or not rule.needs_repeatable]
     others = [rule for rule in chosen if rule not in kept and rule.runtime is not None]
-    if others and not state.running((teller,)):
+    if others and state.explained_by(cause) is None:
         sink(replace(_undecided(state, others[0], why), severity="warning"))  # else there would be no finding
     return kept
 
@@ -261,8 +265,8 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
     """
     running = [rule for rule in chosen if rule.runtime is not None]
     left_out = []
-    for rule in sorted((rule for rule in running if not rule.late), key=_turn):
-        if rule.family == "PB1" or state.has_time(_OVERDRAFT if _turn(rule) in (1, 2) else 1.0):
+    for rule in sorted((rule for rule in running if not rule.late), key=_priority):
+        if rule.is_of_contract or state.has_time(_OVERDRAFT if rule.early else 1.0):
             _run_rule(state, rule, sink)
         else:
             left_out.append(rule.id)
@@ -278,39 +282,34 @@ def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
 
 
 _OVERDRAFT = 2.0
-"""Part of the budget until which the next two turns begin: the first derivative of a slow function takes all of it."""
-_TURNS = (("PB1",), ("PB209", "PB411", "PB502"), ("PB401", "PB402", "PB403", "PB404"), ("PB2", "PB5"))
-"""Families and rules in order of information per time; all others come after these."""
+"""Part of the budget until which early rules begin: the first derivative of a slow function takes all of it."""
 
 
-def _turn(rule: Rule) -> int:
-    return next((turn for turn, names in enumerate(_TURNS) if rule.id.startswith(names)), len(_TURNS))
+def _priority(rule: Rule) -> int:
+    return rule.priority
 
 
 _NAMED = 3
 """Weights that a message names, of many."""
-_OF_WEIGHTS = ("PB101", "PB105", "PB113", "PB210", "PB401")
-"""Rules that are run on a subject as a function of its weights."""
-_OF_WEIGHTS_ALONE = ("PB109", "PB206", "PB602", "PB603")
-"""Those that are run, too, where it has no other inputs; the rest give it tensors of other kinds in their place."""
 
 
 def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
     """Run some rules on the subject as a function of its weights."""
-    weighted = state.weighted if state.backward_works and state.running(_OF_WEIGHTS) else None
+    is_asked = any(rule.of_weights == "always" for rule in state.applying)
+    weighted = state.weighted if state.backward_works and is_asked else None
     if weighted is None:
         return
     with kept(weighted.base):
-        for rule in sorted(running, key=_turn):
-            is_meant = rule.id == "PB401" and weighted.intent is not None
-            if rule.id in _OF_WEIGHTS and not is_meant and not _is_told(rule, sink.told):
+        for rule in sorted(running, key=_priority):
+            is_meant = rule.proves == 2 and weighted.intent is not None
+            if rule.of_weights == "always" and not is_meant and not _is_settled(rule, sink.told):
                 _run_rule(weighted, rule, sink)
         left_out = _left_out(weighted)
     if left_out:
         names = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
         what = f"the gradients of {names} were not compared: there are too many of them, or no time was left"
         hint = "raise --budget, or give a smaller module"
-        sink(state.finding("PB006", "info", "inconclusive", what, hint=hint))
+        sink(state.finding("budget-spent", "info", "inconclusive", what, hint=hint))
 
 
 _VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zeros", "all equal")
@@ -319,8 +318,8 @@ _VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zero
 
 def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
     """Compare the gradients of weights for other inputs, unless they are wrong already."""
-    rules = [rule for rule in running if rule.id == "PB101"]
-    if not rules or state.weighted is None or not state.backward_works or any(f.rule == "PB101" for f in sink.told):
+    rule = next((rule for rule in running if rule.proves == 1), None)
+    if rule is None or state.weighted is None or not state.backward_works or sink.has_told(rule):
         return
     ordinary = [r.case for r in state.variants if r.wrong == [] and not (r.case.doubtful or r.case.extreme)]
     for words in _VARIANTS_FOR_WEIGHTS:
@@ -331,15 +330,14 @@ def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Si
         other.clock = state.clock
         if other.weighted is not None:
             with kept(other.weighted.base):
-                _run_rule(other.weighted, rules[0], sink)
-        if any(f.rule == "PB101" for f in sink.told):
+                _run_rule(other.weighted, rule, sink)
+        if sink.has_told(rule):
             return
 
 
-def _is_told(rule: Rule, told: Sequence[Finding]) -> bool:
-    """Whether a rule about the whole backward has found an error; a first-order error makes the second order wrong."""
-    errors = {finding.rule for finding in told if finding.severity == "error"}
-    return rule.id in ("PB210", "PB401") and (rule.id in errors or (rule.id == "PB401" and "PB101" in errors))
+def _is_settled(rule: Rule, told: Sequence[Finding]) -> bool:
+    """Whether errors that were found leave nothing to learn from running a rule on weights."""
+    return any(finding.severity == "error" and finding.name in rule.settled_by for finding in told)
 
 
 def _left_out(weighted: Audit) -> list[str]:
@@ -350,12 +348,6 @@ def _left_out(weighted: Audit) -> list[str]:
     compared = {comparison.order for comparison in result.comparisons}
     late = [n for order, n in enumerate(weighted.names) if order >= weighted.compared_before and order not in compared]
     return [*late, *weighted.base.left_out]
-
-
-_OF_FUNCTIONS = ("PB1", "PB2", "PB4")
-"""Families whose rules for Functions alone also run on the Functions inside a callable: those about faults."""
-_OF_ARGUMENTS_TOO = ("PB209",)
-"""Rules that look at the weights of a callable, and at the arguments of the Functions inside."""
 
 
 def _run_inside(state: Audit, sink: _Sink) -> None:
@@ -371,17 +363,16 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
         inner.clock = state.clock
         told = functools.partial(_tell_of_inner, state, inner, sink)
         for rule in selected(state.options):
-            is_due = rule.id == "PB101" and state.intent is not None
-            is_due = is_due or rule.kinds == ("function",) or rule.id in _OF_ARGUMENTS_TOO
-            if not is_due or rule.runtime is None or rule.family not in _OF_FUNCTIONS or rule.id in state.skip:
-                continue
-            if state.has_time():
+            is_due = rule.runs_inside or (rule.proves == 1 and state.intent is not None)
+            if is_due and rule.id not in state.skip and state.has_time():
                 _run_rule(inner, rule, told)
 
 
 def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
     """Report a finding about a Function as one about the callable that calls it."""
-    is_told = any((f.rule, f.severity) == (finding.rule, finding.severity) == ("PB209", "warning") for f in sink.told)
+    rule = rule_named(finding.rule)
+    is_of_both = rule is not None and rule.of_arguments and finding.severity == "warning"
+    is_told = is_of_both and any((f.rule, f.severity) == (finding.rule, finding.severity) for f in sink.told)
     if finding.verdict != "intended" and not is_told:  # which was reported for the callable, as are its weights
         sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
 
@@ -406,7 +397,7 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
         sink(_undecided(state, rule, why, "a bug of Pullback: please report it with this line and the function"))
     for finding in _incidents(state.subject):
         # A size computed from numbers of every magnitude is arbitrary: it shows no fault on ordinary inputs.
-        is_excused = rule.family == "PB3" or rule.id in TRANSFORMS
+        is_excused = rule.is_of_range or rule.transforms
         sink(replace(finding, severity="warning", verdict="unstable") if is_excused else finding)
 
 
@@ -433,16 +424,17 @@ def _undecided(state: Audit, rule: Rule, why: str, hint: str = "") -> Finding:
 
 
 def _on_device(state: Audit, device: torch.device) -> Finding:
-    left_out = f"rules that look at the CPU's memory ({', '.join(NEEDS_CPU)}) did not run"
+    ids = ranges(rule.id for rule in all_rules() if rule.needs_cpu)
+    left_out = f"rules that look at the CPU's memory ({ids}) did not run"
     if state.subject.kind == "callable" and not isinstance(state.subject.target, torch.nn.Module):
         left_out += ", and weights that it holds were not compared"
     what = f"the tensors are on {device}: {left_out}"
-    return state.finding("PB006", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
+    return state.finding("budget-spent", "info", "ok", what, hint="give inputs on the CPU if it takes them there")
 
 
 def _over_budget(state: Audit, what: str) -> Finding:
     return state.finding(
-        "PB006",
+        "budget-spent",
         "info",
         "inconclusive",
         f"the budget of {state.options.budget:g} s was spent before {what}",
@@ -452,9 +444,9 @@ def _over_budget(state: Audit, what: str) -> Finding:
 
 def _incidents(subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each exit or exhausted memory that the audited code tried in this process."""
-    for rule, message in take_incidents():
-        found = rule_named(rule)
+    for incident, message in take_incidents():
+        rule = rule_of(incident)
         yield Finding(
-            subject.name, rule, found.name if found else rule, "error", "wrong", message, subject.location,
+            subject.name, rule.id, rule.name, "error", "wrong", message, subject.location,
             hint="a function must return or raise an ordinary error",
         )  # fmt: skip

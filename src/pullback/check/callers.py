@@ -23,7 +23,7 @@ from pullback.check.find.discover import subject_of
 from pullback.check.find.live import answers, applied_class
 from pullback.check.inside import functions_inside
 from pullback.check.subject import Subject
-from pullback.check.trial import forgive
+from pullback.check.trial import forgive_memory
 
 _SECONDS = 8.0
 _SIZES = (4, 2, 8)
@@ -46,7 +46,7 @@ def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) 
         if clock.seconds() > _SECONDS:
             break
         case = guess(caller)
-        forgive("PB005")
+        forgive_memory()
         for inner, call in functions_inside(caller, case) if case is not None else ():
             if inner.target is subject.target:
                 return call

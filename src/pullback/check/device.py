@@ -11,9 +11,6 @@ from torch import Tensor
 from pullback._torch import tree_leaves, tree_unflatten
 from pullback.errors import OptionError
 
-NEEDS_CPU = ("PB2", "PB7", "PB413")
-"""Rules that inspect the memory of the given tensors, which their copies do not share, or set the CPU's autocast."""
-
 
 class OnDevice:
     """A call whose tensors are moved to a device first, and whose results are moved back, as autograd records."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.contexts.row import row
+from pullback.check.contexts.transforms import base_setting
 from pullback.check.numeric.curves import slopes, ulp_errors
-from pullback.report.measured import Measured, Slope, UlpErrors
+from pullback.check.rules import Rule, all_rules
+from pullback.check.rules._rule import COLUMNS, Column
+from pullback.report.measured import Context, ContextState, Measured, Slope, UlpErrors
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def measure(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> Mea
         done: ids of the rules that were completed.
         told: all findings, including allowed ones.
     """
-    return Measured(row(audit, done, told), _slopes(audit, told), _errors(audit, told), audit.guessed)
+    return Measured(context_row(audit, done, told), _slopes(audit, told), _errors(audit, told), audit.guessed)
 
 
 def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:
@@ -47,3 +49,46 @@ def _errors(audit: Audit, told: Sequence[Finding]) -> tuple[UlpErrors, ...]:
         return ()
     known = [(dtype, audit.numbers.known(dtype)) for dtype in _DTYPES]
     return tuple(found for dtype, sweep in known if sweep is not None for found in ulp_errors(dtype, sweep))
+
+
+def context_row(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> tuple[Context, ...]:
+    """The state of each context.
+
+    Args:
+        audit: of the subject.
+        done: ids of the rules that were completed.
+        told: all findings, including allowed ones.
+    """
+    return tuple(_context(audit, column, done, told) for column in COLUMNS)
+
+
+def _context(audit: Audit, column: Column, done: Collection[str], told: Sequence[Finding]) -> Context:
+    leading, *others = [rule for rule in all_rules() if rule.column == column]
+    ids = {rule.id for rule in (leading, *others)}
+    findings = [finding for finding in told if finding.rule in ids]
+    if state := _state(findings, leading if column == "eager" else None):
+        return Context(column, state)
+    compared = leading.compared or (lambda audit: base_setting(audit) is not None)
+    was_tried = leading.id in done and audit.backward_works and compared(audit)
+    return Context(column, "ok" if was_tried else "not tried")
+
+
+def _state(findings: Sequence[Finding], only: Rule | None) -> ContextState | None:
+    """The state of a context by its findings; `None` if none of them affects it.
+
+    Args:
+        findings: of the rules about the context.
+        only: the rule whose infos count, if not all do: an info of the contract about complex numbers or broadcasting
+            is no word on ordinary gradients.
+    """
+    if any(f.severity == "error" for f in findings):
+        return "error"
+    if any(f.severity == "warning" and f.verdict != "inconclusive" for f in findings):
+        return "warning"
+    if any(f.verdict == "wrong" and f.of_pytorch for f in findings):
+        return "warning"
+    verdicts = {f.verdict for f in findings if only is None or f.rule == only.id}
+    for state in ("inconclusive", "intended", "unsupported"):
+        if state in verdicts:
+            return state
+    return None

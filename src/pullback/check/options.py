@@ -40,8 +40,8 @@ def make_options(
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"budget must be a positive number of seconds, not {budget!r}")
     chosen, left_out = _prefixes("select", select), _prefixes("ignore", ignore)
-    asked = [page.id for page in all_pages() if not chosen or page.id.startswith(chosen)]
-    if left_out and all(page.startswith(left_out) for page in asked):
+    asked = [id_ for page in all_pages() for id_ in page.ids if not chosen or id_.startswith(chosen)]
+    if left_out and all(id_.startswith(left_out) for id_ in asked):
         raise OptionError("select and ignore leave no rule to run")
     return Options(chosen, left_out, seed, float(budget), bool(deep), jobs)
 
@@ -55,10 +55,10 @@ def _prefixes(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _prefix(option: str, word: str) -> str:
-    """Return the prefix of ids that a word is, or the id of the rule that it names."""
-    if any(page.id.startswith(word.upper()) for page in all_pages()):
+    """The prefix of ids that a word is, or the id of the rule, or of the static half, that it names."""
+    if any(id_.startswith(word.upper()) for page in all_pages() for id_ in page.ids):
         return word.upper()
     named = page_named(word)
     if named is None:
         raise OptionError(f"{option}: {unknown_rule(word)}")
-    return named.id
+    return dict(zip(named.names, named.ids, strict=True))[word.lower()]

@@ -20,7 +20,7 @@ from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import Facts
 from pullback.check.inside import functions_inside
-from pullback.check.rules import rule_named, selected
+from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
 from pullback.check.variants import variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
@@ -50,9 +50,18 @@ class Audit(Facts):
         return again
 
     def running(self, rules: Sequence[str]) -> list[str]:
-        """Return those of `rules` that run on this subject: their findings need no duplicate from another rule."""
-        chosen = {rule.id for rule in selected(self.options) if self.subject.kind in rule.kinds}
+        """Those of `rules`, by id, that run on this subject: their findings need no duplicate from another rule."""
+        chosen = {rule.id for rule in self.applying}
         return [rule for rule in rules if rule in chosen]
+
+    @functools.cached_property
+    def applying(self) -> list[Rule]:
+        """The selected rules that apply to this kind of subject."""
+        return [rule for rule in selected(self.options) if self.subject.kind in rule.kinds]
+
+    def explained_by(self, cause: str) -> Rule | None:
+        """The rule that reports a cause, as in `Rule.explains`, if it runs on this subject."""
+        return next((rule for rule in self.applying if cause and rule.explains == cause), None)
 
     def elapsed(self) -> float:
         """Seconds that count since the audit of this subject began."""
@@ -246,19 +255,22 @@ class Audit(Facts):
         hint: str = "",
         line: int | None = None,
     ) -> Finding:
-        """Build a finding about this subject; `case` and `tail` make its reproduction."""
+        """Build a finding of a rule, by its id or name, about this subject; `case` and `tail` make its reproduction."""
         found = rule_named(rule)
+        assert found is not None
         return Finding(
             subject=self.subject.name,
-            rule=rule,
-            name=found.name if found else rule,
+            rule=found.id,
+            name=found.name,
             severity=severity,
             verdict=verdict,
             message=message,
-            location=self._location(line, found.blames if found else ""),
+            location=self._location(line, found.blames),
             evidence=evidence,
             reproduce=self._script(case, tail, mask) if case is not None else "",
             hint=hint,
+            context=found.context,
+            of_pytorch=found.of_pytorch,
         )
 
     def _location(self, line: int | None, method: str) -> Location:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -214,27 +214,30 @@ class guarded:  # noqa: N801 - used like a function, as contextlib.suppress is
         if error is None or isinstance(error, KeyboardInterrupt | Raised):
             return
         if isinstance(error, SystemExit):
-            _incidents.append(("PB004", f"the {self.stage} called sys.exit({error.code!r})"))
+            _incidents.append(("exit", f"the {self.stage} called sys.exit({error.code!r})"))
         elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            _incidents.append(("PB005", f"the {self.stage} asked for more memory than there is: {error}"[:300]))
+            _incidents.append(("memory", f"the {self.stage} asked for more memory than there is: {error}"[:300]))
         raise Raised(self.stage, error) from None
 
 
-_incidents: list[tuple[str, str]] = []
+Incident = Literal["crash", "hang", "exit", "memory"]
+"""An end of the audited code other than by an ordinary exception: a signal, an endless call, an exit, memory gone."""
+
+_incidents: list[tuple[Incident, str]] = []
 
 
-def incidents() -> list[str]:
-    """Return the rules of the exits and of exhausted memory met since `take_incidents`."""
-    return [rule for rule, _ in _incidents]
+def incidents() -> list[Incident]:
+    """The exits and the exhausted memory met since `take_incidents`."""
+    return [incident for incident, _ in _incidents]
 
 
-def forgive(rule: str) -> None:
-    """Forget the incidents of a rule: what was asked for with arguments that do not fit is no fault."""
-    _incidents[:] = [incident for incident in _incidents if incident[0] != rule]
+def forgive_memory() -> None:
+    """Forget that memory ran out: a request for too much, made with arguments that do not fit, is no fault."""
+    _incidents[:] = [(incident, message) for incident, message in _incidents if incident != "memory"]
 
 
-def take_incidents() -> list[tuple[str, str]]:
-    """Return, once, the exits and exhausted memory met so far, as (rule id, message)."""
+def take_incidents() -> list[tuple[Incident, str]]:
+    """The exits and the exhausted memory met since the last call, each with a message."""
     taken = list(dict.fromkeys(_incidents))
     _incidents.clear()
     return taken

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from pullback.check.contexts.refusals import SPLIT
-from pullback.check.rules import rule_named
+from pullback.check.rules import all_rules, rule_named
 from pullback.report.model import Finding
 
-_FIRST, _SECOND = ("PB101",), ("PB401", "PB402", "PB404")
-_PROOF = (*_FIRST, *_SECOND)
-"""Rules that compare a gradient, and its derivative, with numeric ones."""
-_STYLE = ("PB801", "PB802", "PB803")
-"""Rules about an outdated way to write a Function."""
-_SPENT, _NO_SECOND, _UNAUDITED, _INSTANCE = "PB006", "PB403", "PB001", "PB803"
+
+def _proves(finding: Finding) -> int:
+    """The order of the derivative that the finding's rule compares with a numeric one; 0 for none."""
+    rule = rule_named(finding.rule)
+    return 0 if rule is None else rule.proves
+
+
+def _rewrites(finding: Finding) -> str:
+    """What a fix of the finding rewrites, as in `Rule.fix`."""
+    rule = rule_named(finding.rule)
+    return "backward" if rule is None else rule.fix
 
 
 def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
@@ -23,14 +28,14 @@ def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
         findings: of one function.
         unsafe: whether a backward that is not a derivative on purpose is one.
     """
-    judged = [f for f in findings if f.rule != _INSTANCE]
+    judged = [f for f in findings if _rewrites(f) != "calls"]
     found = [f for f in judged if f.severity == "error" or _of_backward(f) or (unsafe and f.verdict == "intended")]
     return tuple(sorted({f.rule for f in found}))
 
 
 def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the rules behind findings about the old style."""
-    return tuple(sorted({f.rule for f in findings if f.rule in _STYLE or f.hint == SPLIT}))
+    return tuple(sorted({f.rule for f in findings if _rewrites(f) != "backward" or f.hint == SPLIT}))
 
 
 def gone(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -46,9 +51,14 @@ def lacks_setup_context(findings: Sequence[Finding]) -> bool:
 def _of_backward(finding: Finding) -> bool:
     """Whether a warning is about the backward."""
     rule = rule_named(finding.rule)
-    if finding.severity != "warning" or rule is None or finding.verdict not in ("wrong", "unstable", "unsupported"):
+    if (
+        finding.severity != "warning"
+        or rule is None
+        or finding.alias
+        or finding.verdict not in ("wrong", "unstable", "unsupported")
+    ):
         return False
-    of_gradient = rule.family == "PB3" and "gradient" in finding.message
+    of_gradient = rule.is_of_range and "gradient" in finding.message
     return rule.blames == "backward" or of_gradient
 
 
@@ -57,25 +67,25 @@ def unsafe_before(findings: Sequence[Finding]) -> str:
     meant = next((f for f in findings if f.verdict == "intended"), None)
     if meant is not None:
         return f"{meant.rule}: {_clause(meant.message)}"
-    doubt = next((f for f in findings if f.verdict == "inconclusive" and f.rule in _FIRST), None)
+    doubt = next((f for f in findings if f.verdict == "inconclusive" and _proves(f) == 1), None)
     return f"the audit was inconclusive ({doubt.rule})" if doubt is not None else ""
 
 
 def unsafe_after(findings: Sequence[Finding]) -> str:
     """Return the unproven property of a new backward, of first or second order; empty if all is proven."""
     for f in findings:
-        if f.verdict == "inconclusive" and f.rule in _PROOF:
+        if f.verdict == "inconclusive" and _proves(f):
             return f"{f.rule} could not be decided of the new backward"
-        if f.rule == _SPENT and any(rule in f.message for rule in _PROOF):
+        if f.name == "budget-spent" and any(rule.id in f.message for rule in all_rules() if rule.proves):
             return "the budget was spent before the new backward was proven; raise --budget"
-        if f.rule == _NO_SECOND:
+        if f.name == "unclear-double-backward-error":
             return "the new backward cannot be differentiated"
     return ""
 
 
 def why_unaudited(findings: Sequence[Finding]) -> str:
     """Return why a function was not audited; empty if it was."""
-    return next((f.message for f in findings if f.rule == _UNAUDITED), "")
+    return next((f.message for f in findings if f.name == "unaudited"), "")
 
 
 def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:

@@ -22,8 +22,12 @@ _FIELDS = ("rule", "severity", "subject", "file")
 
 
 def key_of(finding: Finding) -> Key:
-    """Return the identity of a finding."""
-    return finding.rule, finding.severity, finding.subject, (finding.location.file or "").replace("\\", "/")
+    """The identity of a finding."""
+    return _key_by(finding.rule, finding)
+
+
+def _key_by(rule: str, finding: Finding) -> Key:
+    return rule, finding.severity, finding.subject, (finding.location.file or "").replace("\\", "/")
 
 
 def write_baseline(report: Report, path: Path) -> int:
@@ -73,8 +77,8 @@ def without(report: Report, known: Counter[Key]) -> Report:
     """Return a report without known findings; its `known` is their number."""
     left, new = known.copy(), []
     for finding in report.findings:
-        key = key_of(finding)
-        if left[key] > 0:
+        keys = [key_of(finding), *([_key_by(finding.alias, finding)] if finding.alias else [])]
+        if key := next((key for key in keys if left[key] > 0), None):
             left[key] -= 1
         else:
             new.append(finding)

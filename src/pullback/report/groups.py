@@ -15,10 +15,6 @@ _OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
 """Families whose findings of verdict "wrong" say that a gradient is wrong."""
 
 
-OF_PYTORCH = ("PB410", "PB415")
-"""Rules about effects of PyTorch on every custom function, which no author can mend."""
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Findings with a likely common cause.
@@ -41,8 +37,8 @@ def groups_of(findings: Iterable[Finding]) -> list[Group]:
 
 
 def _cause(finding: Finding) -> str:
-    if finding.verdict == "wrong" and finding.rule.startswith(_OF_THE_GRADIENT):
+    if finding.verdict == "wrong" and not finding.alias and finding.rule.startswith(_OF_THE_GRADIENT):
         return "a gradient"
     if finding.verdict == "unstable":
         return "numbers out of range"
-    return finding.rule
+    return finding.alias or finding.rule

@@ -88,6 +88,9 @@ class Finding:
         evidence: the numbers, where there are any.
         reproduce: runnable code with the smallest failing input; empty if there is no input to show.
         hint: what to do.
+        context: the use of the function that its rule is about, e.g. "vmap"; empty for the gradient itself.
+        of_pytorch: whether its rule is about an effect of PyTorch on every custom function, which no author can mend.
+        alias: former id, still accepted, of what a static half of a rule found; empty for others.
     """
 
     subject: str
@@ -100,6 +103,9 @@ class Finding:
     evidence: Evidence | None = None
     reproduce: str = ""
     hint: str = ""
+    context: str = ""
+    of_pytorch: bool = False
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

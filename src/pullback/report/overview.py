@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pullback.report.clean import clean_line
-from pullback.report.groups import OF_PYTORCH
 from pullback.report.lines import INDENT, SEVERITY_STYLE, STATUS_STYLE, count, labelled, print_wrapped
 from pullback.report.model import Finding, Report, Status, SubjectResult
 from pullback.report.ranges import ranges
@@ -90,7 +89,7 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
 
 def is_dropped(finding: Finding) -> bool:
     """Whether a finding is that PyTorch drops a backward, which it does for any function."""
-    return finding.rule in OF_PYTORCH and finding.verdict == "wrong"
+    return finding.of_pytorch and finding.verdict == "wrong"
 
 
 def print_infos(infos: Sequence[Finding], dropped: Sequence[Finding], console: Console) -> None:
@@ -124,33 +123,12 @@ def _unsupported(findings: Sequence[Finding], several: bool) -> str:
     """Name the contexts that functions refuse: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
     by_context: dict[str, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.rule):
-        by_context.setdefault(_CONTEXTS.get(finding.rule, finding.name), []).append(finding)
+        by_context.setdefault(finding.context or finding.name, []).append(finding)
     parts = (
         f"{context} ({ranges(finding.rule for finding in members)})" + f" in {len(_names(members))}" * several
         for context, members in by_context.items()
     )
     return f"no support for {', '.join(parts)}" + " functions" * several
-
-
-_CONTEXTS = {
-    **dict.fromkeys(["PB405", "PB408"], "torch.func"),
-    "PB115": "inputs that broadcast",
-    "PB116": "complex inputs",
-    "PB119": "some inputs of the forward",
-    "PB403": "second derivatives",
-    "PB406": "vmap",
-    "PB407": "jvp",
-    "PB409": "torch.compile",
-    "PB410": "torch.export",
-    "PB413": "autocast",
-    "PB414": "copying and pickling",
-    "PB501": "other strides",
-    "PB502": "strided cotangents",
-    "PB503": "empty inputs",
-    "PB504": "a size of 1",
-    "PB505": "inputs without dimensions",
-}
-"""Contexts of the rules that report a refusal."""
 
 
 def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
@@ -159,7 +137,8 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
     if not several and len(named) <= width - 2 * INDENT:
         return named
     ids = ranges(finding.rule for finding in findings)
-    out_of_time = " (PB006: no time was left for some rules; raise --budget)" * any(f.rule == "PB006" for f in findings)
+    spent = next((f.rule for f in findings if f.name == "budget-spent"), "")
+    out_of_time = f" ({spent}: no time was left for some rules; raise --budget)" if spent else ""
     return f"{ids} in {count(len(_names(findings)), 'function')}{out_of_time}" if several else ids
 
 
@@ -175,13 +154,9 @@ def _intended(findings: Sequence[Finding]) -> str:
 def _dropped(findings: Sequence[Finding]) -> Text:
     """Print the functions whose backward PyTorch's exporter and compiler drop."""
     rules = ranges(finding.rule for finding in findings)
-    places = [_DROPPING[rule] for rule in _DROPPING if any(f.rule == rule for f in findings)]
-    where = " and ".join(places)
+    where = " and ".join(dict.fromkeys(f.context for f in sorted(findings, key=lambda f: f.rule)))
     text = f"{rules}: PyTorch drops the backward of {_few(findings)} in {where}; pullback.function keeps it"
     return labelled("info", text)
-
-
-_DROPPING = {"PB410": "torch.export", "PB415": "compiled torch.func"}
 
 
 def _few(findings: Sequence[Finding]) -> str:

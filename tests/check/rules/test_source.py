@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from pullback.check import audit
+from pullback.check.rules import allow_keys
+from pullback.check.runner.outcome import static_outcome
 from pullback.check.subject import Options
+from pullback.report.model import Finding
 
 from ..making import Silent
 from ..written import found, op, subject
@@ -21,7 +24,36 @@ def test_a_function_that_runs_is_measured_instead(tmp_path):
     assert audit.static_findings(one, options, runs=True) == []
     events = Silent()
     audit.audit(one, options, None, events)
-    assert [finding.rule for finding in events.findings] == ["PB001", "PB804"]
+    assert [finding.rule for finding in events.findings] == ["PB001", "PB201"]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (Options(select=("PB201",)), 1),
+        (Options(select=("PB8",)), 1),
+        (Options(ignore=("PB804",)), 0),
+        (Options(ignore=("PB8",)), 0),
+        (Options(ignore=("PB201",)), 0),
+        (Options(select=("PB101",)), 0),
+    ],
+)
+def test_a_static_half_is_selected_by_its_rule_and_by_its_former_id(tmp_path, options, count):
+    one = subject(op("ctx.x = x; return x", "return g"), tmp_path)
+    found = [finding for finding in audit.static_findings(one, options) if finding.rule == "PB201"]
+    assert [(finding.name, finding.alias) for finding in found] == [("tensor-on-ctx", "PB804")] * count
+
+
+@pytest.mark.parametrize("name", ["tensor-on-ctx", "PB201", "tensor-on-ctx-in-source", "PB804"])
+def test_a_static_half_is_allowed_by_any_of_its_names(tmp_path, name):
+    body = f"# pullback: allow[{name}] it is released by the caller\n" + op("ctx.x = x; return x", "return g")
+    outcome = static_outcome(subject(body, tmp_path), Options(), "it needs a GPU")
+    assert ([finding.rule for finding in outcome.findings], outcome.allowed) == (["PB001"], 1)
+
+
+def test_the_name_of_a_static_half_allows_no_error_of_a_run():
+    finding = Finding("Op", "PB101", "wrong-vjp", "error", "wrong", "")
+    assert allow_keys(finding) == ("PB101", "wrong-vjp")
 
 
 def test_the_line_is_that_of_the_match(tmp_path):

@@ -22,7 +22,7 @@ from pullback.check.cases.signature import argument_lists
 from pullback.check.clock import Stopwatch
 from pullback.check.events import Events
 from pullback.check.subject import Subject
-from pullback.check.trial import forgive, incidents
+from pullback.check.trial import forgive_memory, incidents
 from pullback.errors import FormulaError
 
 _MAX_TRIALS = 1500
@@ -82,7 +82,7 @@ class _Trials:
         """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
         spent = self.count >= self.limit or self.clock.seconds() > _MAX_SECONDS or self.refused >= _AFTER_REFUSED
         met = incidents()
-        stopped = "PB004" in met or len(met) >= _AFTER_MEMORY or self.lacking.total() >= _AFTER_ENVIRONMENT
+        stopped = "exit" in met or len(met) >= _AFTER_MEMORY or self.lacking.total() >= _AFTER_ENVIRONMENT
         return spent or self.score == Score.PERFECT or stopped
 
     def make(self, case: Case) -> Attempt:
@@ -151,7 +151,7 @@ def probe(
                 shortened = True
     result = Probe(trials.case if trials.works else None, trials.count)
     if result.case is not None:
-        forgive("PB005")
+        forgive_memory()
     result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
     result.broken = trials.broken if _differ_in_shapes(result.case, trials.broken) else None
     result.lacks = next((reason for reason, _ in trials.lacking.most_common(1) if of_environment(reason)), "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pullback.check.contexts.transforms import base_setting
+
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
@@ -20,3 +22,8 @@ def may_drop(audit: Audit) -> bool:
     if any(comparison.kink for comparison in result.comparisons):
         return False
     return all(audit.intent_of(result, comparison) is not None for comparison in result.wrong)
+
+
+def is_comparable(audit: Audit) -> bool:
+    """Whether there is a steady eager gradient to hold a tracer's against."""
+    return base_setting(audit) is not None and may_drop(audit)

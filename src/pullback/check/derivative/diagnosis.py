@@ -1,4 +1,4 @@
-"""The likely cause of a wrong gradient: which rule's mistake explains a disagreement."""
+"""The likely cause of a wrong gradient."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
-    """Return the id of the rule whose mistake explains a wrong gradient; "PB101" if none does."""
+    """The mistake that explains a wrong gradient, as in `Rule.explains`; empty if none does."""
     gradient = result.gradients[comparison.order]
     if gradient is None:
-        return "PB107"
+        return "no gradient"
     if swapped_with(audit, result, comparison) is not None:
-        return "PB106"
+        return "swapped gradients"
     if gradient.is_complex() and _right_once_conjugated(audit, result, comparison):
-        return "PB116"
+        return "missing conjugate"
     if ignored_cotangents(audit, result):
-        return "PB111"
-    return "PB101"
+        return "ignored cotangent"
+    return ""
 
 
 class _Overwriting(DispatchMode):

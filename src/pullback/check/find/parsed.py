@@ -55,9 +55,9 @@ class FunctionSource:
     inherits: bool = False
     assigned: frozenset[str] = frozenset()
 
-    def allows(self, rule: str, name: str) -> bool:
-        """Whether a comment allows the findings of a rule, by its name or its id."""
-        return not self.allow.keys().isdisjoint((rule, name))
+    def allows(self, *names: str) -> bool:
+        """Whether a comment allows the findings of a rule, by one of the names or ids that it goes by."""
+        return not self.allow.keys().isdisjoint(names)
 
     def defines(self, *names: str) -> bool:
         """Whether it has one of these methods, however it is given; true if a class elsewhere may give it."""

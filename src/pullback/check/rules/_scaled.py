@@ -34,11 +34,13 @@ def nonfinite_when_scaled(audit: Audit) -> Finding | None:
     beside = _nonfinite(trial)
     assert beside is not None
     if trial.dtype.itemsize == 2:
-        return _finding(audit, "PB301", "warning" if trial.amount == 1 else "info", trial, beside)
+        return _finding(audit, "spurious-nonfinite", "warning" if trial.amount == 1 else "info", trial, beside)
     underflows = trial.amount < 1 and beside.size == 0  # in float64, too, which is then no reference
     nan = bool(beside.got.isnan().any()) and not underflows
     severity: Severity = "info" if trial.largest > _NOW_AND_THEN else "warning"
-    return _finding(audit, "PB301", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, beside)
+    return _finding(
+        audit, "spurious-nonfinite", "error" if nan and trial.largest <= _EVERY_DAY else severity, trial, beside
+    )
 
 
 def _nonfinite(trial: Scaled) -> Beside | None:
@@ -85,7 +87,7 @@ def lost_in_16_bits(audit: Audit) -> Finding | None:
     if trial is None or beside is None or error <= _MOST_OF_16_BITS:
         return None
     is_lost = trial.amount == 1 and beside.error(0.0) > _ALL
-    return _finding(audit, "PB303", "warning" if is_lost else "info", trial, beside)
+    return _finding(audit, "lost-accuracy", "warning" if is_lost else "info", trial, beside)
 
 
 def _finding(audit: Audit, rule: str, severity: Severity, trial: Scaled, beside: Beside) -> Finding:

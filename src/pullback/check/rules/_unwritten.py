@@ -19,7 +19,7 @@ def unwritten_finding(audit: Audit, where: Unwritten) -> Finding:
     at = f"[{', '.join(map(str, where.index))}]" if where.index else ""
     if where.kind == "output":
         return audit.finding(
-            "PB101",
+            "wrong-vjp",
             "warning",
             "inconclusive",
             f"output {where.order}{at} is memory that the forward never wrote: nothing can be said of its gradient, "
@@ -35,7 +35,7 @@ def unwritten_finding(audit: Audit, where: Unwritten) -> Finding:
             hint="write all of it, or allocate with zeros in place of empty",
         )
     return audit.finding(
-        "PB101",
+        "wrong-vjp",
         "error",
         "wrong",
         f"the gradient of {audit.names[where.order]}{at} is memory that the backward never wrote",

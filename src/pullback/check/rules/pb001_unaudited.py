@@ -44,6 +44,6 @@ class Double(torch.autograd.Function):
 
 from __future__ import annotations
 
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 
-RULE = rule(__doc__)
+RULE = Rule(__doc__)

@@ -41,6 +41,6 @@ class Fast(torch.autograd.Function):
 
 from __future__ import annotations
 
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 
-RULE = rule(__doc__)
+RULE = Rule(__doc__)

@@ -42,7 +42,7 @@ from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules import rule_named
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:
@@ -63,4 +63,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             )
 
 
-RULE = rule(__doc__, static=_static)
+RULE = Rule(__doc__, static=_static)

@@ -61,11 +61,53 @@ class SinSquared(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         return g * torch.sin(2 * x)
 ```
+
+## In the source: scatter-without-accumulation (PB812)
+Where the function cannot be run: `grad[index] += …` or `-= …` in a backward, where `index` is a saved tensor, and
+`index_put_` with one and without `accumulate`. With the same index twice, one of the two terms is lost: `+=` on an
+indexed tensor reads, adds and writes once for each place, and embeddings and gathered rows train on part of their
+gradient. (Where the function runs, repeated indices are tried.) A warning: a match proves that terms are lost if an
+index occurs twice; a mask, or indices that are all different, are right. Names are taken for indices when they are
+unpacked from `ctx.saved_tensors` and nothing negates them or calls them a mask.
+
+### Bad
+```python
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.shape = x.shape
+        return cuda_kernels.gather(x, index)
+
+    @staticmethod
+    def backward(ctx, g):
+        (index,) = ctx.saved_tensors
+        gx = g.new_zeros(ctx.shape)
+        gx[index] += g
+        return gx, None
+```
+
+### Good
+```python
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.shape = x.shape
+        return cuda_kernels.gather(x, index)
+
+    @staticmethod
+    def backward(ctx, g):
+        (index,) = ctx.saved_tensors
+        return g.new_zeros(ctx.shape).index_add(0, index, g), None
+```
 """
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -79,15 +121,15 @@ from pullback.check.derivative.diagnosis import cause, overwrites
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.off_symmetric import wrong_off_symmetric
-from pullback.check.rules._rule import rule
+from pullback.check.find.source import FunctionSource
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.rules._source import saved, text
 from pullback.check.rules._unwritten import unwritten_finding
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
-
-_OWN_RULES = ("PB106", "PB107", "PB111", "PB116")
 
 
 def _run(audit: Audit) -> Iterator[Finding]:
@@ -265,10 +307,10 @@ def _reads_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> b
 
 def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the rule of a cause reports a disagreement: all but that on complex numbers look at the example alone."""
-    own = cause(audit, result, comparison)
+    own = audit.explained_by(cause(audit, result, comparison))
     base = audit.base_result
     on_base = base is not None and any(c.order == comparison.order for c in base.wrong)
-    return bool(own in audit.running(_OWN_RULES)) and (own == "PB116" or on_base or not result.case.is_variant)
+    return own is not None and (own.name == "missing-conjugate" or on_base or not result.case.is_variant)
 
 
 def _is_of_the_values(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
@@ -418,4 +460,40 @@ def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> F
     return audit.finding("PB101", "info", "inconclusive", why, evidence=evidence, hint=hint)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, varies=True)
+_IS_MASK = re.compile(r"mask|keep|kept|inside|valid|positive|selected", re.IGNORECASE)
+_HINT = "use index_add, scatter_add or index_put(…, accumulate=True)"
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    backward = source.methods.get("backward")
+    if backward is None or not isinstance(source.node, ast.ClassDef):
+        return
+    operands = [node.operand for node in ast.walk(backward) if isinstance(node, ast.UnaryOp)]
+    negated = {operand.id for operand in operands if isinstance(operand, ast.Name)}
+    indices = {name for name in saved(backward) - negated if not _IS_MASK.search(name)}
+    for node in ast.walk(backward):
+        match node:
+            case ast.AugAssign(target=ast.Subscript(slice=ast.Name(id=name))) if name in indices:
+                pass
+            case ast.Call(func=ast.Attribute(attr="index_put_" | "index_put"), args=[place, _]) if (
+                not node.keywords and any(isinstance(n, ast.Name) and n.id in indices for n in ast.walk(place))
+            ):
+                pass
+            case _:
+                continue
+        yield SourceMatch(node.lineno, f"terms at equal indices are lost: {text(node)}", _HINT, "warning")
+
+
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    static=_static,
+    blames="backward",
+    shrinks=False,
+    varies=True,
+    column="eager",
+    compared=lambda audit: True,
+    of_weights="always",
+    proves=1,
+    explains="unwritten memory",
+)

@@ -68,7 +68,7 @@ from pullback.check.cases.repro import definition, variables
 from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import moved
 from pullback.report.model import Evidence, Finding
 
@@ -140,4 +140,4 @@ def _tail(audit: Audit, found: JvpDisagreement) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, blames="jvp")
+RULE = Rule(__doc__, runtime=_run, blames="jvp", column="eager")

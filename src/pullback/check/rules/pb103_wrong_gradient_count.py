@@ -52,7 +52,7 @@ from pullback.check.derivative.agreement import plural
 from pullback.check.derivative.recorder import record_base
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import own_nodes, positional_arguments, returns_a_value
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -108,4 +108,12 @@ def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) or (isinstance(value, ast.Constant) and value.value is None)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", static=_static, kinds=("function",))
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    blames="backward",
+    static=_static,
+    kinds=("function",),
+    column="eager",
+    needs_repeatable=False,
+)

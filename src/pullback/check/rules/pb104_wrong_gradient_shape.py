@@ -56,7 +56,7 @@ from pullback.check.case import Case
 from pullback.check.cases import sizes
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.raw import misshapen
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
@@ -102,4 +102,4 @@ def _ones(audit: Audit) -> Iterator[Case]:
     return (case for case in ones if audit.domain.is_parted(case))
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), column="eager", needs_repeatable=False)

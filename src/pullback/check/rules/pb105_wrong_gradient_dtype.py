@@ -56,7 +56,7 @@ from pullback.check.derivative.intent import stairs
 from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.derivative.raw import placed_gradients
 from pullback.check.derivative.sampler import random_like
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
 from pullback.check.trial import Raised, Run, as_real, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
@@ -173,4 +173,4 @@ def _floats(t: torch.Tensor) -> bool:
     return has_derivative(t)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", needs_repeatable=False, of_weights="always")

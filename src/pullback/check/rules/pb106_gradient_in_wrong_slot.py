@@ -45,7 +45,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.diagnosis import cause, swapped_with
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
@@ -58,7 +58,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     if result is None or audit.intent is not None:
         return
     for comparison in result.wrong:
-        if cause(audit, result, comparison) != "PB106":
+        if cause(audit, result, comparison) != "swapped gradients":
             continue
         other = swapped_with(audit, result, comparison)
         name = audit.names[comparison.order]
@@ -75,4 +75,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", explains="swapped gradients")

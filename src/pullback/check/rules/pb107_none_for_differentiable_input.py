@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.intent import Intent, severity_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding, Severity
 
@@ -95,4 +95,4 @@ def _severity(comparison: Comparison, meant: Intent | None, unsure: bool) -> Sev
     return "warning" if meant.sign == "flat" and not comparison.flat else severity_of(meant)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", explains="no gradient")

@@ -49,7 +49,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.derivative.recorder import record_base
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.variants import without_optional
 from pullback.report.model import Finding
 
@@ -85,4 +85,4 @@ def _unasked(audit: Audit, case: Case) -> Iterator[tuple[int, Any, Any]]:
                 yield place, argument, gradient
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), column="eager", needs_repeatable=False)

@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.intent import severity_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
@@ -98,4 +98,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", of_weights="alone")

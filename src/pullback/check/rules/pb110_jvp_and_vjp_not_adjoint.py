@@ -69,7 +69,7 @@ from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import direction_like, random_like
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import chosen_outs, literals, moved
 from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
@@ -154,4 +154,4 @@ def _forward_product(
     return total
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager")

@@ -49,7 +49,7 @@ from pullback.check.derivative.diagnosis import ignored_cotangents
 from pullback.check.derivative.first_order import moves_output
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import ast_text, names_read, positional_arguments, returns_a_value
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -99,4 +99,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         yield SourceMatch(backward.lineno, f"backward never reads its cotangent {unread[0].arg}", _HINT)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", static=_static)
+RULE = Rule(__doc__, runtime=_run, blames="backward", static=_static, column="eager", explains="ignored cotangent")

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised
 from pullback.report.model import Finding
 
@@ -111,4 +111,4 @@ def _masks(count: int, limit: int = 12) -> list[list[bool]]:
     return (alone + without)[:limit]
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager", of_weights="always")

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
 
@@ -93,4 +93,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", column="eager")

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases import sizes
 from pullback.check.derivative.raw import misshapen
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
@@ -80,4 +80,6 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+RULE = Rule(
+    __doc__, runtime=_run, blames="backward", kinds=("function",), column="eager", context="inputs that broadcast"
+)

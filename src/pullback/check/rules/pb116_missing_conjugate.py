@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING
 from pullback.check.cases import dtypes
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
@@ -97,7 +97,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _only_phase(audit: Audit, result: FirstOrder) -> bool:
     """Whether conjugating the gradient would make it right."""
-    return all(cause(audit, result, c) == "PB116" for c in result.wrong)
+    return all(cause(audit, result, c) == "missing conjugate" for c in result.wrong)
 
 
 def _speaks_of_complex(audit: Audit) -> bool:
@@ -105,4 +105,6 @@ def _speaks_of_complex(audit: Audit) -> bool:
     return source is not None and _COMPLEX.search(ast.unparse(source.node)) is not None
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(
+    __doc__, runtime=_run, blames="backward", column="eager", explains="missing conjugate", context="complex inputs"
+)

@@ -48,7 +48,7 @@ import torch
 
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import Difference, difference
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, Run, forward
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
@@ -109,4 +109,4 @@ def _differs(first: Run, second: Run, rounding: float | None = 0.0) -> Differenc
         return difference([a for a, _ in floats], [b for _, b in floats], rounding)
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward")
+RULE = Rule(__doc__, runtime=_run, blames="forward", column="eager")

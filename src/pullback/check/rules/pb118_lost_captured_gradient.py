@@ -58,7 +58,7 @@ from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, first_of
 from pullback.check.purity.cuts import Cut, culprits, watch_cuts
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
 from pullback.check.weights import held_tensors
 from pullback.report.model import Finding
@@ -168,4 +168,4 @@ def _asks_alone(audit: Audit) -> bool:
         return True
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward")
+RULE = Rule(__doc__, runtime=_run, blames="forward", column="eager")

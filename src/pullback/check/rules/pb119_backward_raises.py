@@ -68,7 +68,7 @@ from pullback.check.cases.repro import call_text
 from pullback.check.cases.sizes import may_hold_sizes
 from pullback.check.derivative.agreement import gradients
 from pullback.check.find.live import answers
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of
 from pullback.report.model import Finding, Severity
@@ -192,4 +192,13 @@ def _hint(case: Case) -> str:
     return "make the backward take what the forward takes, or refuse it in the forward"
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, varies=True)
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    blames="backward",
+    shrinks=False,
+    varies=True,
+    column="eager",
+    needs_repeatable=False,
+    context="some inputs of the forward",
+)

@@ -38,10 +38,41 @@ class XSin(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         return g * (torch.sin(x) + x * torch.cos(x))
 ```
+
+## In the source: state-on-class-in-source (PB810)
+Where the function cannot be run: an attribute of the class, or a global name, that the forward assigns and the
+backward reads. A warning: a match proves that calls share the attribute, not that they ever give it different values.
+
+### Bad
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        Scale.scale = scale
+        return cuda_kernels.scale(x, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Scale.scale, None
+```
+
+### Good
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.scale = scale
+        return cuda_kernels.scale(x, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.scale, None
+```
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -50,7 +81,8 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import Difference, difference
-from pullback.check.rules._rule import rule
+from pullback.check.find.source import FunctionSource
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Finding
@@ -107,4 +139,34 @@ def _other_values(case: Case) -> Case:
     return case.map_inputs(lambda t: t.flatten().roll(1).reshape(t.shape) if t.numel() > 1 else t / 2, "other values")
 
 
-RULE = rule(__doc__, runtime=_run)
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    forward, backward = source.methods.get("forward"), source.methods.get("backward")
+    if forward is None or backward is None:
+        return
+    read = {place for place, _ in _shared(source.name, backward, ast.Load)}
+    for place, line in _shared(source.name, forward, ast.Store):
+        if place in read:
+            yield SourceMatch(
+                line,
+                f"the forward assigns {place}, which every call shares, and the backward reads it",
+                "keep it on ctx",
+                "warning",
+            )
+
+
+def _shared(cls: str, method: ast.FunctionDef, context: type[ast.expr_context]) -> Iterator[tuple[str, int]]:
+    """Yield the attributes of the class and the global names that a method assigns, or reads, with their lines."""
+    global_names = {name for node in ast.walk(method) if isinstance(node, ast.Global) for name in node.names}
+    for node in ast.walk(method):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=attr, ctx=ctx) if owner in (cls, "cls"):
+                place = f"{cls}.{attr}"
+            case ast.Name(id=place, ctx=ctx) if context is ast.Load or place in global_names:
+                pass
+            case _:
+                continue
+        if isinstance(ctx, context):
+            yield place, node.lineno
+
+
+RULE = Rule(__doc__, runtime=_run, static=_static, column="eager")

@@ -43,6 +43,42 @@ class Exp(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         return g * out
 ```
+
+## In the source: unmarked-mutation-in-source (PB805)
+Where the function cannot be run: `x.mul_(…)`, `x[…] = …`, `x += …` in `forward` on an argument for which the backward
+returns a gradient, and no `mark_dirty` anywhere in the class. A warning: a match proves the write if the line is
+reached. An argument that the method gives another value first (`x = x.clone()`) is left out, also if that happens in
+one branch only. Writes by kernels that take a pointer, or by `out=`, are not seen.
+
+### Bad
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.clamp_(min=0)
+        ctx.save_for_backward(x)
+        return cuda_kernels.copy(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x > 0)
+```
+
+### Good
+```python
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clamp(min=0)
+        ctx.save_for_backward(x)
+        return cuda_kernels.copy(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x > 0)
+```
 """
 
 from __future__ import annotations
@@ -52,7 +88,10 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import same
-from pullback.check.rules._rule import rule
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import ast_text
+from pullback.check.rules._rule import Rule, SourceMatch
+from pullback.check.rules._source import differentiated, writes
 from pullback.check.trial import Run, forward, is_freed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -93,4 +132,19 @@ def _is_handed_on(run: Run, order: int) -> bool:
     return gradient is not None and same(gradient, cotangents[alike[0]])
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    forward = source.methods.get("forward")
+    if forward is None or any("mark_dirty" in ast_text(method) for method in source.methods.values()):
+        return
+    for write in writes(forward, differentiated(source)):
+        yield SourceMatch(
+            write.line,
+            f"the forward changes {write.name} in place and does not mark it as dirty: {write.code}",
+            "work on a copy, or call ctx.mark_dirty on the input and return it",
+            "warning",
+        )
+
+
+RULE = Rule(
+    __doc__, runtime=_run, static=_static, blames="forward", kinds=("function",), needs_repeatable=False, needs_cpu=True
+)

@@ -35,18 +35,51 @@ class Double(torch.autograd.Function):
     def backward(ctx, g):
         return g * 2
 ```
+
+## In the source: backward-mutates-in-source (PB806)
+Where the function cannot be run: `g.mul_(…)`, `g[…] = …`, `g += …` on an argument of `backward`, or on a name that it
+unpacks from `ctx.saved_tensors`. A warning: a match proves the write if the line is reached, but what was saved may be
+a copy that is nobody else's. A name that is given another value first is left out.
+
+### Bad
+```python
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return cuda_kernels.double(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        g *= 2
+        return g
+```
+
+### Good
+```python
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return cuda_kernels.double(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+```
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from pullback.check.derivative.agreement import same
-from pullback.check.rules._rule import rule
+from pullback.check.find.source import FunctionSource
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import literals
+from pullback.check.rules._source import cotangents, saved, writes
 from pullback.check.trial import forward, guarded, kept_from_being_freed, standard_cotangents
 from pullback.report.model import Finding
 
@@ -89,4 +122,26 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    backward = source.methods.get("backward")
+    if backward is None or not isinstance(source.node, ast.ClassDef):
+        return
+    for names, what in ((cotangents(source), "its cotangent"), (saved(backward), "the saved tensor")):
+        for write in writes(backward, names):
+            yield SourceMatch(
+                write.line,
+                f"the backward changes {what} {write.name} in place: {write.code}",
+                "compute out of place: g * a for g.mul_(a); clone what has to be written to",
+                "warning",
+            )
+
+
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    static=_static,
+    blames="backward",
+    kinds=("function",),
+    needs_repeatable=False,
+    needs_cpu=True,
+)

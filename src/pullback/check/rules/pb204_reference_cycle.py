@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -145,5 +145,5 @@ def _script(audit: Audit, backward: bool) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, needs_cpu=True)
 """Not shrunk: a collection takes a tenth of a second, and a smaller example shows no more."""

@@ -61,7 +61,7 @@ from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._altered import altered
 from pullback.check.rules._kept import Origin, bytes_kept, origin
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
@@ -189,5 +189,5 @@ def _script(audit: Audit, position: int) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, kinds=("function",), shrinks=False, needs_cpu=True)
 """Not shrunk: the bytes in the message are those of the example."""

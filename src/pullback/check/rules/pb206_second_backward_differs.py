@@ -47,7 +47,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -91,4 +91,4 @@ def _repeats(audit: Audit) -> bool:
     return difference(once, again, rounding=0.0) is None
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", of_weights="alone", needs_cpu=True)

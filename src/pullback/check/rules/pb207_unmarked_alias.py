@@ -49,7 +49,7 @@ from torch import Tensor
 
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import same
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import forward
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
@@ -113,4 +113,4 @@ def _after_write(out: Tensor, x: Tensor) -> Literal["refused", "written", "apart
     return "apart" if same(before, x.detach()) else "written"
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))
+RULE = Rule(__doc__, runtime=_run, blames="forward", kinds=("function",), needs_cpu=True)

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.derivative.diagnosis import ignored_cotangents
 from pullback.check.derivative.first_order import moves_output
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -85,4 +85,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", kinds=("function",))
+RULE = Rule(__doc__, runtime=_run, blames="forward", kinds=("function",), needs_cpu=True)

@@ -56,7 +56,7 @@ from pullback._torch import tree_leaves
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import Difference, difference, gradients
 from pullback.check.rules._altered import altered
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
 from pullback.check.weights import held_tensors
 from pullback.dtypes import has_derivative
@@ -202,4 +202,4 @@ def _after_change(audit: Audit, position: int, expected: list[Tensor | None]) ->
         return None
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"))
+RULE = Rule(__doc__, runtime=_run, kinds=("function", "callable"), early=1, needs_cpu=True, of_arguments=True)

@@ -52,7 +52,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import first_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -101,4 +101,6 @@ def _of_weights(audit: Audit, names: list[str]) -> Finding:
     )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(
+    __doc__, runtime=_run, blames="backward", of_weights="always", needs_cpu=True, settled_by=("grad-written-by-hand",)
+)

@@ -69,7 +69,7 @@ from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import nonfinite_when_scaled
 from pullback.report.model import Finding
 from pullback.stable.formats import Mask, format_of
@@ -128,4 +128,4 @@ _ALL = 0.1
 """Relative change of the true value between adjacent float32 inputs beyond which it is ill-conditioned."""
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True)

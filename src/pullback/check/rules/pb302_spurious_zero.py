@@ -61,7 +61,7 @@ from pullback.check.numeric.onset import onset
 from pullback.check.numeric.sweep import Sweeper
 from pullback.check.numeric.weight import STEP, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, nothing_is_left, onset_text
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import lost_when_scaled
 from pullback.report.model import Finding
 from pullback.stable.formats import Mask, format_of
@@ -116,4 +116,4 @@ def _finding(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int, bad: Mask) ->
     )
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -70,7 +70,7 @@ from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.sweep import Measured, Sweeper
 from pullback.check.numeric.weight import STEP, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled
 from pullback.report.model import Finding, Severity
 from pullback.stable.formats import Floats, Mask, format_of
@@ -226,4 +226,4 @@ def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity:
     return np.where(found.stated, found.ulp, np.inf)
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True)

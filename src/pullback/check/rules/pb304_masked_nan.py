@@ -62,7 +62,7 @@ from pullback.check.rules._accuracy import (
     severity_of,
     spelled_point,
 )
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
 from pullback.stable.formats import Mask, format_of
 
@@ -148,4 +148,4 @@ def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> I
         return
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True)

@@ -62,7 +62,7 @@ from pullback.check.numeric.jumps import jumps
 from pullback.check.numeric.onset import single
 from pullback.check.numeric.slopes import Slope, slope_at
 from pullback.check.rules._accuracy import gradient_lines, spelled_point
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -131,4 +131,4 @@ def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[
     return (point[by], got, sure[0]) if math.isfinite(got) and len(sure) == len(slopes) else None
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, blames="backward", shrinks=False, late=True)

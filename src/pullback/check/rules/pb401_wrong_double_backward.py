@@ -57,7 +57,7 @@ import torch
 
 from pullback.check.derivative.agreement import gradients
 from pullback.check.derivative.second_order import second_order_on, second_order_once
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.trial import Raised
 from pullback.report.model import Finding
@@ -150,4 +150,15 @@ _AT_ZERO = (
 )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", varies=True)
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    blames="backward",
+    varies=True,
+    early=2,
+    column="double backward",
+    compared=lambda audit: audit.second is not None and audit.second.status == "ok",
+    of_weights="always",
+    settled_by=("wrong-double-backward", "wrong-vjp"),
+    proves=2,
+)

@@ -54,7 +54,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._second import is_once_differentiable, silently_wrong
 from pullback.report.model import Finding
 
@@ -76,4 +76,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",))
+RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), early=2, column="double backward", proves=2)

@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -73,4 +73,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
     )
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward")
+RULE = Rule(__doc__, runtime=_run, blames="backward", early=2, column="double backward", context="second derivatives")

@@ -63,7 +63,7 @@ from torch import Tensor
 from pullback.check.contexts.compare import PRINT, Way, compare
 from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, settings
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
@@ -105,4 +105,4 @@ _WAYS = (
     ),
 )
 
-RULE = rule(__doc__, runtime=_run)
+RULE = Rule(__doc__, runtime=_run, column="func.grad", transforms=True, context="torch.func")

@@ -75,7 +75,7 @@ from pullback.check.contexts.batches import Batch, batches
 from pullback.check.contexts.compare import Refused, Told, differing, refusing
 from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, base_setting, parts, setting_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised
 from pullback.report.model import Finding, Severity
 
@@ -142,4 +142,4 @@ def _difference(
     return differing(audit, "PB406", setting, different, told)
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = Rule(__doc__, runtime=_run, column="func.vmap", transforms=True, context="vmap")

@@ -74,7 +74,7 @@ from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
 from pullback.check.contexts.transforms import Setting, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import direction_like
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
@@ -237,4 +237,4 @@ _SECOND_CODE = (
 )
 _HINT = "the jvp branches on what it is given: it must not"
 
-RULE = rule(__doc__, runtime=_run, blames="jvp")
+RULE = Rule(__doc__, runtime=_run, blames="jvp", column="func.jvp", transforms=True, context="jvp")

@@ -59,7 +59,7 @@ from torch import Tensor
 from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.refusals import is_promised
 from pullback.check.contexts.transforms import Setting, parts, settings
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity
 
@@ -181,4 +181,4 @@ _JACREV_CODE = (
     "print('jacrev:', torch.func.jacrev(ends, argnums=tuple(range(len(points))))(*points))",
 )
 
-RULE = rule(__doc__, runtime=_run)
+RULE = Rule(__doc__, runtime=_run, column="func.jacrev", transforms=True, context="torch.func")

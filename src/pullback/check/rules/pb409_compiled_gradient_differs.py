@@ -66,7 +66,7 @@ from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
 from pullback.check.contexts.pure import pure
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting, setting_of, tensor_slots
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
@@ -208,4 +208,4 @@ def _shared(audit: Audit) -> Setting | None:
     return setting_of(audit.subject, case) if case is not None else None
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, late=True, column="compile", compiles=True, context="torch.compile")

@@ -51,11 +51,11 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare
-from pullback.check.contexts.dropped import may_drop
+from pullback.check.contexts.dropped import is_comparable, may_drop
 from pullback.check.contexts.pure import Pure
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
@@ -122,4 +122,14 @@ def _way(strict: bool) -> Way:
 
 _WAYS = (_way(strict=False), _way(strict=True))
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    shrinks=False,
+    late=True,
+    column="export",
+    compared=is_comparable,
+    compiles=True,
+    of_pytorch=True,
+    context="torch.export",
+)

@@ -57,7 +57,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from pullback.check.contexts.compare import PRINT, Way, compare
 from pullback.check.contexts.transforms import Setting, settings
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
@@ -123,4 +123,4 @@ _WAYS = (
     _way("save_on_cpu", save_on_cpu, "save_on_cpu()"),
 )
 
-RULE = rule(__doc__, runtime=_run)
+RULE = Rule(__doc__, runtime=_run, column="saved hooks")

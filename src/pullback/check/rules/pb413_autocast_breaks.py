@@ -67,7 +67,7 @@ from pullback.check.cases.iterations import iterates
 from pullback.check.contexts.compare import PRINT, Refused, Told, differing, preamble, refusing
 from pullback.check.contexts.transforms import Setting, setting_of, settings
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity
 
@@ -149,4 +149,9 @@ def _distance(exact: Tensor | None, rounded: Tensor | None) -> float:
     return float((exact - rounded).abs().max() / exact.abs().max().clamp(min=1e-30))
 
 
-RULE = rule(__doc__, runtime=_run)
+def _is_compared(audit: Audit) -> bool:
+    """Whether the example was run in float32: autocast leaves other dtypes alone."""
+    return any(all(x.dtype == torch.float32 for x in setting.inputs) for setting in settings(audit))
+
+
+RULE = Rule(__doc__, runtime=_run, column="autocast", compared=_is_compared, needs_cpu=True, context="autocast")

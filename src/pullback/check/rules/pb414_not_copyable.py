@@ -58,7 +58,7 @@ from torch import Tensor
 from pullback.check.contexts.compare import PRINT, Way, compare_one
 from pullback.check.contexts.pure import pure
 from pullback.check.contexts.transforms import Setting, base_setting
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.subject import Subject
 from pullback.report.model import Finding
 
@@ -137,4 +137,4 @@ def _way(name: str, duplicate: Callable[[Module], Module], text: str, excuse: st
     )
 
 
-RULE = rule(__doc__, runtime=_run)
+RULE = Rule(__doc__, runtime=_run, column="copies", context="copying and pickling")

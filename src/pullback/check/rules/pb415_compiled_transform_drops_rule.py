@@ -53,10 +53,10 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, Way, compare_one
-from pullback.check.contexts.dropped import may_drop
+from pullback.check.contexts.dropped import is_comparable, may_drop
 from pullback.check.contexts.smallest import on_smallest
 from pullback.check.contexts.transforms import Setting, base_setting
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
 
@@ -105,4 +105,14 @@ _WAY = Way(
     context="traced",
 )
 
-RULE = rule(__doc__, runtime=_run, shrinks=False, late=True)
+RULE = Rule(
+    __doc__,
+    runtime=_run,
+    shrinks=False,
+    late=True,
+    column="compile of func",
+    compared=is_comparable,
+    compiles=True,
+    of_pytorch=True,
+    context="compiled torch.func",
+)

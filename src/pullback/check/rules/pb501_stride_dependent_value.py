@@ -64,7 +64,7 @@ from pullback.check.case import Case, is_differentiable
 from pullback.check.cases import layouts
 from pullback.check.cases.repro import call_text, variables
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding, Severity
 
@@ -139,4 +139,4 @@ def _beside_contiguous(case: Case) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, context="other strides")

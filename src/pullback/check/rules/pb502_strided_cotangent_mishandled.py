@@ -59,7 +59,7 @@ from torch import Tensor
 
 from pullback.check.cases import layouts
 from pullback.check.derivative.agreement import difference, gradients
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
@@ -144,4 +144,4 @@ _CHANGES = (
     ("a conjugated", lambda g: layouts.conjugated(g) if g.is_complex() else g),
 )
 
-RULE = rule(__doc__, runtime=_run, blames="backward", shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="backward", shrinks=False, early=1, context="strided cotangents")

@@ -62,7 +62,7 @@ from torch import Tensor
 from pullback.check.cases.growth import Growth
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._refused import severity_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
 
@@ -117,4 +117,4 @@ def _is_by_rows(audit: Audit, growth: Growth) -> bool:
     return difference([out[:2] for out in expected], got, _ROUNDING) is None
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, context="empty inputs")

@@ -54,7 +54,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.rules._refused import severity_of
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding
 
@@ -94,4 +94,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, context="a size of 1")

@@ -57,7 +57,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, Run, forward, vjp
 from pullback.report.model import Finding, Severity
 
@@ -123,4 +123,4 @@ def _finding(audit: Audit, case: Case, severity: Severity, what: str) -> Finding
     )
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, context="inputs without dimensions")

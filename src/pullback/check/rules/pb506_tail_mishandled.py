@@ -68,7 +68,7 @@ from pullback.check.cases import periodic
 from pullback.check.cases.growth import Growth
 from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
@@ -189,4 +189,4 @@ def _summed(audit: Audit, growth: Growth) -> Iterator[Finding]:
             return
 
 
-RULE = rule(__doc__, runtime=_run, blames="forward", shrinks=False, late=True)
+RULE = Rule(__doc__, runtime=_run, blames="forward", shrinks=False, late=True)

@@ -77,7 +77,7 @@ from pullback.check.cases.sizes import resized
 from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import difference
 from pullback.check.remembered import Memory
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Finding
 
@@ -179,4 +179,4 @@ def _script(case: Case) -> list[str]:
     ]
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, kinds=("function", "callable"), shrinks=False)

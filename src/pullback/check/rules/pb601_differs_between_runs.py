@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import show
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
@@ -97,4 +97,4 @@ _ADDS_UP = "; it grows by as much with each call: the backward adds to what an e
 _BY_NUMPY = "; it draws from NumPy's generator, which torch.manual_seed does not set"
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, explains="values that differ")

@@ -48,7 +48,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.purity.settings import changes
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def _tail(audit: Audit, stage: str, shown: str) -> list[str]:
     return [*imports, *(backward if stage == "backward" else []), f"print('afterwards:', {shown})"]
 
 
-RULE = rule(__doc__, runtime=_run, shrinks=False)
+RULE = Rule(__doc__, runtime=_run, shrinks=False, needs_repeatable=False, of_weights="alone")

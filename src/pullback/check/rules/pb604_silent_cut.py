@@ -34,10 +34,47 @@ def example(x, y):
 def inputs():
     return torch.tensor([0.5, -2.0, 1.0], requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
 ```
+
+## In the source: cut-in-backward-source (PB808)
+Where the function cannot be run: `.item()`, `.numpy()`, `.tolist()`, `.data`, `.detach()`, `float(…)` on the cotangent
+or a saved tensor in a backward, and `no_grad` around part of it, unless `once_differentiable` says that there is no
+second derivative. A second derivative misses what runs through the call, and nothing raises: Hessians, gradient
+penalties and meta-learning are silently wrong (where the function runs, PB401 measures that). A warning: a match proves
+that the graph is left if the line is reached, not that the second derivative depends on it: a sign or a mask has none.
+Functions that the backward calls are not examined; a kernel called from there leaves the graph too.
+
+### Bad
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return cuda_kernels.scale(x, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        return g * scale.item(), (g * x).sum()
+```
+
+### Good
+```python
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return cuda_kernels.scale(x, scale)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        return g * scale, (g * x).sum()
+```
 """
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -45,10 +82,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.recorder import recording
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import decorator_names
 from pullback.check.purity.cuts import Cut, culprits, watch_cuts
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._second import is_once_differentiable
 from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.rules._source import cotangents, saved, text
 from pullback.check.trial import forward, guarded, standard_cotangents
 from pullback.report.model import Finding
 
@@ -123,4 +163,38 @@ def _line(audit: Audit, cuts: Sequence[Cut]) -> int | None:
     return next((cut.line for cut in cuts if os.path.realpath(cut.file) == file), None)
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function", "callable"))
+_LEAVES = frozenset({"item", "numpy", "tolist", "detach", "data"})
+_NUMBERS = frozenset({"float", "int", "complex"})
+
+
+def _static(source: FunctionSource) -> Iterator[SourceMatch]:
+    backward = source.methods.get("backward")
+    if backward is None or not isinstance(source.node, ast.ClassDef):
+        return
+    if "once_differentiable" in decorator_names(backward):
+        return
+    tensors = {*cotangents(source), *saved(backward)}
+    for node in ast.walk(backward):
+        found = _cut(node, tensors)
+        if found is not None:
+            yield SourceMatch(
+                found.lineno,
+                f"the backward leaves the autograd graph, and with it its second derivative: {text(found)}",
+                "stay in differentiable operations on what was saved, or use once_differentiable",
+                "warning",
+            )
+
+
+def _cut(node: ast.AST, tensors: set[str]) -> ast.expr | None:
+    match node:
+        case ast.Attribute(value=ast.Name(id=name), attr=attr) if name in tensors and attr in _LEAVES:
+            return node
+        case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name)]) if name in tensors and function in _NUMBERS:
+            return node
+        case ast.With(items=[ast.withitem(context_expr=ast.Call(func=called) as call)]) if "no_grad" in text(called):
+            return call
+        case _:
+            return None
+
+
+RULE = Rule(__doc__, runtime=_run, static=_static, kinds=("function", "callable"))

@@ -54,7 +54,7 @@ from torch import Tensor
 
 from pullback.check.cost.trace import Trace, describe, equal, is_plain, size, trace
 from pullback.check.rules._kept import bytes_kept
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding, Severity
 
@@ -162,4 +162,4 @@ def _rolled(case: Case) -> Case:
     )
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, kinds=("function",), shrinks=False, needs_cpu=True)

@@ -53,7 +53,7 @@ from torch import Tensor
 
 from pullback.check.cost.trace import describe, is_plain, size, trace
 from pullback.check.rules._kept import bytes_kept
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -84,4 +84,4 @@ def _is_mask(t: Tensor) -> bool:
     return t.is_floating_point() and is_plain(t) and bool(((t == 0) | (t == 1)).all())
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, kinds=("function",), shrinks=False, needs_cpu=True)

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cost.trace import describe, size, storage_of
 from pullback.check.rules._kept import bytes_kept
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ def _run(audit: Audit) -> Iterator[Finding]:
             )
 
 
-RULE = rule(__doc__, runtime=_run, kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, kinds=("function",), shrinks=False, needs_cpu=True)

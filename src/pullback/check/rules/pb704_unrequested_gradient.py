@@ -62,7 +62,7 @@ from torch import Tensor
 
 from pullback.check.cost.trace import Step, Trace, describe, trace
 from pullback.check.derivative.agreement import plural
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -136,4 +136,4 @@ def _alone(found: Trace, returned: Tensor) -> list[Step]:
     return [step for step in found.serving([returned]) - wanted if not step.is_view]
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False, needs_cpu=True)

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.cost.trace import Step, Trace, describe, equal, is_plain, storage_of, storages
-from pullback.check.rules._rule import rule
+from pullback.check.rules._rule import Rule
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
@@ -102,4 +102,4 @@ def _is(t: Tensor, known: Tensor) -> bool:
     return t.dtype is known.dtype and t.shape == known.shape and equal(t, known)
 
 
-RULE = rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False)
+RULE = Rule(__doc__, runtime=_run, blames="backward", kinds=("function",), shrinks=False, needs_cpu=True)

@@ -48,7 +48,7 @@ from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import decorator_names
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 
 _STATIC = ("forward", "backward", "setup_context", "jvp", "vmap", "vjp")
 
@@ -76,4 +76,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             yield SourceMatch(source.methods[names[0]].lineno, what, hint, "warning")
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",), fix="style")

@@ -53,7 +53,7 @@ from collections.abc import Iterator
 
 from pullback.check.find.scopes import dotted
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 
 _GONE = {
     **dict.fromkeys(("torch.eig", "torch.symeig", "torch.lstsq", "torch.matrix_rank", "torch.solve"), "torch.linalg"),
@@ -85,4 +85,4 @@ def _match(node: ast.AST) -> SourceMatch | None:
     return None
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",), fix="style")

@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:
@@ -68,4 +68,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         )
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",), fix="calls")

@@ -49,7 +49,7 @@ import ast
 from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import cotangents, differentiated, saved, writes
 
 
@@ -71,4 +71,4 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
                 )
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",))

@@ -44,7 +44,7 @@ from collections.abc import Iterator
 
 from pullback.check.find.scopes import dotted
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import calls, text
 
 _FACTORIES = frozenset(
@@ -72,4 +72,4 @@ def _is_scalar(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Tuple) and not call.args[0].elts
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",))

@@ -51,7 +51,7 @@ import ast
 from collections.abc import Iterator
 
 from pullback.check.find.source import FunctionSource
-from pullback.check.rules._rule import SourceMatch, rule
+from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import calls, text
 
 
@@ -71,4 +71,4 @@ def _keeps(keyword: ast.keyword) -> bool:
     return keyword.arg == "retain_graph" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
 
 
-RULE = rule(__doc__, static=_static, kinds=("function",))
+RULE = Rule(__doc__, static=_static, kinds=("function",))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pullback.check.audit import TRANSFORMS
 from pullback.check.case import IF_IT_FITS
+from pullback.check.rules import rule_named, rule_of
 from pullback.check.runner.process import Death
 from pullback.check.subject import Subject
+from pullback.check.trial import Incident
 from pullback.report.model import Evidence, Finding, Severity, Verdict
-
-_WHOLE_RANGE = "PB3"
-"""The rules that run a function on numbers of every magnitude."""
-COMPILING = ("PB409", "PB410", "PB415")
-"""The rules that compile or export it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +72,19 @@ def process_finding(subject: Subject, death: Death, step: Step, seconds: float) 
         found = _crashes(finding, step, death.status)
         if step.is_doubtful:
             found = _excused(found, "warning", "inconclusive", "It may be no call that is meant.")
-    if death.cause == "silent" and step.rule in COMPILING:
+    rule = rule_named(step.rule)
+    if rule is None:
+        return found
+    if death.cause == "silent" and rule.compiles:
         return _in_the_compiler(found)
-    if step.rule in TRANSFORMS:
-        return _excused(found, "warning", "unsupported", f"{step.rule} transforms it, which it may not support.")
-    return _on_extremes(found) if step.rule.startswith(_WHOLE_RANGE) else found
+    if rule.transforms:
+        return _excused(found, "warning", "unsupported", f"{rule.id} transforms it, which it may not support.")
+    return _on_extremes(found) if rule.is_of_range else found
+
+
+def _of(finding: Finding, incident: Incident, **changes: Any) -> Finding:
+    rule = rule_of(incident)
+    return replace(finding, rule=rule.id, name=rule.name, **changes)
 
 
 def _on_extremes(found: Finding) -> Finding:
@@ -99,10 +104,9 @@ def _excused(found: Finding, severity: Severity, verdict: Verdict, why: str) -> 
 
 
 def _crashes(finding: Finding, step: Step, number: int) -> Finding:
-    return replace(
+    return _of(
         finding,
-        rule="PB002",
-        name="crashes-the-process",
+        "crash",
         message=f"The process was killed by {signal_name(number)} {step}.",
         hint="Run the reproduction under `python -X faulthandler`. Native code that dies so mostly reads or "
         "writes past a tensor: check shape, dtype, device and contiguity before taking a pointer.",
@@ -110,10 +114,9 @@ def _crashes(finding: Finding, step: Step, number: int) -> Finding:
 
 
 def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
-    return replace(
+    return _of(
         finding,
-        rule="PB003",
-        name="never-returns",
+        "hang",
         message=f"Nothing came back for {seconds:g} s {step}; the process was killed.",
         hint="If the function is only slow, raise `--budget`, or give smaller inputs with `--inputs`.",
     )
@@ -129,10 +132,9 @@ def _no_call(finding: Finding, step: Step, seconds: float) -> Finding:
 
 
 def _unfinished(finding: Finding, step: Step, seconds: float) -> Finding:
-    return replace(
+    return _of(
         finding,
-        rule="PB003",
-        name="never-returns",
+        "hang",
         severity="warning",
         verdict="unaudited",
         message=f"The audit was stopped after {seconds:g} s {step}; the rules to come did not run.",
@@ -141,20 +143,18 @@ def _unfinished(finding: Finding, step: Step, seconds: float) -> Finding:
 
 
 def _exits(finding: Finding, step: Step, status: int) -> Finding:
-    return replace(
+    return _of(
         finding,
-        rule="PB004",
-        name="exits-the-process",
+        "exit",
         message=f"The process was ended with exit status {status} {step}.",
         hint="Raise an exception: only the program itself should decide to exit.",
     )
 
 
 def _exhausts_memory(finding: Finding, step: Step) -> Finding:
-    return replace(
+    return _of(
         finding,
-        rule="PB005",
-        name="exhausts-memory",
+        "memory",
         message=f"The process was killed {step}, as the system does when memory runs out.",
         hint="Look for a temporary much larger than the inputs, or one kept from call to call.",
     )

@@ -15,8 +15,8 @@ import torch
 from pullback import settings
 from pullback.check import audit
 from pullback.check.case import Case
+from pullback.check.rules import all_rules
 from pullback.check.runner.child import ordinary_modes, settle
-from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, make_outcome
 from pullback.check.runner.task import describe_failure, our_fault, trace_of
 from pullback.check.subject import Given, Options, Subject
@@ -35,7 +35,7 @@ def audit_here(subjects: Sequence[Subject], options: Options, given: Given) -> l
     Raises:
         PullbackError: as `run_subjects` does.
     """
-    options = replace(options, ignore=(*options.ignore, *COMPILING))
+    options = replace(options, ignore=(*options.ignore, *(rule.id for rule in all_rules() if rule.compiles)))
     outcomes = []
     for subject in subjects:
         with _program_as_it_was(), _as_they_were(subject):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.check import audit
+from pullback.check.rules import allow_keys
 from pullback.check.subject import Options, Subject
 from pullback.report.measured import Measured
 from pullback.report.model import SEVERITIES, Finding, Report, SubjectResult, status_of
@@ -50,7 +51,7 @@ def make_outcome(
         measured: measurements besides.
     """
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
-    loud = _worst_first(f for f in once if subject.source is None or not subject.source.allows(f.rule, f.name))
+    loud = _worst_first(f for f in once if subject.source is None or not subject.source.allows(*allow_keys(f)))
     result = SubjectResult(
         subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured(), subject.absent
     )

@@ -18,14 +18,11 @@ import torch
 from pullback import _torch
 from pullback.check.rules import selected
 from pullback.check.runner.child import has_accelerator
-from pullback.check.runner.deaths import COMPILING
 from pullback.check.runner.outcome import Outcome, static_outcome
 from pullback.check.runner.pool import run_tasks, usable_cores
 from pullback.check.runner.process import ensure_can_fork, fork_is_clean
 from pullback.check.runner.task import Limits, SubjectTask
 from pullback.check.subject import Given, Options, Subject
-
-_TRACING = "PB3"
 
 
 def run_subjects(
@@ -90,9 +87,9 @@ def preload(options: Options) -> None:
     Args:
         options: of the audit; without a rule that compiles or traces there is nothing to do.
     """
-    if any(rule.family == _TRACING for rule in selected(options)):
+    if any(rule.is_of_range for rule in selected(options)):
         _warm_tracing()
-    if any(rule.id in COMPILING for rule in selected(options)):
+    if any(rule.compiles for rule in selected(options)):
         _warm()
 
 

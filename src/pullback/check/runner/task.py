@@ -15,6 +15,7 @@ from pullback.check import audit
 from pullback.check.case import IF_IT_FITS
 from pullback.check.clock import PATIENCE
 from pullback.check.events import Events
+from pullback.check.rules import rule_of
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory, ordinary_modes
 from pullback.check.runner.deaths import Step, process_finding
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
@@ -215,7 +216,7 @@ class SubjectTask:
         """Whether it can be shown anew: by its reproduction, or a crash after variants by its step alone."""
         if finding.message in self._crashes:
             return finding.severity == "error"
-        is_death = finding in self._deaths and finding.rule != "PB003"
+        is_death = finding in self._deaths and finding.rule != rule_of("hang").id
         may_run_files = self._may_run_files and not self._subject.absent  # imports that a stand-in replaces fail there
         return not is_death and can_replay(finding, may_run_files)
 
@@ -232,7 +233,7 @@ class SubjectTask:
             inputs = self._inputs()
             is_run = audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
             return NOT_ALONE if is_run else ""
-        if finding.rule != "PB003":
+        if finding.rule != rule_of("hang").id:
             why = complaint(finding)
         else:
             hung = hangs(finding.reproduce, self._limits.silence + _TO_START, events.beat)
@@ -250,7 +251,7 @@ class SubjectTask:
         limit = self._limits.total if death.cause == "late" else self._limits.silence
         limit *= PATIENCE if death.was_idle else 1
         finding = process_finding(self._subject, death, step, limit)
-        if finding.rule == "PB002" and self._attempts[-1].has_varied:
+        if finding.rule == rule_of("crash").id and self._attempts[-1].has_varied:
             self._crashes[finding.message] = step
         culprits = {step.rule, step.what, *[IF_IT_FITS] * step.is_doubtful}
         again = bool(step.rule) and not culprits <= self._skip and death.cause != "late"

@@ -26,7 +26,6 @@ from pullback.check.derivative.linearity import nonlinearity
 from pullback.check.derivative.repeat import Parted, parted
 from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
-from pullback.check.numeric.numbers import Numbers
 from pullback.check.purity.cuts import culprits, watch_cuts
 from pullback.check.remembered import Memory
 from pullback.check.steps import Steps
@@ -261,11 +260,6 @@ class Facts:
     def growths(self) -> list[Growth]:
         """How the shapes of the outputs follow each size of the inputs, where the forward takes other sizes."""
         return list(growths(self.subject, self.base))
-
-    @functools.cached_property
-    def numbers(self) -> Numbers:
-        """How accurate value and gradient are."""
-        return Numbers(self)
 
     def is_valid(self, case: Case) -> bool:
         """Whether the forward takes the case."""

@@ -20,6 +20,7 @@ from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import Facts
 from pullback.check.inside import functions_inside
+from pullback.check.numeric.numbers import Numbers
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
 from pullback.check.variants import variants_of
@@ -72,16 +73,21 @@ class Audit(Facts):
         return self.elapsed() < share * self.options.budget
 
     @functools.cached_property
+    def numbers(self) -> Numbers:
+        """How accurate value and gradient are."""
+        return Numbers(self)
+
+    @functools.cached_property
     def second(self) -> SecondOrder | None:
         """Result of double backward on the working example; `None` where there is no backward, or it fails."""
         if not self.backward_works or not self.base_run.roots:
             return None
-        found = second_order(self)
+        found = second_order(self, self.intent)
         longer = more_iterations(self.base) if found.status == "wrong" else None
         if (
             longer is not None
             and self.is_valid(longer)
-            and second_order(self.on(longer)).status in ("ok", "inconclusive")
+            and second_order(self.on(longer), self.intent).status in ("ok", "inconclusive")
         ):
             found = replace(found, status="inconclusive", unconverged=True)
         return found

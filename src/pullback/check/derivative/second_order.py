@@ -28,12 +28,13 @@ from pullback.check.case import Case
 from pullback.check.derivative.agreement import difference, gradients
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.hidden_saved import hidden_saved
+from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.trial import Raised, Run, as_real, forward, guarded, kept_from_being_freed, standard_cotangents, vjp
 
 if TYPE_CHECKING:
-    from pullback.check.state import Audit
+    from pullback.check.facts import Facts
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]
 _AFTER_ANOTHER = "autograd.grad after another backward"
@@ -97,10 +98,10 @@ class SecondOrder:
         return self.error is not None and self.error.is_deliberate
 
 
-def second_order(audit: Audit) -> SecondOrder:
-    """Probe double backward on the working example."""
+def second_order(audit: Facts, intent: Intent | None) -> SecondOrder:
+    """Probe double backward on the working example, of a function that may have an intent not to be a derivative."""
     first = audit.base_result
-    is_meant = audit.intent is None or audit.intent.sign == "identity"  # which is right where it changes no gradient
+    is_meant = intent is None or intent.sign == "identity"  # which is right where it changes no gradient
     right = first is not None and not first.wrong and is_meant and audit.subject.relaxation is None
     probe = _Probe(audit, audit.base, composite=right)
     changed = probe.changes_under_create_graph(audit.names)
@@ -111,9 +112,9 @@ def second_order(audit: Audit) -> SecondOrder:
         outcomes = probe.outcomes()
     if audit.nonlinearity is not None or audit.backward_draws or audit.redrawn is not None:
         outcomes = [_unjudged(outcome) for outcome in outcomes]
-    elif audit.intent is not None and not right:
+    elif intent is not None and not right:
         outcomes = [_lost_or_nothing(outcome) for outcome in outcomes]
-        is_smooth = audit.intent.sign == "worded"  # the second derivative of a staircase does not matter
+        is_smooth = intent.sign == "worded"  # the second derivative of a staircase does not matter
         quiet = not any(outcome.status in ("wrong", "raised") for outcome in outcomes)
         for block in probe.blocks() if is_smooth and quiet else ():
             found = [_lost_or_nothing(outcome) for outcome in block.outcomes()]
@@ -137,15 +138,14 @@ def second_order(audit: Audit) -> SecondOrder:
     )
 
 
-def second_order_on(audit: Audit, case: Case) -> SecondOrder:
+def second_order_on(audit: Facts, case: Case, composite: bool) -> SecondOrder:
     """Probe double backward on another case, of a function that is right on its example."""
-    assert audit.second is not None
-    probe = _Probe(audit, case, audit.second.composite)
+    probe = _Probe(audit, case, composite)
     worst = min(probe.outcomes(), key=_worst_first)
     return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
 
 
-def second_order_once(audit: Audit) -> SecondOrder:
+def second_order_once(audit: Facts) -> SecondOrder:
     """Probe the derivative of the backward at a fixed cotangent, without another use of the forward's graph."""
     probe = _Probe(audit, audit.base, composite=False, uses_output=False)
     (outcome,) = probe.outcomes()
@@ -196,7 +196,7 @@ class _Answer:
 class _Probe:
     """One function phi of the inputs, its gradient, and the second derivative along a direction."""
 
-    def __init__(self, audit: Audit, case: Case, composite: bool, uses_output: bool = True) -> None:
+    def __init__(self, audit: Facts, case: Case, composite: bool, uses_output: bool = True) -> None:
         subject, generator = audit.subject, audit.generator
         self.subject = subject
         self.case = case

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import gradients
-from pullback.check.derivative.second_order import second_order_on, second_order_once
+from pullback.check.derivative.second_order import SecondOrder, second_order_on, second_order_once
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.trial import Raised
@@ -76,7 +76,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         hint = "give an example with as many iterations as it needs"
         yield audit.finding("PB401", "warning", "inconclusive", why, case=audit.base, hint=hint)
     if second is not None and second.status == "raised" and not second.is_clear:
-        yield from _where_it_does_not_raise(audit)
+        yield from _where_it_does_not_raise(audit, second)
     if second is None or second.status != "wrong":
         return
     if audit.intent is not None and (audit.intent.sign == "cut" or audit.is_native):
@@ -96,13 +96,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield silently_wrong(audit, "PB401", second, hint)
 
 
-def _where_it_does_not_raise(audit: Audit) -> Iterator[Finding]:
+def _where_it_does_not_raise(audit: Audit, second: SecondOrder) -> Iterator[Finding]:
     """Yield the finding that double backward, which raises in general, is wrong where it does not."""
     positions = audit.base.wrt if len(audit.base.wrt) > 1 else ()
     for position in positions:
         case = replace(audit.base, wrt=(position,))
         try:
-            found = second_order_on(audit, case)
+            found = second_order_on(audit, case, second.composite)
         except Raised:
             continue
         if found.status == "wrong" and not math.isnan(found.got):
@@ -122,7 +122,7 @@ def _at_zero(audit: Audit) -> Iterator[Finding]:
     for case in audit.domain.keep(audit.base.map_inputs(torch.zeros_like, "all zeros")):
         try:
             first = gradients(audit.subject, case)
-            found = second_order_on(audit, case)
+            found = second_order_on(audit, case, audit.second.composite)
         except Raised:
             continue
         finite = all(g is None or bool(g.isfinite().all()) for g in first)

@@ -96,6 +96,12 @@ def test_files_that_the_pages_name_exist():
     assert sorted(name for name in names if not any((folder / name).exists() for folder in folders)) == []
 
 
+def test_the_rule_that_contributing_shows_is_the_real_one():
+    (shown,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    (file,) = ROOT.glob("src/pullback/check/rules/pb803_*.py")
+    assert file.read_text(encoding="utf-8").endswith(f'"""\n\n{shown}')
+
+
 def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     names = set(re.findall(r"^::: pullback\.(?:\w+\.api\.)?(\w+)$", page, re.MULTILINE))

@@ -18,6 +18,7 @@ PAGES += sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_IN_WORDS = ("faq.md", "performance.md", "cookbook.md")
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
 
@@ -240,3 +241,41 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
     ):
         assert claim in readme
     assert len(README.read_text(encoding="utf-8").splitlines()) < 120
+
+
+def test_summaries_in_words_are_those_of_the_tables():
+    """Of the FAQ, the page on performance and the cookbook: n times faster, where the tables have the time over that of a peer."""
+    performance = ROOT / "docs" / "performance.md"
+    rows = table(performance, "| median, worst (floor; goal)")
+    sizes = [cell.partition(" (")[0].split(" = ")[-1] for cell in rows["median, worst (floor; goal)"]]
+
+    def faster(peer, size):
+        median, _, _ = rows[f"op / {peer}"][sizes.index(size)].partition(",")
+        return f"{1 / float(median):.1f} times faster"
+
+    words = {page: " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split()) for page in _IN_WORDS}
+    eager, small = faster("eager", "2^20"), faster("eager", "8")
+    assert f"{eager} than eager PyTorch at 2^20 float32 numbers and {small} at 8" in words["faq.md"]
+    assert f"at 2^20 numbers the median op is {eager} than eager PyTorch" in words["performance.md"]
+    assert (
+        f"and {faster('compile', '2^20')} than `torch.compile`. At 8 numbers it is {small}" in words["performance.md"]
+    )
+    memory, time = table(performance, "| 2048 rows, vocabulary 32768")["op"]
+    chunked = f"{memory} times the peak memory of eager PyTorch, and is {1 / float(time):.1f} times faster"
+    assert chunked in words["cookbook.md"]
+    assert chunked in words["performance.md"]
+    kept = table(performance, "| bytes kept for the backward")["median, worst (floor 0.5; 1.0)"][0]
+    assert kept.startswith("0.50,")
+    assert "half the bytes for the backward that autograd keeps" in words["performance.md"]
+    contexts = table(ROOT / "docs" / "composition.md", "|  | derived")
+    derived, relaxed, ruled = contexts["kept"][:3]
+    everywhere = sum(int(contexts[how][0]) for how in ("kept", "refused", "error", "SILENTLY WRONG"))
+    assert (
+        f"keeps its derivative in {derived} of {everywhere} contexts, and one with a relaxation in {relaxed}"
+        in words["faq.md"]
+    )
+    assert f"A rule (`@op.vjp`) is kept in {ruled}." in words["faq.md"]
+    power = table(ROOT / "benchmarks" / "README.md", "| found, of 179 mutants")
+    flags, three = power["`gradcheck`, every flag"][0], power["the three together"][0]
+    assert f"the audit finds {power['`pullback.check`'][0]}." in words["faq.md"]
+    assert f"`gradcheck` with every flag finds {flags}, and together with `gradgradcheck` {three}" in words["faq.md"]

@@ -244,7 +244,7 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
 
 
 def test_summaries_in_words_are_those_of_the_tables():
-    """Of the FAQ, the page on performance and the cookbook: n times faster, where the tables have the time over that of a peer."""
+    """Of the FAQ, the page on performance and the cookbook: n times faster, where a table has a ratio of times."""
     performance = ROOT / "docs" / "performance.md"
     rows = table(performance, "| median, worst (floor; goal)")
     sizes = [cell.partition(" (")[0].split(" = ")[-1] for cell in rows["median, worst (floor; goal)"]]

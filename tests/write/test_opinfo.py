@@ -68,7 +68,7 @@ def test_what_is_written_of_an_operator_passes_the_audit(share, least, tmp_path)
         except PullbackError:
             continue
         module = import_source(found.source, tmp_path, f"operator_{len(made)}")
-        made[name] = (getattr(module, found.definition.class_name), found.tensors)
+        made[name] = (getattr(module, found.spec.class_name), found.tensors)
     assert len(made) >= least
     subjects = {name: subject_of(function) for name, (function, _) in made.items()}
     inputs = [(subjects[name], [(tuple(x.detach() for x in tensors), {})]) for name, (_, tensors) in made.items()]

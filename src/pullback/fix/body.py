@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from pullback.fix.model import CannotFixError, Derived, Kept
 from pullback.write.expressions import ATOM, Text
-from pullback.write.graphs import DerivativeGraph, Residuals, drop_outputs, residuals_for, use_counts
+from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for
 from pullback.write.shapes import Shapes, trace_vjp
-from pullback.write.simplify import copy_graph, op_count, simplify_derivative
+from pullback.write.simplify import simplify_derivative
 from pullback.write.spec import FunctionSpec
 from pullback.write.statements import GradientSlot, Namespace, StatementPrinter, guarded_gradients
 
@@ -47,8 +47,8 @@ class Backward:
         else:
             graph = _shortest(graph)
         self._d, self._graph, self._wording = d, graph, wording
-        self._dtype = tensors[d.wanted[0]].dtype
-        results = zip(d.wanted, graph.results, strict=True)
+        self._dtype = tensors[d.active_inputs[0]].dtype
+        results = zip(d.active_inputs, graph.derivatives, strict=True)
         self._results = {d.names[i]: node for i, node in results if node is not None}
         if not self._results:
             raise CannotFixError("no gradient leads from its outputs to its inputs")
@@ -85,8 +85,8 @@ class Backward:
             lines, _ = guarded_gradients(s, slots, reduced, self._wording.ctx)
             return [*lines, f"return {self._tuple({slot.position: slot.variable for slot in slots.values()})}"]
         [(name, slot)] = slots.items()
-        s.compute([slot.node], use_counts([slot.node], list(s.known)))
-        lines = s.take()
+        s.compute([slot.node])
+        lines = s.flush()
         return [*lines, f"return {self._tuple({slot.position: reduced(s.show(slot.node), name)})}"]
 
     def _tuple(self, gradients: Mapping[int, str]) -> str:
@@ -113,8 +113,8 @@ class Backward:
         return Namespace([w.ctx, *w.cotangents, *self._d.names, *w.outputs, *w.parameters])
 
     def _statements(self, kept: Residuals, shapes: Mapping[str, str], names: Namespace) -> StatementPrinter:
-        cotangents = [self._wording.cotangents[i] for i in self._d.connected]
-        given = dict(zip(self._graph.given, cotangents, strict=True))
+        cotangents = [self._wording.cotangents[i] for i in self._d.active_outputs]
+        given = dict(zip(self._graph.seeds, cotangents, strict=True))
         known = {node: name for name, node in kept.saved.items()} | given
         read = {node: shapes[name] for name, node in kept.shapes.items()}
         return StatementPrinter(known, names, self._dtype, cotangents[0], read)
@@ -143,12 +143,12 @@ def _shortest(graph: DerivativeGraph) -> DerivativeGraph:
 
     One form shares subexpressions between the recomputed value and the derivative.
     """
-    other = copy_graph(graph)
+    other = graph.copy()
     simplify_derivative(graph)
-    drop_outputs(graph)
-    drop_outputs(other)
+    graph.drop_outputs()
+    other.drop_outputs()
     simplify_derivative(other)
-    return other if op_count(other) < op_count(graph) else graph
+    return other if other.op_count() < graph.op_count() else graph
 
 
 def _guard(d: FunctionSpec, shapes: Shapes, attributes: Mapping[str, str]) -> list[str]:

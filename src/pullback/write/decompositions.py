@@ -1,4 +1,7 @@
-"""Decompositions of fused ops into what a person would write: PyTorch's backward ops, and ops with several results."""
+"""Decompositions of fused ops into readable ones: PyTorch's backward ops, and ops with several results.
+
+PyTorch's own decompositions are used where they read well; those below replace the others.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def _slice_backward(g: Tensor, sizes: list[int], dim: int, start: int, end: int,
     return torch.slice_scatter(g.new_zeros(sizes), g, dim, start, min(end, sizes[dim]), step)
 
 
-_OURS: dict[Any, Callable[..., Any]] = {
+_READABLE: dict[Any, Callable[..., Any]] = {
     aten.sigmoid_backward.default: _sigmoid_backward,
     aten.tanh_backward.default: _tanh_backward,
     aten.silu_backward.default: _silu_backward,
@@ -85,12 +88,13 @@ _WORDS = """
     addr huber_loss smooth_l1_loss mse_loss binary_cross_entropy soft_margin_loss _prelu_kernel _fused_rms_norm
 """
 _FUSED = frozenset(_WORDS.split())
+"""Further ops that PyTorch's decompositions are used for, beside those named `backward`."""
 
 
 def _table() -> dict[Any, Callable[..., Any]]:
     known = _torch.decompositions()
     chosen = [name for name in known if name in _FUSED or "backward" in name]
-    return {op: made for name in chosen for op, made in known[name]} | _OURS
+    return {op: made for name in chosen for op, made in known[name]} | _READABLE
 
 
 DECOMPOSITIONS = _table()

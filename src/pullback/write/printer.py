@@ -1,180 +1,219 @@
-"""The class: forward, setup_context, backward and jvp of the graphs of a definition."""
+"""The printed class: forward, setup_context, backward and jvp of the graphs of a specification, and its docstring."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, fx
 
 from pullback.dtypes import has_derivative
 from pullback.introspect import stable_notes
 from pullback.write.expressions import ATOM, Text
-from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for, use_counts
+from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for
 from pullback.write.shapes import Shapes
 from pullback.write.spec import FunctionSpec
 from pullback.write.statements import GradientSlot, Namespace, StatementPrinter, guarded_gradients
 
 _CONDITION_WIDTH = 92
+_DOCSTRING_WIDTH = 88
+VMAP_LINE = "generate_vmap_rule = True"
+"""Asks PyTorch to batch the class under `vmap`."""
 
 
 class ClassPrinter:
-    """Writes one class."""
+    """Prints one `torch.autograd.Function`.
+
+    Args:
+        spec: of the Function.
+        tensors: that it was traced with.
+        vjp: the graph of value and gradients.
+        jvp: the graph of value and tangents, if there is one.
+        shapes: for which the graphs hold.
+    """
 
     def __init__(
         self,
-        d: FunctionSpec,
+        spec: FunctionSpec,
         tensors: Sequence[Tensor],
-        backward: DerivativeGraph,
-        forward_mode: DerivativeGraph | None,
+        vjp: DerivativeGraph,
+        jvp: DerivativeGraph | None,
         shapes: Shapes,
     ) -> None:
-        self._d, self._shapes = d, shapes
-        self._gradient = f"{d.class_name}Backward" if d.forms is not None else ""
+        self._spec, self._shapes = spec, shapes
+        self._vjp, self._jvp = vjp, jvp
         self._dtype = next((x.dtype for x in tensors if has_derivative(x)), tensors[0].dtype)
-        self._backward, self._forward_mode = backward, forward_mode
-        n = len(backward.outputs)
+        n = len(vjp.outputs)
         self._outs = ["out"] if n == 1 else [f"out_{i}" for i in range(n)]
-        self._live = d.connected
-        self._short: dict[str, str] = {}
+        self._gradient_class = f"{spec.class_name}Backward" if spec.forms is not None else ""
+        self._for_vjp = self._residuals(vjp)
+        if self._gradient_class:  # which takes all inputs, and the cotangent
+            self._for_vjp = Residuals(dict(zip(spec.names, vjp.inputs, strict=True)))
+        self._for_jvp = self._residuals(jvp) if jvp is not None else Residuals()
+        both = (self._for_vjp, self._for_jvp)
+        self._saved = list(dict.fromkeys(name for one in both for name in one.saved))
+        self._with_shape = list(dict.fromkeys(name for one in both for name in one.shapes))
 
-    def text(self, docstring: Callable[[Mapping[str, str]], str]) -> str:
+    def text(self) -> str:
         """Return the class; its docstring states the gradients that are a single expression."""
-        kept = [self._kept(self._backward)]
-        if self._gradient:
-            kept[0] = Residuals(dict(zip(self._d.names, self._backward.inputs, strict=True)))
-        if self._forward_mode is not None:
-            kept.append(self._kept(self._forward_mode))
-        blocks = ["generate_vmap_rule = True", self._forward(), self._setup(kept), self._pull(kept[0])]
-        if self._forward_mode is not None:
-            blocks.append(self._push(self._forward_mode, kept[1]))
-        body = "\n\n".join([_quoted(docstring(self._short)), *blocks])
-        return f"class {self._d.class_name}(torch.autograd.Function):\n{textwrap.indent(body, '    ')}\n"
+        forward, setup_context = self._forward_method(), self._setup_context_method()
+        backward, gradients = self._backward_method()
+        blocks = [VMAP_LINE, forward, setup_context, backward]
+        if self._jvp is not None:
+            blocks.append(self._jvp_method(self._jvp))
+        body = "\n\n".join([_quoted(_docstring(self._spec, self._shapes, gradients)), *blocks])
+        return f"class {self._spec.class_name}(torch.autograd.Function):\n{textwrap.indent(body, '    ')}\n"
 
-    def _forward(self) -> str:
-        graph = self._backward
-        known = dict(zip(graph.inputs, self._d.names, strict=True))
-        s = StatementPrinter(known, Namespace(self._d.names), self._dtype, self._d.names[0])
-        s.compute(graph.outputs, use_counts(graph.outputs, graph.inputs))
+    def _forward_method(self) -> str:
+        graph, names = self._vjp, self._spec.names
+        known = dict(zip(graph.inputs, names, strict=True))
+        s = StatementPrinter(known, Namespace(names), self._dtype, names[0])
+        s.compute(graph.outputs)
         results = [s.show(out).text + (".clone()" if out in known else "") for out in graph.outputs]
-        returned = f"return {', '.join(results)}"
-        return _method("forward", self._d.names, [*self._checks(), *s.take(), returned])
+        return _method("forward", names, [*self._checks(), *s.flush(), f"return {', '.join(results)}"])
 
     def _checks(self) -> list[str]:
-        """Return the lines that refuse shapes for which the text does not hold."""
-        conditions = self._shapes.conditions
-        if self._d.only is not None:
+        """Lines that refuse dtypes and shapes for which the text does not hold."""
+        spec = self._spec
+        if spec.dtype is not None:
             return [
-                f"if {self._d.names[0]}.dtype != {self._d.only}:",
-                f'    raise TypeError("{self._d.class_name} is written for {self._d.only}")',
+                f"if {spec.names[0]}.dtype != {spec.dtype}:",
+                f'    raise TypeError("{spec.class_name} is written for {spec.dtype}")',
             ]
-        if not conditions:
+        if not self._shapes.conditions:
             return []
         takes = ", ".join(
-            f"{name} of shape [{', '.join(sizes)}]"
-            for name, sizes in zip(self._d.names, self._shapes.inputs, strict=True)
+            f"{name} of shape {_shape_text(sizes)}" for name, sizes in zip(spec.names, self._shapes.inputs, strict=True)
         )
-        held = _wrapped("if not (", " and ".join(conditions), "):")
-        return [*held, f'    raise ValueError("{self._d.class_name} takes {takes}")']
+        condition = _wrapped("if not (", " and ".join(self._shapes.conditions), "):")
+        return [*condition, f'    raise ValueError("{spec.class_name} takes {takes}")']
 
-    def _setup(self, kept: Sequence[Residuals]) -> str:
-        saved = list(dict.fromkeys(name for one in kept for name in one.saved))
-        shapes = list(dict.fromkeys(name for one in kept for name in one.shapes))
-        used = {*saved, *shapes}
+    def _setup_context_method(self) -> str:
+        names, outs = self._spec.names, self._outs
+        used = {*self._saved, *self._with_shape}
+        constant = [out for i, out in enumerate(outs) if i not in self._spec.active_outputs]
         lines = []
-        if used.intersection(self._d.names):
-            names = [name if name in used else "_" for name in self._d.names]
-            lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = inputs")
-            if len(names) == 1:
-                lines[-1] = f"({names[0]},) = inputs"
-        dead = [out for i, out in enumerate(self._outs) if i not in self._live]
-        if used.intersection(self._outs) or dead:
-            lines.append(f"{', '.join(self._outs)} = output")
-        if saved:
-            lines.append(f"ctx.save_for_backward({', '.join(saved)})")
-            if len(kept) > 1 and kept[1].saved:
-                lines.append(f"ctx.save_for_forward({', '.join(saved)})")
-        lines += [f"ctx.{name}_shape = {name}.shape" for name in shapes]
-        if dead:
-            lines.append(f"ctx.mark_non_differentiable({', '.join(dead)})")
-        self._saved = saved
+        if used.intersection(names):
+            lines.append(f"{_unpacked([name if name in used else '_' for name in names])} = inputs")
+        if used.intersection(outs) or constant:
+            lines.append(f"{', '.join(outs)} = output")
+        if self._saved:
+            lines.append(f"ctx.save_for_backward({', '.join(self._saved)})")
+            if self._for_jvp.saved:
+                lines.append(f"ctx.save_for_forward({', '.join(self._saved)})")
+        lines += [f"ctx.{name}_shape = {name}.shape" for name in self._with_shape]
+        if constant:
+            lines.append(f"ctx.mark_non_differentiable({', '.join(constant)})")
         return _method("setup_context", ["ctx", "inputs", "output"], lines or ["pass"])
 
-    def _pull(self, kept: Residuals) -> str:
-        graph, d = self._backward, self._d
-        cotangents = [d.letter] if len(self._outs) == 1 else [f"{d.letter}_{i}" for i in range(len(self._outs))]
-        if self._gradient:
-            applied = f"return {self._gradient}.apply({', '.join([*d.names, d.letter])})"
-            return _method("backward", ["ctx", *cotangents], [*self._open(kept), applied])
-        live = [cotangents[i] for i in self._live]
-        s = self._statements(graph, kept, dict(zip(graph.given, live, strict=False)))
-        results = {d.names[i]: node for i, node in zip(d.wanted, graph.results, strict=True) if node is not None}
-        if len(d.names) > 1 and results:
-            lines, returned = self._each_gradient(s, results, kept)
+    def _backward_method(self) -> tuple[str, Mapping[str, str]]:
+        """The backward, and the gradients that are a single expression."""
+        spec, graph = self._spec, self._vjp
+        g = spec.cotangent
+        cotangents = [g] if len(self._outs) == 1 else [f"{g}_{i}" for i in range(len(self._outs))]
+        opened = self._unpack(self._for_vjp)
+        if self._gradient_class:
+            applied = f"return {self._gradient_class}.apply({', '.join([*spec.names, g])})"
+            return _method("backward", ["ctx", *cotangents], [*opened, applied]), {}
+        active = [cotangents[i] for i in spec.active_outputs]
+        s = self._statements(self._for_vjp, dict(zip(graph.seeds, active, strict=False)))
+        pairs = zip(spec.active_inputs, graph.derivatives, strict=True)
+        results = {spec.names[i]: node for i, node in pairs if node is not None}
+        if len(spec.names) > 1 and results:
+            slots = {name: GradientSlot(node, f"{g}{name}", spec.names.index(name)) for name, node in results.items()}
+            lines, single = guarded_gradients(s, slots, self._reduced)
+            returned = ", ".join(slots[name].variable if name in slots else "None" for name in spec.names)
         else:
-            s.compute(results.values(), use_counts(list(results.values()), list(s.known)))
-            lines, shown = s.take(), {name: s.show(node).text for name, node in results.items()}
-            self._short = {} if lines else shown
-            returned = shown.get(d.names[0], "None")
-        return _method("backward", ["ctx", *cotangents], [*self._open(kept), *lines, f"return {returned}"])
+            s.compute(list(results.values()))
+            lines, shown = s.flush(), {name: s.show(node).text for name, node in results.items()}
+            single = {} if lines else shown
+            returned = shown.get(spec.names[0], "None")
+        return _method("backward", ["ctx", *cotangents], [*opened, *lines, f"return {returned}"]), single
 
-    def _each_gradient(
-        self, s: StatementPrinter, results: dict[str, fx.Node], kept: Residuals
-    ) -> tuple[list[str], str]:
-        """Return the lines that compute each gradient that is asked for, and the result."""
-        d = self._d
-        slots = {name: GradientSlot(node, f"{d.letter}{name}", d.names.index(name)) for name, node in results.items()}
-        lines, self._short = guarded_gradients(s, slots, lambda gradient, name: self._reduced(gradient, name, kept))
-        return lines, ", ".join(slots[name].variable if name in slots else "None" for name in d.names)
-
-    def _reduced(self, gradient: Text, name: str, kept: Residuals) -> str:
-        """Return a gradient summed over the broadcast dimensions."""
+    def _reduced(self, gradient: Text, name: str) -> str:
+        """A gradient summed over the broadcast dimensions."""
         if not self._shapes.elementwise:
             return gradient.text
-        shape = f"{name}.shape" if name in kept.saved else f"ctx.{name}_shape"
+        shape = f"{name}.shape" if name in self._for_vjp.saved else f"ctx.{name}_shape"
         return f"{gradient.at(ATOM)}.sum_to_size({shape})"
 
-    def _push(self, graph: DerivativeGraph, kept: Residuals) -> str:
-        d = self._d
-        tangents = [f"t{name}" for name in d.names]
-        if self._gradient and len(d.names) == 1:  # elementwise: the slope times the argument, for jvp and vjp
-            applied = f"return {self._gradient}.apply({d.names[0]}, {tangents[0]})"
-            return _method("jvp", ["ctx", *tangents], [*self._open(kept), applied])
-        s = self._statements(graph, kept, {node: tangents[i] for node, i in zip(graph.given, d.wanted, strict=True)})
-        results = [node for node in graph.results if node is not None]
-        s.compute(results, use_counts(results, list(s.known)))
-        lines = [*self._open(kept), *s.take()]
-        moved = dict(zip(self._live, graph.results, strict=True))
+    def _jvp_method(self, graph: DerivativeGraph) -> str:
+        spec = self._spec
+        tangents = [f"t{name}" for name in spec.names]
+        opened = self._unpack(self._for_jvp)
+        if self._gradient_class and len(spec.names) == 1:  # elementwise: the slope times the argument, for jvp and vjp
+            applied = f"return {self._gradient_class}.apply({spec.names[0]}, {tangents[0]})"
+            return _method("jvp", ["ctx", *tangents], [*opened, applied])
+        seeds = {node: tangents[i] for node, i in zip(graph.seeds, spec.active_inputs, strict=True)}
+        s = self._statements(self._for_jvp, seeds)
+        s.compute([node for node in graph.derivatives if node is not None])
+        moved = dict(zip(spec.active_outputs, graph.derivatives, strict=True))
         shown = [s.show(node).text if (node := moved.get(i)) is not None else "None" for i in range(len(self._outs))]
-        return _method("jvp", ["ctx", *tangents], [*lines, f"return {', '.join(shown)}"])
+        return _method("jvp", ["ctx", *tangents], [*opened, *s.flush(), f"return {', '.join(shown)}"])
 
-    def _open(self, kept: Residuals) -> list[str]:
-        """Return the line that unpacks the saved tensors; both directions save the same list."""
-        if not kept.saved:
+    def _unpack(self, residuals: Residuals) -> list[str]:
+        """The line that unpacks the saved tensors, a list that backward and jvp share, and those for the barrier."""
+        if not residuals.saved:
             return []
-        names = [name if name in kept.saved else "_" for name in self._saved]
-        lines = [f"({names[0]},) = ctx.saved_tensors" if len(names) == 1 else f"{', '.join(names)} = ctx.saved_tensors"]
-        return lines + [f"{name} = {self._d.last}.apply({name})" for name in self._d.names[:-1] if self._d.last]
+        names = [name if name in residuals.saved else "_" for name in self._saved]
+        lines = [f"{_unpacked(names)} = ctx.saved_tensors"]
+        barrier = self._spec.barrier
+        return lines + [f"{name} = {barrier}.apply({name})" for name in self._spec.names[:-1] if barrier]
 
-    def _statements(self, graph: DerivativeGraph, kept: Residuals, given: dict[fx.Node, str]) -> StatementPrinter:
-        known = {node: name for name, node in kept.saved.items()} | given
-        shapes = {node: f"ctx.{name}_shape" for name, node in kept.shapes.items()}
-        taken = [*self._d.names, *self._outs, *given.values(), *(f"{self._d.letter}{name}" for name in self._d.names)]
-        like = next(iter(given.values()), self._d.names[0])
+    def _statements(self, residuals: Residuals, seeds: dict[fx.Node, str]) -> StatementPrinter:
+        spec = self._spec
+        known = {node: name for name, node in residuals.saved.items()} | seeds
+        shapes = {node: f"ctx.{name}_shape" for name, node in residuals.shapes.items()}
+        taken = [*spec.names, *self._outs, *seeds.values(), *(f"{spec.cotangent}{name}" for name in spec.names)]
+        like = next(iter(seeds.values()), spec.names[0])
         return StatementPrinter(known, Namespace(taken), self._dtype, like, shapes)
 
-    def _kept(self, graph: DerivativeGraph) -> Residuals:
-        """Return the tensors and shapes that a graph needs, including those for summing gradients of broadcasts."""
-        names = dict(zip(graph.inputs, self._d.names, strict=True))
+    def _residuals(self, graph: DerivativeGraph) -> Residuals:
+        """The tensors and shapes that a graph needs, including those for summing gradients of broadcasts."""
+        spec = self._spec
+        names = dict(zip(graph.inputs, spec.names, strict=True))
         for out, name in zip(graph.outputs, self._outs, strict=True):
             names.setdefault(out, name)
-        summed = self._shapes.elementwise and len(self._d.names) > 1 and graph is self._backward
-        results = zip(self._d.wanted, graph.results, strict=True)
-        return residuals_for(graph, names, {self._d.names[i] for i, g in results if g is not None} if summed else ())
+        if not (self._shapes.elementwise and len(spec.names) > 1 and graph is self._vjp):
+            return residuals_for(graph, names)
+        pairs = zip(spec.active_inputs, graph.derivatives, strict=True)
+        return residuals_for(graph, names, {spec.names[i] for i, gradient in pairs if gradient is not None})
+
+
+def barrier_class(name: str) -> str:
+    """The source of a Function that is the identity and raises where it is differentiated.
+
+    `once_differentiable` would not do: it looks at cotangents alone, and where these are constants the next derivative
+    is silently lost.
+    """
+    return _BARRIER.format(name=name)
+
+
+_BARRIER = '''class {name}Last(torch.autograd.Function):
+    """The identity, which is not differentiated: the forms of {name} end with the second derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        raise NotImplementedError("{name} has no third derivative")
+'''
+
+
+def _unpacked(names: Sequence[str]) -> str:
+    return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
 
 
 def _wrapped(start: str, text: str, end: str) -> list[str]:
-    """Return a condition on one line, or on several if it is long."""
+    """A condition on one line, or on several if it is long."""
     if len(start) + len(text) + len(end) <= _CONDITION_WIDTH:
         return [f"{start}{text}{end}"]
     first, *others = text.split(" and ")
@@ -182,7 +221,7 @@ def _wrapped(start: str, text: str, end: str) -> list[str]:
 
 
 def _quoted(docstring: str) -> str:
-    """Return a docstring in its quotes; the closing ones follow a multi-line text on a separate line."""
+    """A docstring in its quotes; the closing ones follow a multi-line text on a separate line."""
     text = docstring.strip()
     return f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
 
@@ -192,15 +231,12 @@ def _method(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
     return f"@staticmethod\ndef {name}({', '.join(parameters)}):\n{body}"
 
 
-_DOCSTRING_WIDTH = 88
-
-
-def docstring(d: FunctionSpec, shapes: Shapes, gradients: Mapping[str, str]) -> str:
-    """Return the docstring of a class; `gradients` are those that are one expression."""
-    parts = [d.summary or f"The value and derivative of {d.name}."]
-    parts.append("\n".join(["Shape:", *(f"    {line}" for line in _shapes(d, shapes))]))
-    parts.append("\n".join(_filled(line) for line in _notes(d, gradients)))
-    return "\n\n".join(part if "\n" in part else _filled(part) for part in parts if part) + "\n"
+def _docstring(spec: FunctionSpec, shapes: Shapes, gradients: Mapping[str, str]) -> str:
+    """Description, shapes, derivative, and the values that the text is specialised on."""
+    parts = [spec.summary or f"The value and derivative of {spec.name}."]
+    parts.append("\n".join(["Shape:", *(f"    {line}" for line in _shape_lines(spec, shapes))]))
+    parts.append("\n".join(_filled(line) for line in _notes(spec, gradients)))
+    return "\n\n".join(part if "\n" in part else _filled(part) for part in parts)
 
 
 def _filled(text: str) -> str:
@@ -208,17 +244,18 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, _DOCSTRING_WIDTH, subsequent_indent=f"{indent}    " if indent else "")
 
 
-def _shapes(d: FunctionSpec, shapes: Shapes) -> list[str]:
+def _shape_lines(spec: FunctionSpec, shapes: Shapes) -> list[str]:
     if shapes.elementwise:
-        given = ", ".join(d.names)
-        how = "any shape" if len(d.names) == 1 else "any shapes that broadcast"
-        return [f"{given}: {how}; the result has {'the same' if len(d.names) == 1 else 'the shape they broadcast to'}."]
-    lines = [f"{name}: {_shown(sizes)}" for name, sizes in zip(d.names, shapes.inputs, strict=True)]
+        single = len(spec.names) == 1
+        how = "any shape" if single else "any shapes that broadcast"
+        result = "the same" if single else "the shape they broadcast to"
+        return [f"{', '.join(spec.names)}: {how}; the result has {result}."]
+    lines = [f"{name}: {_shape_text(sizes)}" for name, sizes in zip(spec.names, shapes.inputs, strict=True)]
     outs = ["result"] if len(shapes.outputs) == 1 else [f"result {i}" for i in range(len(shapes.outputs))]
-    return [*lines, *(f"{name}: {_shown(sizes)}" for name, sizes in zip(outs, shapes.outputs, strict=True))]
+    return [*lines, *(f"{name}: {_shape_text(sizes)}" for name, sizes in zip(outs, shapes.outputs, strict=True))]
 
 
-def _shown(sizes: Sequence[str]) -> str:
+def _shape_text(sizes: Sequence[str]) -> str:
     return f"[{', '.join(sizes)}]"
 
 
@@ -229,12 +266,12 @@ _KINDS = {
 }
 
 
-def _notes(d: FunctionSpec, gradients: Mapping[str, str]) -> list[str]:
-    notes = [_KINDS[d.kind]]
+def _notes(spec: FunctionSpec, gradients: Mapping[str, str]) -> list[str]:
+    notes = [_KINDS[spec.kind]]
     if gradients:
         notes = [f"Gradient of {name}: {text}" for name, text in gradients.items()] + ["", *notes]
-    if d.forms is not None:
-        notes = [*stable_notes(d.forms), "They compute in float64 inside where that says .double()."]
-    if d.fixed:
-        notes.append(f"Written for {', '.join(f'{name}={value!r}' for name, value in d.fixed.items())}.")
+    if spec.forms is not None:
+        notes = [*stable_notes(spec.forms), "They compute in float64 inside where that says .double()."]
+    if spec.constants:
+        notes.append(f"Written for {', '.join(f'{name}={value!r}' for name, value in spec.constants.items())}.")
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +13,14 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.write.expressions import op_name
-from pullback.write.graphs import DerivativeGraph, value_of, vjp_graph
+from pullback.write.graphs import DerivativeGraph, traced_value, vjp_graph
 from pullback.write.spec import FunctionSpec
 
 _WORDS = """
     clone _to_copy detach where zeros_like ones_like full_like lift_fresh_copy scalar_tensor
 """
-_AS_POINTWISE = frozenset(_WORDS.split())
+_ALSO_POINTWISE = frozenset(_WORDS.split())
+"""Ops without PyTorch's tag `pointwise` that compute element by element all the same."""
 _LETTERS = "nmkpqrstuvw"
 
 
@@ -28,7 +29,7 @@ class Shapes:
     """The shapes of the tensors of a call.
 
     Attributes:
-        elementwise: whether every op is pointwise, so that any shapes that broadcast will do.
+        elementwise: whether every op is pointwise, so that all shapes that broadcast are valid.
         inputs: sizes of each input: letters and numbers.
         outputs: the same for the outputs.
         conditions: conditions on the inputs, by their names, in Python.
@@ -40,13 +41,42 @@ class Shapes:
     conditions: list[str] = field(default_factory=list)
 
 
-def is_pointwise(graph: DerivativeGraph) -> bool:
+def trace_vjp(spec: FunctionSpec, tensors: Sequence[Tensor]) -> tuple[DerivativeGraph, Shapes, list[Tensor]]:
+    """Trace value and gradients; return the graph, its shapes, and the tensors that it was traced with.
+
+    If the tensors broadcast and every op is pointwise, all are traced at one shape: the graph then has no sizes in it.
+    """
+    sample = _broadcast_sample(tensors)
+    if sample is not None:
+        try:
+            graph = vjp_graph(spec, sample)
+        except Exception:  # any error of the formula on tensors of another shape
+            graph = None
+        if graph is not None and _is_pointwise(graph):
+            return graph, _shapes_of(graph, spec.names, True), sample
+    graph = vjp_graph(spec, tensors)
+    return graph, _shapes_of(graph, spec.names, False), list(tensors)
+
+
+def _broadcast_sample(tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    """The tensors of a call, broadcast and sampled to a shape of two different sizes."""
+    try:
+        broadcast = torch.broadcast_tensors(*tensors)
+    except RuntimeError:
+        return None
+    n = broadcast[0].numel()
+    if n == 0:
+        return None
+    return [x.reshape(-1)[torch.arange(15) % n].reshape(3, 5).clone() for x in broadcast]
+
+
+def _is_pointwise(graph: DerivativeGraph) -> bool:
     """Whether every op of a graph computes element by element, without sizes."""
     for node in graph.module.graph.nodes:
         if node.op == "get_attr" and getattr(graph.module, str(node.target)).dim():
             return False
         number = (op_name(node) == "full" and not node.args[0]) or _is_log_sigmoid(node)
-        if node.op != "call_function" or number or op_name(node) in _AS_POINTWISE:
+        if node.op != "call_function" or number or op_name(node) in _ALSO_POINTWISE:
             continue
         if torch.Tag.pointwise not in getattr(node.target, "tags", ()) and node.target is not torch.detach:
             return False
@@ -59,50 +89,24 @@ def _is_log_sigmoid(node: fx.Node) -> bool:
     return op_name(source) == "log_sigmoid_forward"
 
 
-def broadcast_sample(tensors: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return the tensors of a call broadcast to one shape, of two sizes that differ."""
-    try:
-        broadcast = torch.broadcast_tensors(*tensors)
-    except RuntimeError:
-        return None
-    n = broadcast[0].numel()
-    if n == 0:
-        return None
-    return [x.reshape(-1)[torch.arange(15) % n].reshape(3, 5).clone() for x in broadcast]
-
-
-def shapes_of(graph: DerivativeGraph, names: Sequence[str], elementwise: bool) -> Shapes:
-    """Return the shapes for which a graph was traced."""
+def _shapes_of(graph: DerivativeGraph, names: Sequence[str], elementwise: bool) -> Shapes:
+    """The shapes for which a graph was traced."""
     letters: dict[str, str] = {}
-    places: dict[str, str] = {}
-    found = Shapes(elementwise)
-    for name, node in zip(names, graph.inputs, strict=True):
-        sizes = _torch.size_symbols(value_of(node))
-        found.inputs.append([_letter(s, letters) for s in sizes])
-        if elementwise:
-            continue
-        found.conditions.append(f"{name}.dim() == {len(sizes)}")
-        for i, size in enumerate(sizes):
-            at = f"{name}.shape[{i}]"
-            if str(size) not in places and not str(size).isdigit():
-                places[str(size)] = at
-            else:
-                found.conditions.append(f"{at} == {places.get(str(size), size)}")
-    found.outputs = [[_letter(s, letters) for s in _torch.size_symbols(value_of(node))] for node in graph.outputs]
+
+    def lettered(nodes: Iterable[fx.Node]) -> list[list[str]]:
+        return [[_letter(size, letters) for size in _torch.size_symbols(traced_value(node))] for node in nodes]
+
+    shapes = Shapes(elementwise, lettered(graph.inputs), lettered(graph.outputs))
     if elementwise:
-        return found
+        return shapes
     try:
-        found.conditions += _guards(graph.guards, places)
-    except FormulaError:  # then for the sizes of the example
-        found.inputs, found.outputs = (
-            [[str(n) for n in _torch.size_hints(value_of(node))] for node in nodes]
-            for nodes in (graph.inputs, graph.outputs)
-        )
-        found.conditions = [
-            f"{name}.shape == {tuple(_torch.size_hints(value_of(node)))}"
-            for name, node in zip(names, graph.inputs, strict=True)
-        ]
-    return found
+        shapes.conditions = _symbolic_conditions(graph, names)
+    except FormulaError:  # then for the sizes of the example alone
+        sizes = [tuple(_torch.size_hints(traced_value(node))) for node in graph.inputs]
+        shapes.inputs = [[str(n) for n in shape] for shape in sizes]
+        shapes.outputs = [[str(n) for n in _torch.size_hints(traced_value(node))] for node in graph.outputs]
+        shapes.conditions = [f"{name}.shape == {shape}" for name, shape in zip(names, sizes, strict=True)]
+    return shapes
 
 
 def _letter(size: Any, letters: dict[str, str]) -> str:
@@ -114,39 +118,41 @@ def _letter(size: Any, letters: dict[str, str]) -> str:
     return re.sub(r"[su]\d+", lambda m: letters.get(m[0], m[0]), text)
 
 
-def _guards(guards: Sequence[Any], places: dict[str, str]) -> list[str]:
-    """Return conditions on sizes as Python text.
+def _symbolic_conditions(graph: DerivativeGraph, names: Sequence[str]) -> list[str]:
+    """Conditions in Python on dimensions, on sizes that are equal or fixed, and of the guards of a trace.
 
     Raises:
-        FormulaError: if one cannot be expressed.
+        FormulaError: if a guard has no text.
     """
+    sources: dict[str, str] = {}
     found = []
-    for guard in guards:
-        text = str(guard)
-        if text in ("True", "true"):
-            continue
-        match = re.fullmatch(r"(Eq|Ne)\(([^,]*), ([^,]*)\)", text)
-        if match:
-            text = f"{match[2]} {'==' if match[1] == 'Eq' else '!='} {match[3]}"
-        symbols = set(re.findall(r"\b[su]\d+\b", text))
-        rest = re.sub(r"\b[su]\d+\b", "", text)
-        if re.search(r"[A-Za-z]", rest) or not symbols <= places.keys():
-            raise FormulaError(f"it holds for some sizes alone, which cannot be told: {guard}.")
-        found.append(re.sub(r"\b[su]\d+\b", lambda m: places[m[0]], text))
-    return list(dict.fromkeys(found))
+    for name, node in zip(names, graph.inputs, strict=True):
+        sizes = _torch.size_symbols(traced_value(node))
+        found.append(f"{name}.dim() == {len(sizes)}")
+        for i, size in enumerate(sizes):
+            source = f"{name}.shape[{i}]"
+            if str(size) not in sources and not str(size).isdigit():
+                sources[str(size)] = source
+            else:
+                found.append(f"{source} == {sources.get(str(size), size)}")
+    guards = [text for guard in graph.guards if (text := _guard(guard, sources))]
+    return found + list(dict.fromkeys(guards))
 
 
-def trace_vjp(d: FunctionSpec, tensors: Sequence[Tensor]) -> tuple[DerivativeGraph, Shapes, list[Tensor]]:
-    """Return the graph of value and gradients, its shapes, and the tensors it was traced with: of one shape if that
-    will do.
+def _guard(guard: Any, sources: dict[str, str]) -> str:
+    """A guard in Python, with the shapes that its symbols stand for; empty if it always holds.
+
+    Raises:
+        FormulaError: if it has functions, or symbols that are no size of an input.
     """
-    same = broadcast_sample(tensors)
-    if same is not None:
-        try:
-            graph = vjp_graph(d, same)
-        except Exception:  # any error of the formula on tensors of another shape
-            graph = None
-        if graph is not None and is_pointwise(graph):
-            return graph, shapes_of(graph, d.names, True), same
-    graph = vjp_graph(d, tensors)
-    return graph, shapes_of(graph, d.names, False), list(tensors)
+    text = str(guard)
+    if text in ("True", "true"):
+        return ""
+    match = re.fullmatch(r"(Eq|Ne)\(([^,]*), ([^,]*)\)", text)
+    if match:
+        text = f"{match[2]} {'==' if match[1] == 'Eq' else '!='} {match[3]}"
+    symbols = set(re.findall(r"\b[su]\d+\b", text))
+    rest = re.sub(r"\b[su]\d+\b", "", text)
+    if re.search(r"[A-Za-z]", rest) or not symbols <= sources.keys():
+        raise FormulaError(f"it is valid only where {guard}, which has no form in Python.")
+    return re.sub(r"\b[su]\d+\b", lambda m: sources[m[0]], text)

@@ -18,21 +18,21 @@ from pullback.write.special import is_constant
 from pullback.write.spelling import spelled
 
 _WIDTH = 72
-"""How long an expression may become before a part of it gets a name."""
-_LAST = 60
+"""Longest expression; a longer one has a part that gets a name."""
+_RESULT_WIDTH = 60
 """The same for a returned expression, which has more text around it."""
 _SHORT = 12
 """An expression up to this length never gets a name."""
 
 
 class StatementPrinter:
-    """Writes the statements that compute nodes from named ones.
+    """Prints the statements that compute nodes from named ones.
 
     Args:
         known: names of the available nodes.
-        names: returns new names.
+        names: source of new names.
         dtype: of the example.
-        like: the name of an available tensor.
+        like: the name of an available tensor, for its dtype and device.
         shapes: expressions for the shapes of inputs whose values are not available.
 
     Attributes:
@@ -50,54 +50,43 @@ class StatementPrinter:
         self._lines: list[str] = []
         self.known = dict(known)
         self._names = names
-        self._texts: dict[fx.Node, Text] = {}
+        self._inlined: dict[fx.Node, Text] = {}
         self._shapes = shapes or {}
         self._context = Context(dtype, like, self.show)
 
-    def compute(self, wanted: Iterable[fx.Node], uses: dict[fx.Node, int], named: Iterable[fx.Node] = ()) -> None:
-        """Write the missing statements for some nodes; those in `named` get names."""
-        with_names, finals = set(named), set(wanted)
-        for node in dependencies(wanted, {*self.known, *self._texts, *self._shapes}):
-            text = self._fitting(node, finals)
+    def compute(
+        self, wanted: Sequence[fx.Node], uses: Mapping[fx.Node, int] | None = None, named: Collection[fx.Node] = ()
+    ) -> None:
+        """Print the missing statements for some nodes.
+
+        Args:
+            wanted: the nodes.
+            uses: number of uses of each value, where there are others than for the wanted nodes.
+            named: nodes that get names, however often they are used.
+        """
+        uses = use_counts(wanted, self.known) if uses is None else uses
+        for node in dependencies(wanted, {*self.known, *self._inlined, *self._shapes}):
+            text = self._fitting(node, wanted)
             once = uses.get(node, 0) <= 1 or is_size(node) or text.text.isidentifier()
-            if is_constant(node) or (node not in with_names and once and (len(text.text) <= _WIDTH or node in finals)):
-                self._texts[node] = text
+            fits = len(text.text) <= _WIDTH or node in wanted
+            if is_constant(node) or (node not in named and once and fits):
+                self._inlined[node] = text
             else:
-                self._name(node, text)
+                self._assign(node, text)
 
-    def _fitting(self, node: fx.Node, finals: Collection[fx.Node]) -> Text:
-        """Return a node as text, with names for its longest operands where it is too long."""
-        while True:
-            text = self._spelled(node)
-            operands = [
-                a
-                for a in node.all_input_nodes
-                if a in self._texts and len(self._texts[a].text) > _SHORT and not is_constant(a)
-            ]
-            if len(text.text) <= (_WIDTH if node not in finals else _LAST) or not operands:
-                return text
-            longest = max(operands, key=lambda a: len(self._texts[a].text))
-            self._name(longest, self._texts.pop(longest))
-
-    def take(self) -> list[str]:
-        """Return the lines since the last time."""
+    def flush(self) -> list[str]:
+        """Return the lines printed since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
-    def _name(self, node: fx.Node, text: Text) -> None:
-        name = self._names.of(node, self.known)
-        self._lines.append(f"{name} = {text.text}")
-        self.known[node] = name
-
     def show(self, value: Any) -> Text:
-        """Return an argument of an op as text."""
+        """An argument of an op as an expression."""
         if isinstance(value, fx.Node):
             if value in self.known:
                 return Text(self.known[value])
-            return self._texts[value]
+            return self._inlined[value]
         if isinstance(value, list | tuple | torch.Size):
-            whole = self._whole_shape(value)
-            return whole or sequence(value, self._context)
+            return self._whole_shape(value) or sequence(value, self._context)
         if isinstance(value, bool | str) or value is None:
             return Text(repr(value))
         if isinstance(value, int | float | complex):
@@ -106,28 +95,46 @@ class StatementPrinter:
             return Text(self._context.dtype_of(value))
         if isinstance(value, torch.memory_format | torch.layout):
             return Text(str(value))
-        raise FormulaError(f"it uses {value!r}, which has no form to read.")
+        raise FormulaError(f"it uses {value!r}, which has no form in Python.")
 
-    def _spelled(self, node: fx.Node) -> Text:
+    def _fitting(self, node: fx.Node, results: Collection[fx.Node]) -> Text:
+        """A node as an expression; while that is too long, its longest operand gets a name."""
+        while True:
+            text = self._expression(node)
+            operands = [
+                a
+                for a in node.all_input_nodes
+                if a in self._inlined and len(self._inlined[a].text) > _SHORT and not is_constant(a)
+            ]
+            if len(text.text) <= (_WIDTH if node not in results else _RESULT_WIDTH) or not operands:
+                return text
+            longest = max(operands, key=lambda a: len(self._inlined[a].text))
+            self._assign(longest, self._inlined.pop(longest))
+
+    def _assign(self, node: fx.Node, text: Text) -> None:
+        name = self._names.name_of(node, self.known)
+        self._lines.append(f"{name} = {text.text}")
+        self.known[node] = name
+
+    def _expression(self, node: fx.Node) -> Text:
         if node.op == "get_attr":
             return _constant(node)
-        if op_name(node) == "sym_size" and node.args[0] in self._shapes:
-            return Text(f"{self._shapes[node.args[0]]}[{node.args[1]}]")  # type: ignore[index]
-        if op_name(node) == "sym_numel" and node.args[0] in self._shapes:
-            return Text(f"{self._shapes[node.args[0]]}.numel()")  # type: ignore[index]
+        if is_size(node) and node.args[0] in self._shapes:
+            shape = self._shapes[node.args[0]]  # type: ignore[index]
+            return Text(f"{shape}[{node.args[1]}]" if op_name(node) == "sym_size" else f"{shape}.numel()")
         return spelled(node, self._context)
 
     def _whole_shape(self, sizes: Sequence[Any]) -> Text | None:
-        """Return the shape of an input, if these are its sizes."""
+        """The shape of an input, if these are its sizes in order."""
         if not sizes or not isinstance(sizes[0], fx.Node) or op_name(sizes[0]) != "sym_size":
             return None
-        of: Any = sizes[0].args[0]
-        if len(sizes) != of.meta["val"].dim():
+        source: Any = sizes[0].args[0]
+        if len(sizes) != source.meta["val"].dim():
             return None
         for i, size in enumerate(sizes):
-            if not isinstance(size, fx.Node) or op_name(size) != "sym_size" or size.args != (of, i):
+            if not isinstance(size, fx.Node) or op_name(size) != "sym_size" or size.args != (source, i):
                 return None
-        return Text(self._shapes[of]) if of in self._shapes else Text(f"{self.show(of).at(ATOM)}.shape")
+        return Text(self._shapes[source] if source in self._shapes else f"{self.show(source).at(ATOM)}.shape")
 
 
 def _constant(node: fx.Node) -> Text:
@@ -139,12 +146,12 @@ def _constant(node: fx.Node) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class GradientSlot:
-    """Where one gradient goes.
+    """The gradient of one input in a backward of several.
 
     Attributes:
         node: that computes it.
         variable: that holds it.
-        position: of its input among all arguments.
+        position: of the input among all arguments.
     """
 
     node: fx.Node
@@ -155,12 +162,12 @@ class GradientSlot:
 def guarded_gradients(
     s: StatementPrinter, slots: Mapping[str, GradientSlot], reduced: Callable[[Text, str], str], ctx: str = "ctx"
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the lines that compute each wanted gradient, after their common subexpressions.
+    """Print the gradients of several inputs, each under `needs_input_grad`, after their common subexpressions.
 
     Args:
-        s: the statements, with the names known so far.
+        s: the printer, with the names known so far.
         slots: of the gradients, by the names of their inputs.
-        reduced: maps a gradient as text, and the name of its input, to its text in the shape of the input.
+        reduced: maps a gradient as an expression, and the name of its input, to its text in the shape of the input.
         ctx: name of the context.
 
     Returns:
@@ -169,21 +176,21 @@ def guarded_gradients(
     nodes, known = [slot.node for slot in slots.values()], list(s.known)
     uses, shared = use_counts(nodes, known), _shared(nodes, known)
     s.compute(shared, uses, shared)
-    lines, short = s.take(), {}
-    plain = not lines
+    lines, single = s.flush(), {}
+    without_shared = not lines
     lines.append(f"{' = '.join(slot.variable for slot in slots.values())} = None")
     for name, slot in slots.items():
         s.compute([slot.node], uses)
-        before, gradient = s.take(), s.show(slot.node)
-        if plain and not before:
-            short[name] = gradient.text
+        before, gradient = s.flush(), s.show(slot.node)
+        if without_shared and not before:
+            single[name] = gradient.text
         lines.append(f"if {ctx}.needs_input_grad[{slot.position}]:")
         lines += [f"    {line}" for line in (*before, f"{slot.variable} = {reduced(gradient, name)}")]
-    return lines, short
+    return lines, single
 
 
 def _shared(results: Sequence[fx.Node], known: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return the nodes that more than one result needs, those that are read beyond the shared part."""
+    """Nodes that more than one result depends on: the last ones, which the other computations use."""
     counts: dict[fx.Node, int] = {}
     for result in dict.fromkeys(results):
         for node in dependencies([result], known):
@@ -243,27 +250,26 @@ _HINTS = {
 _WORDS = """
     exp log log1p expm1 sin cos tan tanh erf cosh sinh abs sigmoid isfinite isnan _to_copy detach
 """
-_ABOUT = frozenset(_WORDS.split())
-"""Ops whose results are named after their operands."""
+_NAMED_AFTER_OPERAND = frozenset(_WORDS.split())
 
 
 class Namespace:
-    """Gives each value a unique name."""
+    """Source of unique names for intermediate values."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {"torch", "F", "ctx", "inputs", "output", *taken, *keyword.kwlist, *dir(builtins)}
 
-    def of(self, node: fx.Node, known: dict[fx.Node, str]) -> str:
-        """Return a new name for the value of a node."""
+    def name_of(self, node: fx.Node, known: Mapping[fx.Node, str]) -> str:
+        """A new name for the value of a node, after its op, and after its operand's name where that tells more."""
         op = op_name(node)
         hint = _HINTS.get(op, op.strip("_").removeprefix("special_").removeprefix("linalg_"))
         first = node.args[0] if node.args else None
-        if op in _ABOUT and isinstance(first, fx.Node) and known.get(first, "").isidentifier():
+        if op in _NAMED_AFTER_OPERAND and isinstance(first, fx.Node) and known.get(first, "").isidentifier():
             hint = f"{hint}_{known[first]}"
         return self.fresh(hint)
 
     def fresh(self, hint: str) -> str:
-        """Return a hint, with a number if it is taken."""
+        """The name itself, with a number if it is taken."""
         name, number = hint, 1
         while name in self._taken:
             number += 1

@@ -1,4 +1,4 @@
-"""A target and an example call, taken apart into a definition."""
+"""A target and an example call, read into a `FunctionSpec`; an example call for a target that comes without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.call import Call
-from pullback.check.case import Case
 from pullback.check.cases.probe import probe
 from pullback.check.find.discover import subject_of
 from pullback.dtypes import has_derivative
@@ -25,9 +24,12 @@ from pullback.op import Op
 from pullback.ruled.rule import Rule
 from pullback.write.spec import FunctionSpec
 
+_MOST_SUMMARY = 400
+"""Length, in characters, beyond which the first paragraph of a target's docstring is no summary."""
+
 
 def spec_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[FunctionSpec, list[Tensor]]:
-    """Take a target apart for a call; return its definition and the tensors of the call.
+    """Read a target at a call into a specification; also return the tensors of the call.
 
     Raises:
         OptionError: if the target is of a kind that cannot be written.
@@ -40,38 +42,34 @@ def spec_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     call = Call(args, kwargs, grad=False)
     if not call.tensors:
         raise OptionError(f"{op.__name__} was given no tensor.")
-    _require_meant(target, op, call)
-    formula = without_residuals(op)
-    d = FunctionSpec(
+    _refuse_surrogate_gradient(target, op, call)
+    value = call.flat(_without_residuals(op))
+    spec = FunctionSpec(
         name=op.__name__,
-        class_name=camel(op.__name__),
+        class_name=_camel_case(op.__name__),
         summary=_summary(target),
-        names=identifiers(input_names(op._signature, args, kwargs)),
-        fixed=_plain(op._signature, args, kwargs),
-        value=call.flat(formula),
-        soft=call.flat(op._soft or formula),
-        original=call.flat(op),
+        names=_identifiers(input_names(op._signature, args, kwargs)),
+        constants=_plain_arguments(op._signature, args, kwargs),
+        value=value,
+        surrogate=value if op._soft is None else call.flat(op._soft),
+        reference=call.flat(op),
         kind=op.kind,
+        active_inputs=[i for i, x in enumerate(call.tensors) if has_derivative(x)],
     )
-    if op.kind != "ruled" and op._soft is None:
-        d.soft = d.value
-    forms = op._stable.forms(args, kwargs) if op._stable is not None and op.kind == "derived" else None
-    d.forms = forms if forms is not None and forms.derivatives is not None else None
-    if forms is not None and forms.derivatives is None and not forms.certificates:  # holes are filled
-        d.value = d.soft = lambda *given: [forms.native.of(2)(*given)]
-    d.wanted = [i for i, x in enumerate(call.tensors) if has_derivative(x)]
-    d.is_tuple = _is_tuple(d, call.tensors)
+    if op._stable is not None and op.kind == "derived":
+        _add_forms(spec, op._stable.forms(args, kwargs))
+    spec.is_tuple = _returns_tuple(spec, call.tensors)
     if op._rule is not None:
-        add_rule(d, op._rule, call)
-        d.is_linear = op.linear is not False
-    return d, call.tensors
+        _add_rule(spec, op._rule, call)
+        spec.is_linear = op.linear is not False
+    return spec, call.tensors
 
 
 def as_op(target: Any) -> Op:
-    """Return the op of an op, a Function or a function.
+    """Make an op of a target: itself, the op behind a Function, or the forward of a Function or function.
 
     Raises:
-        OptionError: if it is of another kind.
+        OptionError: if the target is of another kind.
     """
     if isinstance(target, Op):
         return target
@@ -91,15 +89,15 @@ def as_op(target: Any) -> Op:
     return Op(target, stable=False)
 
 
-def _require_meant(target: Any, op: Op, call: Call) -> None:
-    """Refuse a Function whose forward is flat and whose backward is not: its gradient is no derivative on purpose."""
+def _refuse_surrogate_gradient(target: Any, op: Op, call: Call) -> None:
+    """Refuse a Function whose forward has a zero derivative and whose backward returns another gradient on purpose."""
     if not (isinstance(target, type) and _torch.given_by(target, "backward")):
         return
     own, derived = (_gradients(call.flat(f), call.tensors) for f in (target.apply, op))  # type: ignore[attr-defined]
     if not any(bool(g.any()) for g in derived) and any(bool(g.any()) for g in own):
         raise FormulaError(
             f"{op.__name__} cannot be written: the derivative of its forward is 0, and its backward returns "
-            "another. Say what is meant with pullback.function(derivative_of=...)."
+            "another gradient. Declare the function to differentiate with pullback.function(derivative_of=...)."
         )
 
 
@@ -114,27 +112,41 @@ def _gradients(flat: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [g for g in found if g is not None]
 
 
-def _is_tuple(d: FunctionSpec, tensors: Sequence[Tensor]) -> bool:
-    """Whether the result is more than one tensor."""
+def _add_forms(spec: FunctionSpec, forms: Any) -> None:
+    """Replace the formula by its stable forms, or by one whose removable singularities are filled."""
+    if forms is None:
+        return
+    if forms.derivatives is not None:
+        spec.forms = forms
+    elif not forms.certificates:
+        spec.value = spec.surrogate = lambda *inputs: [forms.native.of(2)(*inputs)]
+
+
+def _returns_tuple(spec: FunctionSpec, tensors: Sequence[Tensor]) -> bool:
+    """Whether the example call returns more than one tensor.
+
+    Raises:
+        FormulaError: if the call fails, or returns something that is not a tensor.
+    """
     try:
-        result = d.original(*(x.detach() for x in tensors))
+        result = spec.reference(*(x.detach() for x in tensors))
     except PullbackError:
         raise
     except Exception as error:  # any error of a user's function
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise FormulaError(f"{d.name} cannot be written: the example call raises {reason}.") from error
+        raise FormulaError(f"{spec.name} cannot be written: the example call raises {reason}.") from error
     if not result or not all(isinstance(leaf, Tensor) for leaf in result):
-        raise FormulaError(f"{d.name} cannot be written: it returns something that is not a tensor.")
+        raise FormulaError(f"{spec.name} cannot be written: it returns something that is not a tensor.")
     return len(result) > 1
 
 
 def _summary(target: Any) -> str:
     text = inspect.cleandoc(target.__doc__ or "")  # `inspect.getdoc` would also return the docstring of a base class
     first = " ".join(text.split("\n\n")[0].split())
-    return first if len(first) < 400 else ""
+    return first if len(first) < _MOST_SUMMARY else ""
 
 
-def _plain(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _plain_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     arguments = signature.bind(*args, **kwargs).arguments
     return {name: v for name, v in arguments.items() if not _holds_tensor(v) and v not in ((), {})}
 
@@ -143,8 +155,95 @@ def _holds_tensor(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in _torch.tree_leaves(value)[0])
 
 
-class _Silent:
-    """Receives the news of the search for an example."""
+def _without_residuals(op: Op) -> Callable[..., Any]:
+    """The formula of an op, without the residuals that it returns for its rule."""
+    if not op._residuals:
+        return op._formula
+
+    @functools.wraps(op._formula)
+    def value(*args: Any, **kwargs: Any) -> Any:
+        return op._formula(*args, **kwargs)[0]
+
+    return value
+
+
+def _add_rule(spec: FunctionSpec, rule: Rule, call: Call) -> None:
+    """Take vjp and jvp of a specification from a rule, called with the arguments of the example's structure."""
+    positions = [next(i for i, leaf in enumerate(call.leaves) if leaf is x) for x in call.tensors]
+    if any(isinstance(a, list | tuple | dict) for a in call.arguments()[0]):
+        raise FormulaError(f"{spec.name} cannot be written: its rule takes containers of tensors.")
+
+    def run(function: Callable[..., Any], first: Any, outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
+        out = tuple(outs) if spec.is_tuple else outs[0]
+
+        def rule_of(*args: Any) -> Any:
+            saved = (rule.formula(*args)[1],) if rule.residuals else ()
+            needs = {"needs": tuple(isinstance(a, Tensor) for a in args)} if rule.wants_needs else {}
+            found = function(first(args), out, *saved, *args, **(needs if function is rule.vjp else {}))
+            return found if isinstance(found, tuple) else (found,)
+
+        return call.flat(rule_of)(*inputs)
+
+    def vjp_rule(gs: Sequence[Tensor], outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+        found = run(rule.vjp, lambda _: tuple(gs) if spec.is_tuple else gs[0], outs, inputs)  # type: ignore[arg-type]
+        return [found[i] for i in positions]
+
+    def jvp_rule(ts: Sequence[Tensor | None], outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+        def tangents(args: Sequence[Any]) -> tuple[Any, ...]:
+            by_position = dict(zip(positions, ts, strict=True))
+            return tuple(by_position.get(i) for i in range(len(args)))
+
+        return list(run(rule.jvp, tangents, outs, inputs))  # type: ignore[arg-type]
+
+    spec.vjp_rule = vjp_rule if rule.vjp is not None else None
+    spec.jvp_rule = jvp_rule if rule.jvp is not None else None
+
+
+_RESERVED = {"torch", "F", "ctx", "inputs", "output", "out", "g", "Tensor", "Function", *keyword.kwlist, "math"}
+"""Names that the written code uses otherwise."""
+
+
+def _identifiers(names: Sequence[str]) -> list[str]:
+    """Distinct Python identifiers for tensors, from such names as "tensors[0]"."""
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W+", "_", name).strip("_") or "x"
+        plain = f"{plain}_" if plain in _RESERVED or plain[0].isdigit() else plain
+        number = 1
+        while plain in found:
+            number += 1
+            plain = f"{re.sub(r'_?[0-9]+$', '', plain)}_{number}"
+        found.append(plain)
+    return found
+
+
+def _camel_case(name: str) -> str:
+    """Name of the class for a function of that name."""
+    words = [w for w in re.split(r"\W|_", name) if w]
+    made = "".join(w[0].upper() + w[1:] for w in words) or "Written"
+    return made if not made[0].isdigit() else f"F{made}"
+
+
+def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Search for arguments that a target takes, as the audit does; in single precision.
+
+    Raises:
+        OptionError: if none are found.
+    """
+    subject = subject_of(target)
+    for _ in range(2):  # the search is bounded in time, and first calls are slow
+        generator = torch.Generator().manual_seed(0)
+        case = probe(subject, generator, _NoEvents(), lambda case: False).case
+        if case is not None:
+            args, kwargs, _ = case.arguments()
+            return single_precision_call(target, args, kwargs)
+    raise OptionError(
+        f"{name} cannot be called with guessed arguments: give an example call (--inputs on the command line)."
+    )
+
+
+class _NoEvents:
+    """Ignores the events of the search for an example."""
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
         pass
@@ -156,30 +255,15 @@ class _Silent:
         pass
 
 
-def example_of(target: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments that a target takes.
-
-    Raises:
-        OptionError: if none are found.
-    """
-    found = _found(target) or _found(target)  # the search is bounded in time, and first calls are slow
-    if found is None:
-        raise OptionError(
-            f"{name} cannot be called with guessed arguments: give an example call (--inputs on the command line)."
-        )
-    args, kwargs, _ = found.arguments()
-    return single_precision_call(target, args, kwargs)
-
-
 def single_precision_call(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call in single precision, with several numbers for each one if the formula takes them.
+    """Convert the arguments of a call to single precision, and numbers to small matrices if the target takes these.
 
-    Only then do conversions show: a conversion of float64 to float64 leaves no op.
+    A conversion from float64 to float64 leaves no op in a trace; from float32 it does.
     """
-    for change in (lambda x: _single(_several(x)), _single):
-        changed = tuple(_of_each(change, a) for a in args), {k: _of_each(change, v) for k, v in kwargs.items()}
+    for convert in (lambda x: _single(_matrix_near(x)), _single):
+        changed = tuple(_mapped(convert, a) for a in args), {k: _mapped(convert, v) for k, v in kwargs.items()}
         try:
             (target.apply if hasattr(target, "apply") else target)(*changed[0], **changed[1])
         except Exception:  # any error means that it does not take such tensors
@@ -188,98 +272,19 @@ def single_precision_call(
     return args, kwargs
 
 
-def _found(target: Any) -> Case | None:
-    generator = torch.Generator().manual_seed(0)
-    return probe(subject_of(target), generator, _Silent(), lambda case: False).case
-
-
-def _of_each(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+def _mapped(convert: Callable[[Tensor], Tensor], value: Any) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(_of_each(change, v) for v in value)
-    return change(value.detach()) if isinstance(value, Tensor) else value
+        return type(value)(_mapped(convert, v) for v in value)
+    return convert(value.detach()) if isinstance(value, Tensor) else value
 
 
 def _single(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float64 else x
 
 
-def _several(x: Tensor) -> Tensor:
-    """Return several numbers near a single one."""
+def _matrix_near(x: Tensor) -> Tensor:
+    """A 3 × 5 matrix of numbers near that of a tensor without dimensions; any other tensor as it is."""
     if x.dim() or not (x.is_floating_point() or x.dtype == torch.bool):
         return x
     near = torch.linspace(0.7, 1.0, 15, dtype=torch.float64).reshape(3, 5)
     return x * near.to(x.dtype) if x.is_floating_point() else near < 0.9
-
-
-def without_residuals(op: Op) -> Callable[..., Any]:
-    """Return the formula of an op, without the residuals that it returns for its rule."""
-    if not op._residuals:
-        return op._formula
-
-    @functools.wraps(op._formula)
-    def value(*args: Any, **kwargs: Any) -> Any:
-        return op._formula(*args, **kwargs)[0]
-
-    return value
-
-
-def add_rule(d: FunctionSpec, rule: Rule, call: Call) -> None:
-    """Have the derivative of a rule, called as the engine calls it."""
-    places = [next(i for i, leaf in enumerate(call.leaves) if leaf is x) for x in call.tensors]
-    if any(isinstance(a, list | tuple | dict) for a in call.arguments()[0]):
-        raise FormulaError(f"{d.name} cannot be written: its rule takes containers of tensors.")
-
-    def called(function: Callable[..., Any], first: Any, outs: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
-        out = tuple(outs) if d.is_tuple else outs[0]
-
-        def rule_of(*args: Any) -> Any:
-            saved = (rule.formula(*args)[1],) if rule.residuals else ()
-            needs = {"needs": tuple(isinstance(a, Tensor) for a in args)} if rule.wants_needs else {}
-            found = function(first(args), out, *saved, *args, **(needs if function is rule.vjp else {}))
-            return found if isinstance(found, tuple) else (found,)
-
-        return call.flat(rule_of)(*given)
-
-    if rule.vjp is not None:
-
-        def pull(gs: Sequence[Tensor], outs: Sequence[Tensor], given: Sequence[Tensor]) -> list[Any]:
-            found = called(rule.vjp, lambda _: tuple(gs) if d.is_tuple else gs[0], outs, given)  # type: ignore[arg-type]
-            return [found[place] for place in places]
-
-        d.pull = pull
-    if rule.jvp is not None:
-
-        def push(ts: Sequence[Tensor | None], outs: Sequence[Tensor], given: Sequence[Tensor]) -> list[Any]:
-            def tangents(args: Sequence[Any]) -> tuple[Any, ...]:
-                every: list[Any] = [None] * len(args)
-                for place, t in zip(places, ts, strict=True):
-                    every[place] = t
-                return tuple(every)
-
-            return list(called(rule.jvp, tangents, outs, given))  # type: ignore[arg-type]
-
-        d.push = push
-
-
-_TAKEN = {"torch", "F", "ctx", "inputs", "output", "out", "g", "Tensor", "Function", *keyword.kwlist, "math"}
-
-
-def identifiers(found: Sequence[str]) -> list[str]:
-    """Return identifiers for tensors with such names as "tensors[0]"."""
-    names: list[str] = []
-    for name in found:
-        plain = re.sub(r"\W+", "_", name).strip("_") or "x"
-        plain = f"{plain}_" if plain in _TAKEN or plain[0].isdigit() else plain
-        number = 1
-        while plain in names:
-            number += 1
-            plain = f"{re.sub(r'_?[0-9]+$', '', plain)}_{number}"
-        names.append(plain)
-    return names
-
-
-def camel(name: str) -> str:
-    """Return the name of a class for a function of that name."""
-    words = [w for w in re.split(r"\W|_", name) if w]
-    made = "".join(w[0].upper() + w[1:] for w in words) or "Written"
-    return made if not made[0].isdigit() else f"F{made}"

@@ -1,4 +1,4 @@
-"""The test of a written Function: finite differences, and consistency of its derivatives."""
+"""The test file of a written Function: finite differences, and consistency of its derivatives."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pullback.dtypes import has_derivative
 from pullback.write.spec import FunctionSpec
 
 _MOST_NUMBERS = 40
+"""Larger example tensors are drawn at random in the test file."""
 _HEAD = '''"""Tests of {name}: its derivatives against finite differences, each other, and calls one by one."""
 
 import torch
@@ -29,7 +30,7 @@ def outputs(*given):
     results = results if isinstance(results, tuple) else (results,)
     return [out for out in results if out.requires_grad]
 '''
-_FINITE = """
+_SHAPE_AND_FINITE = """
 
 def test_the_gradient_is_a_number_of_the_shape_of_each_input():
     given = inputs()
@@ -39,12 +40,16 @@ def test_the_gradient_is_a_number_of_the_shape_of_each_input():
         assert g.shape == x.shape
         assert g.isfinite().all()
 """
-_NUMERIC = """
+_GRADCHECK = """
 
 def test_the_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck({name}.apply, inputs())
+
+
+def test_the_second_derivative_is_that_of_finite_differences():
+    assert torch.autograd.gradgradcheck({name}.apply, inputs())
 """
-_DIFFERENCES = """
+_COARSE_DIFFERENCES = """
 
 def test_the_gradient_is_that_of_differences():
     given = inputs()
@@ -56,12 +61,7 @@ def test_the_gradient_is_that_of_differences():
         slope = (outputs(*up)[0] - outputs(*down)[0]) / (2 * step)
         torch.testing.assert_close(g, slope, rtol=2e-2, atol=2e-2)
 """
-_SECOND = """
-
-def test_the_second_derivative_is_that_of_finite_differences():
-    assert torch.autograd.gradgradcheck({name}.apply, inputs())
-"""
-_FORWARD = """
+_ADJOINT = """
 
 def test_forward_mode_is_the_transpose_of_the_gradient():
     given = inputs()
@@ -94,24 +94,25 @@ def test_vmap_is_a_call_for_each():
 """
 
 
-def test_source(d: FunctionSpec, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
-    """Return the text of a test file for a definition's source, in a module of that name."""
-    single = d.only is not None
-    made = [f"{name} = {_literal(x, single)}" for name, x in zip(d.names, tensors, strict=True)]
-    returned = f"{', '.join(d.names)}{',' if len(d.names) == 1 else ''}"
-    returned = f"({returned})" if len(d.names) == 1 else returned
+def test_source(spec: FunctionSpec, tensors: Sequence[Tensor], module: str, has_jvp: bool, has_vmap: bool) -> str:
+    """Return the text of a test file for a Function whose source is in a module of that name."""
+    single = spec.dtype is not None
+    made = [f"{name} = {_literal(x, single)}" for name, x in zip(spec.names, tensors, strict=True)]
+    returned = f"{', '.join(spec.names)}{',' if len(spec.names) == 1 else ''}"
+    returned = f"({returned})" if len(spec.names) == 1 else returned
     body = textwrap.indent("\n".join(made), "    ")
     parts = [_HEAD]
-    if d.connected:
-        numeric = [_DIFFERENCES] if single else [_NUMERIC, _SECOND]
-        parts += [_FINITE, *(numeric if d.kind == "derived" else []), *([_FORWARD] if has_jvp else [])]
-    if has_vmap:
-        parts.append(_VMAP)
-    return "".join(parts).format(name=d.class_name, module=module, made=body, returned=returned)
+    if spec.active_outputs:
+        parts.append(_SHAPE_AND_FINITE)
+        if spec.kind == "derived":
+            parts.append(_COARSE_DIFFERENCES if single else _GRADCHECK)
+        parts += [_ADJOINT] if has_jvp else []
+    parts += [_VMAP] if has_vmap else []
+    return "".join(parts).format(name=spec.class_name, module=module, made=body, returned=returned)
 
 
 def _literal(x: Tensor, single: bool) -> str:
-    """Return the tensor of an example as text: its numbers to four digits, in double precision where that will do."""
+    """The tensor of an example as text, its numbers to four digits; in double precision unless `single`."""
     wide = x.detach().double() if x.is_floating_point() and not single else x.detach()
     grad = ", requires_grad=True" if has_derivative(x) else ""
     if x.numel() > _MOST_NUMBERS or x.is_complex():

@@ -1,6 +1,6 @@
-"""PyTorch's operator database: what is written of an operator is that operator, and passes the audit.
+"""Classes written for the operators of PyTorch's database equal the operators and pass the audit.
 
-`python -m tests.write.test_opinfo` prints what is written, of the whole database, and why the others are not.
+`python -m tests.write.test_opinfo` tries the whole database: it prints how many are written, and why the others are not.
 """
 
 import itertools
@@ -19,19 +19,19 @@ from tests.check.modules import import_source
 from tests.compose.opinfo import dtype_of, entries
 
 EVERY, SHARDS = 3, 4
-"""The long run tries each third entry of the database, in so many parts."""
+"""The slow tests try every third entry of the database, in this number of parts."""
 SHARES = [pytest.param(slice(1, None, 120), 3, id="few")] + [
     pytest.param(slice(shard * EVERY, None, EVERY * SHARDS), 25, id=str(shard), marks=pytest.mark.slow)
     for shard in range(SHARDS)
 ]
-"""The entries that a test tries, and how many of them at least are written."""
+"""Entries that a test tries, and a lower bound on how many of them are written."""
 OPTIONS = Options(select=("PB1",), budget=2)
 
 OF_THE_OPERATOR = {
-    "angle": "of real numbers its gradient is 0, whatever the cotangent",
+    "angle": "its gradient at real numbers is 0, whatever the cotangent",
     "linalg.cholesky": "its gradient is for symmetric matrices, which the audit's are not",
-    "linalg.cholesky_ex": "as that of linalg.cholesky",
-    "scatter": "where an index repeats, its gradient goes to each of the values that wrote there",
+    "linalg.cholesky_ex": "the same as linalg.cholesky",
+    "scatter": "where an index repeats, every value written there gets the gradient",
     "scatter_reduce.amin": "where values are equal, PyTorch shares the gradient among them",
 }
 """Findings that PyTorch's own operator has too, and why."""
@@ -41,7 +41,7 @@ def write_entry(name, entry):
     """Write the first sample of an entry that can be written; raise if there is none."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the operators: deprecations, what is in beta state
+        warnings.simplefilter("ignore")  # of the operators: deprecations, beta state
         samples = list(itertools.islice(entry.sample_inputs("cpu", dtype_of(entry), requires_grad=True), 2))
         function = entry.op
 

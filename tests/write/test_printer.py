@@ -1,4 +1,4 @@
-"""What a written Function reads like: the steps that a person would have taken."""
+"""Text of the written class: simplified, with named intermediate values and stable forms; and what is refused."""
 
 import re
 
@@ -129,6 +129,22 @@ def test_stable_forms_are_written_with_forms_for_the_second_derivative():
     (second,) = torch.autograd.grad(first.sum(), at, create_graph=True)
     with pytest.raises(NotImplementedError, match="no third derivative"):
         (second.sum() + at.sum()).backward()
+
+
+def test_a_removable_singularity_is_filled():
+    text = pullback.write(pullback.function(sinc), torch.tensor([0.0, 2.0], dtype=torch.float64))
+    space = {}
+    exec(text, space)
+    x = torch.tensor([0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    value = space["Sinc"].apply(x)
+    (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    assert (value[0].item(), slope[0].item()) == (1, 0)
+    assert abs(curvature[0] + 1 / 3) < 1e-15
+
+
+def sinc(x):
+    return torch.sin(x) / x
 
 
 def test_a_rule_that_is_not_linear_has_no_tangent():

@@ -1,6 +1,6 @@
-"""What is written imports, passes its own tests and the audit, and is the op in value, gradient and second derivative.
+"""Written classes import, pass their own tests and the audit, and equal the op in value and two derivatives.
 
-The comparison with the op is made by `write` itself, for which it raises: `test_a_text_that_differs_is_refused`.
+`write` itself makes the comparison with the op and raises on a difference: `test_a_text_that_differs_is_refused`.
 """
 
 import sys
@@ -33,12 +33,12 @@ EXAMPLES = {
 TARGETS = OPS | EXAMPLES
 OPTIONS = Options(budget=3)
 WITHOUT_A_GRADIENT = {"stop_grad"}
-"""Which the audit has nothing to say of."""
+"""Ops that the audit has nothing to test of."""
 
 
 @pytest.fixture(scope="module")
 def modules(name, tmp_path_factory):
-    """The module that is written of a target, and its tests."""
+    """The module written for a target, and that of its tests."""
     folder = tmp_path_factory.mktemp("written")
     number = sorted(TARGETS).index(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,7 @@ def test_its_own_tests_pass(name, modules):
 def test_the_audit_finds_no_error(modules):
     for outcome in outcomes_of(subjects_of_module(modules[0]), OPTIONS):
         assert not [f.message for f in outcome.findings if f.severity == "error"]
-        if not outcome.result.name.endswith("Last"):  # which raises where it is differentiated, on purpose
+        if not outcome.result.name.endswith("Last"):  # its derivative raises on purpose
             assert outcome.result.cases > 0
 
 

@@ -1,6 +1,6 @@
 """Classes written for the operators of PyTorch's database equal the operators and pass the audit.
 
-`python -m tests.write.test_opinfo` tries the whole database: it prints how many are written, and why the others are not.
+`python -m tests.write.test_opinfo` tries the whole database. It prints how many are written, and why others are not.
 """
 
 import itertools

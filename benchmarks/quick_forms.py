@@ -35,12 +35,12 @@ from accuracy_points import fresh
 
 import pullback
 from pullback.kernels.backend import Backend, compiled
+from pullback.ops.constants import VALUES
 from pullback.stable.certificate import By, label, load
 from pullback.stable.derive import derivative
 from pullback.stable.formula import Formula, Quantity
 from pullback.stable.lookup import Stable
 from pullback.stable.meant import meaning_of
-from pullback.stable.ops import VALUES
 from pullback.stable.oracle import exact
 from pullback.stable.quick import quick_forms
 from pullback.stable.sampling import every

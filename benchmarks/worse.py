@@ -34,11 +34,11 @@ from accuracy_points import fresh
 from quick_rules import replace_table
 
 import pullback
+from pullback.ops.constants import VALUES
 from pullback.stable.certificate import label
 from pullback.stable.critical import beside, critical
 from pullback.stable.derive import derivative
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.ops import VALUES
 from pullback.stable.oracle import exact
 from pullback.stable.samples import samples
 from pullback.stable.term import parse, variables

@@ -8,9 +8,10 @@ import pullback
 _ROOT = Path(pullback.__file__).parent
 
 _MAY_IMPORT = {
-    "graph": {"graph"},
-    "kernels": {"kernels", "graph", "triton"},
-    "stable": {"stable", "bind", "graph", "report", "relaxed", "plan"},
+    "ops": {"ops"},
+    "graph": {"graph", "ops"},
+    "kernels": {"kernels", "graph", "triton", "ops"},
+    "stable": {"stable", "bind", "graph", "report", "relaxed", "plan", "ops"},
     "ruled": {"ruled", "bind", "graph", "guards"},
     "chunked": {"chunked", "bind", "kernels", "graph", "call", "plan", "derived"},
     "node": {"node", "bind", "kernels", "graph", "plan", "derived"},
@@ -25,6 +26,7 @@ _MAY_IMPORT = {
     "write": {
         "write",
         "graph",
+        "ops",
         "bind",
         "stable",
         "ruled",

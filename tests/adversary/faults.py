@@ -90,15 +90,22 @@ FAULTS = [
         "t, c<R>(0.5)), t, one), t, one);\n  return scaled",
         "t, c<R>(0.50001)), t, one), t, one);\n  return scaled",
     ),
-    Fault("the edge of a clamp", "kernels/include/ops.h", "gt(x, lower) & lt(x, upper)", "ge(x, lower) & le(x, upper)"),
+    Fault(
+        "the edge of a clamp",
+        "kernels/include/functions.h",
+        "gt(x, lower) & lt(x, upper)",
+        "ge(x, lower) & le(x, upper)",
+    ),
     Fault(
         "a NaN in an extreme",
-        "kernels/include/ops.h",
+        "kernels/include/functions.h",
         "BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }",
         "BINARY(maximum) { return where(gt(x, y), x, y); }",
     ),
-    Fault("a slope of SiLU", "kernels/include/ops.h", "g * (s * (ONE + x * (ONE - s)))", "g * (s * (ONE + x * s))"),
-    Fault("the tail of GELU by tanh", "kernels/include/ops.h", "c<V>(3 * 0.044715)", "c<V>(0.044715)"),
+    Fault(
+        "a slope of SiLU", "kernels/include/functions.h", "g * (s * (ONE + x * (ONE - s)))", "g * (s * (ONE + x * s))"
+    ),
+    Fault("the tail of GELU by tanh", "kernels/include/functions.h", "c<V>(3 * 0.044715)", "c<V>(0.044715)"),
     # the source of kernels
     Fault(
         "the largest of negative numbers",

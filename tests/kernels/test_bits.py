@@ -82,7 +82,7 @@ def test_bits_are_those_of_numpy(vectors):
 
 
 def test_passes_begin_with_what_is_compiled_ahead(native):
-    head = "".join(f'#include "{name}"\n' for name in ("types.h", build.header(), "ops.h", "loop.h"))
+    head = "".join(f'#include "{name}"\n' for name in ("types.h", build.header(), "functions.h", "loop.h"))
     assert bit_passes._source("Bits", "bool*").startswith(head)  # or it is compiled twice, and the header thrown away
 
 

@@ -76,7 +76,7 @@ def ulps(got, name, x):
     return torch.tensor(errors) / torch.tensor(spacing)
 
 
-HEAD = '#include "types.h"\n#include "avx512.h"\n#include "ops.h"\n#include "short.h"\n'
+HEAD = '#include "types.h"\n#include "avx512.h"\n#include "functions.h"\n#include "short.h"\n'
 LOOP = "  for (int64_t i = 0; i < n * m; i += LANES) store(y + i, short_{}(load(x + i)));\n"
 
 

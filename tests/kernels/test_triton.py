@@ -12,7 +12,7 @@ from pullback.kernels.eager import lower
 from pullback.kernels.layout import Layout
 from pullback.kernels.native import is_kernel, lowered
 from pullback.triton import kernel as triton_kernel
-from tests.kernels import stand_in, test_ops
+from tests.kernels import stand_in, test_lowerings
 from tests.kernels.gpu_graphs import EXTREMES, LAYOUTS, ZEROS, graph_on_gpu
 
 GPU = ("cpu", "cuda")
@@ -34,10 +34,10 @@ def kernels_of(function, *tensors, exact=False):
 
 @functools.cache
 def both(dtype, exact=False):
-    """Return what our kernels and what PyTorch's compute for every op that `test_ops` tries, by name."""
-    x, y = test_ops.inputs(dtype, 2)
-    unary, binary = test_ops.UNARY, test_ops.BINARY
-    names = [name for name in (*unary, *binary) if not exact or name in test_ops.EXACT]
+    """Return what our kernels and what PyTorch's compute for every op that `test_lowerings` tries, by name."""
+    x, y = test_lowerings.inputs(dtype, 2)
+    unary, binary = test_lowerings.UNARY, test_lowerings.BINARY
+    names = [name for name in (*unary, *binary) if not exact or name in test_lowerings.EXACT]
     calls = {name: (unary[name], (x,)) if name in unary else (binary[name], (x, y)) for name in names}
     function = lambda x, y: [f(*(x, y)[: len(given)]) for f, given in calls.values()]  # noqa: E731
     kernels, run = kernels_of(function, x, y, exact=exact)
@@ -54,23 +54,23 @@ ON_GPU = {
 
 def right_of(name, dtype, theirs):
     """Return what PyTorch computes on a GPU, where it computes `theirs` on the CPU."""
-    given = test_ops.inputs(dtype, 1 if name in test_ops.UNARY else 2)
+    given = test_lowerings.inputs(dtype, 1 if name in test_lowerings.UNARY else 2)
     return ON_GPU[name](*given) if name in ON_GPU else theirs
 
 
-@pytest.mark.parametrize("name", [*test_ops.UNARY, *test_ops.BINARY])
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("name", [*test_lowerings.UNARY, *test_lowerings.BINARY])
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_an_op_is_what_pytorch_computes(name, dtype):
     ours, theirs = both(dtype)[name]
     if theirs.dtype == torch.bool:
         assert torch.equal(ours, theirs)
     else:
         theirs = right_of(name, dtype, theirs)
-        test_ops.assert_as_good(ours, theirs, *test_ops.right_and_size(name, dtype, theirs.dtype))
+        test_lowerings.assert_as_good(ours, theirs, *test_lowerings.right_and_size(name, dtype, theirs.dtype))
 
 
-@pytest.mark.parametrize("name", test_ops.EXACT)
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("name", test_lowerings.EXACT)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
     ours, theirs = both(dtype, exact=True)[name]
     theirs = right_of(name, dtype, theirs)
@@ -78,7 +78,7 @@ def test_what_arithmetic_fixes_is_bit_for_bit(name, dtype):
     assert bool((same | (ours.isnan() & theirs.isnan())).all())
 
 
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_zeros_have_the_signs_that_they_have_on_a_gpu(dtype):
     """The signs are those that PyTorch's kernels gave on an H200; those for the CPU keep a zero that meets a bound."""
     x, y = (t.to(dtype) for t in ZEROS)
@@ -100,7 +100,7 @@ def test_zeros_have_the_signs_that_they_have_on_a_gpu(dtype):
 @given(st.data())
 def test_inputs_of_any_layout_are_read(data):
     shape = data.draw(st.tuples(st.sampled_from([1, 2, 3, 40]), st.sampled_from([1, 2, 7, 64])))
-    dtypes = data.draw(st.tuples(*[st.sampled_from(test_ops.DTYPES)] * 3))
+    dtypes = data.draw(st.tuples(*[st.sampled_from(test_lowerings.DTYPES)] * 3))
     names = data.draw(st.tuples(*[st.sampled_from([*LAYOUTS])] * 3))
     again = data.draw(st.booleans())
     made = [LAYOUTS[n](torch.randn(shape).to(d)) for n, d in zip(names, dtypes, strict=True)]
@@ -222,7 +222,7 @@ def test_an_exact_graph_of_16_bits_rounds_each_result(dtype):
     def quantised(x):
         return [torch.round(x * 0.3 + 0.7) * 0.7 - x]
 
-    (x,) = test_ops.inputs(dtype, 1)
+    (x,) = test_lowerings.inputs(dtype, 1)
     ours, fused = (kernels_of(quantised, x, exact=exact)[1](x)[0].nan_to_num() for exact in (True, False))
     assert torch.equal(ours, quantised(x)[0].nan_to_num())
     assert not torch.equal(fused, ours)  # that rounds once

@@ -13,11 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pullback import caches
 from pullback.errors import RunnerError
 from pullback.kernels import backend
+from pullback.kernels.decompositions import decompose
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of
 from pullback.kernels.single import single
-from pullback.kernels.spelled import spelled
 from pullback.triton import build as triton_build
 from pullback.triton.kernel import TritonKernel
 from tests.kernels import stand_in
@@ -113,7 +113,7 @@ def test_what_pytorch_leaves_empty_on_a_gpu_stays_empty():
     with FakeTensorMode():
         fake = torch.empty(3, 4, device="cuda")
         module = make_fx(lambda x: [*aten.log_sigmoid_forward(x)])(fake)
-    results = spelled(module, DEVICES).graph.output_node().args[0]
+    results = decompose(module, DEVICES).graph.output_node().args[0]
     assert [tuple(node.meta["val"].shape) for node in results] == [(3, 4), (0,)]
     assert results[1].target == aten.new_empty.default
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from pullback.errors import RunnerError
+from pullback.kernels.decompositions import decompose
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of, value_of
-from pullback.kernels.spelled import spelled
 from pullback.triton import build as triton_build
 from pullback.triton.source import triton_source_of
-from tests.kernels import test_ops
+from tests.kernels import test_lowerings
 from tests.kernels.gpu_graphs import LAYOUTS, graph_on_gpu
 
 triton = pytest.importorskip("triton")
@@ -39,7 +39,7 @@ def _cache(monkeypatch, tmp_path):
 
 def regions(function, *tensors, exact=False):
     graph = graph_on_gpu(function, *tensors)
-    return regions_of((graph if exact else spelled(graph, DEVICES)).graph, exact, devices=DEVICES)
+    return regions_of((graph if exact else decompose(graph, DEVICES)).graph, exact, devices=DEVICES)
 
 
 def compiled(function, *tensors, exact=False, **options):
@@ -61,10 +61,10 @@ def made_of(region, target=80, dense=True, far=False, block=1024):
 
 
 def every_op(x, y):
-    return [f(x) for f in test_ops.UNARY.values()] + [f(x, y) for f in test_ops.BINARY.values()]
+    return [f(x) for f in test_lowerings.UNARY.values()] + [f(x, y) for f in test_lowerings.BINARY.values()]
 
 
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 @pytest.mark.parametrize("target", [*NVIDIA.values(), "gfx942"])
 def test_every_op_compiles(target, dtype):
     x = torch.randn(50).to(dtype)
@@ -180,7 +180,7 @@ def test_what_triton_refuses_is_an_error_of_ours(monkeypatch):
 
 @pytest.mark.usefixtures("_no_driver")
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of lanes that a mask leaves out
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 @pytest.mark.parametrize("layout", [*LAYOUTS])
 def test_tritons_interpreter_computes_the_same(monkeypatch, layout, dtype):
     """It knows no functions of libdevice."""

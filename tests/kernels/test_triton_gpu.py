@@ -11,7 +11,7 @@ import pullback
 from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
 from pullback.triton.kernel import TritonKernel
-from tests.kernels import test_ops
+from tests.kernels import test_lowerings
 from tests.kernels.gpu_graphs import EXTREMES, LAYOUTS, ZEROS
 from tests.kernels.test_native import graph_of
 
@@ -86,10 +86,10 @@ def test_formulas_are_as_good_as_pytorchs(name, dtype):
 
 
 def both(dtype, exact=False):
-    """Return what our kernels and what PyTorch's compute for every op that `test_ops` tries, by name."""
-    x, y = (t.to(DEVICE) for t in test_ops.inputs(dtype, 2))
-    unary, binary = test_ops.UNARY, test_ops.BINARY
-    names = [name for name in (*unary, *binary) if not exact or name in test_ops.EXACT]
+    """Return what our kernels and what PyTorch's compute for every op that `test_lowerings` tries, by name."""
+    x, y = (t.to(DEVICE) for t in test_lowerings.inputs(dtype, 2))
+    unary, binary = test_lowerings.UNARY, test_lowerings.BINARY
+    names = [name for name in (*unary, *binary) if not exact or name in test_lowerings.EXACT]
     calls = {name: (unary[name], (x,)) if name in unary else (binary[name], (x, y)) for name in names}
     graph = graph_of(lambda x, y: [f(*(x, y)[: len(given)]) for f, given in calls.values()], x, y)
     run = lower(lowered([graph], [exact], DEVICES)[0])
@@ -103,19 +103,19 @@ that is what is left. Of x = -1.75272, y = 2.42102 in float32 ours is 71 ulp of 
 are held against x."""
 
 
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_every_op_is_what_pytorch_computes(dtype):
     for name, (ours, theirs) in both(dtype).items():
         if theirs.dtype == torch.bool:
             assert torch.equal(ours, theirs), name
         else:
-            right, size = test_ops.right_and_size(name, dtype, theirs.dtype)
+            right, size = test_lowerings.right_and_size(name, dtype, theirs.dtype)
             if name in CANCELS:
-                size = test_ops.inputs(dtype, 1)[0].double().abs()
-            test_ops.assert_as_good(ours, theirs, right, size)
+                size = test_lowerings.inputs(dtype, 1)[0].double().abs()
+            test_lowerings.assert_as_good(ours, theirs, right, size)
 
 
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
     wrong = []
     for name, (ours, theirs) in both(dtype, exact=True).items():
@@ -124,7 +124,7 @@ def test_what_arithmetic_fixes_is_bit_for_bit(dtype):
     assert wrong == []
 
 
-@pytest.mark.parametrize("dtype", test_ops.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", test_lowerings.DTYPES, ids=str)
 def test_zeros_have_the_signs_of_pytorchs(dtype):
     x, y = (t.to(DEVICE, dtype) for t in ZEROS)
     graph = graph_of(lambda x, y: [f(x, y) for f in EXTREMES.values()], x, y)

@@ -13,9 +13,10 @@ from hypothesis import given, strategies
 from mpmath import mp
 
 from pullback.errors import FormulaError, RunnerError
+from pullback.ops.constants import CONSTANTS, VALUES
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable import precision
 from pullback.stable.derive import derivative
-from pullback.stable.ops import CONDITIONS, CONSTANTS, OPS, VALUES
 from pullback.stable.oracle import exact, root_between, straight_line
 from pullback.stable.precision import working_precision
 from pullback.stable.term import Term, named, parse, var

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from pullback.ops.constants import VALUES
 from pullback.stable.derive import derivative
 from pullback.stable.formula import Formula, Quantity
 from pullback.stable.meant import meaning_of
-from pullback.stable.ops import VALUES
 from pullback.stable.oracle import exact
 from pullback.stable.quick import quick_forms
 from pullback.stable.sampling import points

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, strategies
 
-from pullback.stable.ops import OPS
+from pullback.ops.registry import OPS
 from pullback.stable.term import Term, const, named, parse, power, show, substitute, topological, var, variables
 from tests.stable.formulas import FORMULAS
 

@@ -42,7 +42,7 @@ def passes() -> dict[Callable[..., Tensor], Callable[..., Tensor]]:
 def _source(given: str, made: str) -> str:
     return f"""#include "types.h"
 #include "{build.header()}"
-#include "ops.h"
+#include "functions.h"
 #include "loop.h"
 
 extern "C" void run({given} p, {made} q, int64_t n) {{

@@ -162,7 +162,7 @@ def _compile(source: str, path: Path) -> None:
     """Write a shared library, whole or not at all."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as made:
         here = Path(made)
-        head = "".join(f'#include "{name}"\n' for name in ("types.h", header(), "ops.h", "loop.h"))
+        head = "".join(f'#include "{name}"\n' for name in ("types.h", header(), "functions.h", "loop.h"))
         ahead = headers.ahead(head, [_surroundings(), *_of_compiler()], _call_with_flags)
         if ahead is None or not source.startswith(head):
             _link(source, [], here)

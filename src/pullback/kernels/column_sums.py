@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ def columns_of(node: fx.Node) -> int:
     if (
         not source.dim()
         or source.dtype != result.dtype
-        or source.dtype not in ops.COMPUTED
+        or source.dtype not in lowerings.COMPUTED
         or source.dtype == torch.bool
     ):
         return 0
@@ -112,4 +112,4 @@ def put(sums: Sequence[fx.Node], to: Mapping[fx.Node, str], rows: str) -> list[s
 
 def _vector_of(node: fx.Node) -> str:
     value: Tensor = _torch.traced_value(node)
-    return ops.COMPUTED[value.dtype]
+    return lowerings.COMPUTED[value.dtype]

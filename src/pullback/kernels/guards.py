@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.regions import Region, value_of
 from pullback.kernels.short import Short
 from pullback.kernels.writer import Writer, vector_of
@@ -26,7 +26,7 @@ class Guards:
         writer = Writer(
             region.pointwise, region.stored, dict(zip(region.inputs, self._of("x"), strict=True)), region.exact
         )
-        results = [ops.STORED[value_of(node).dtype] for node in region.stored]
+        results = [lowerings.STORED[value_of(node).dtype] for node in region.stored]
         given = [*(f"{vector} {x}" for x, vector in self._given), *(f"{t}* q{i}" for i, t in enumerate(results))]
         return [
             f"struct Noted {{ {' '.join(f'{vector} {x};' for x, vector in self._given)} int64_t at; }};",

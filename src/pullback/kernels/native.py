@@ -18,6 +18,7 @@ from pullback.graph.extents import Kind, kind_of
 from pullback.kernels import build
 from pullback.kernels.bit_passes import passes
 from pullback.kernels.compiled import NOTHING_TAKEN, Compiled
+from pullback.kernels.decompositions import decompose, with_rounded_sums
 from pullback.kernels.direct import direct_call
 from pullback.kernels.layout import Layout, Strides, dense, expanded, in_stride, readable
 from pullback.kernels.notice import noticed
@@ -26,8 +27,6 @@ from pullback.kernels.reuse import reusing
 from pullback.kernels.row_kernel import RowKernel
 from pullback.kernels.rows import RowRegion, row_regions_of
 from pullback.kernels.source import source_of
-from pullback.kernels.spelled import spelled
-from pullback.kernels.spelling import torn
 from pullback.triton.kernel import TritonKernel
 
 aten = torch.ops.aten
@@ -170,10 +169,10 @@ def _divided(
         return module, list(regions_of(module.graph, exact, {}, devices))
     whole: set[str] = set()
     while True:
-        made = spelled(module, devices, whole)
+        made = decompose(module, devices, whole)
         rows = row_regions_of(made.graph)
         home = {node: region for region in rows for node in region.nodes}
-        lost = torn(made.graph, home)
+        lost = with_rounded_sums(made.graph, home)
         if not lost:
             return made, [*rows, *regions_of(made.graph, exact, home, devices)]
         whole |= lost

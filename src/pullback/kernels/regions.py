@@ -15,7 +15,7 @@ from pullback import _torch
 from pullback.graph.bits import is_of_bits, pack, unpack
 from pullback.graph.decisions import is_exact
 from pullback.graph.joint import cotangent_stride, mutates
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.column_sums import columns_of
 from pullback.kernels.order import Order, Placed, in_order
 from pullback.kernels.sums import SUMS, is_sum
@@ -124,7 +124,7 @@ class _Growing:
     def add(self, node: fx.Node) -> None:
         """Add a node to the latest region that it fits in, or to a new one."""
         kind = value_of(node).shape, value_of(node).device
-        read = [a for a in node.all_input_nodes if ops.constant_of(a) is None]
+        read = [a for a in node.all_input_nodes if lowerings.constant_of(a) is None]
         alike = self._alike.get(kind, 0) & ~self._full
         number = (alike & ~self._order.closed(read)).bit_length() - 1
         if number < 0:
@@ -169,7 +169,7 @@ class _Growing:
         source: Any = node.args[0]
         if source in self._home:
             return [self._home[source]]
-        if ops.constant_of(source) is not None:
+        if lowerings.constant_of(source) is not None:
             return []
         readers = {self._home[user] for user in source.users if user in self._home}
         return [number for number in sorted(readers) if self.found[number].shape == value_of(source).shape]
@@ -181,7 +181,7 @@ def _is_worth_it(region: Region) -> bool:
     A kernel of ours does not depend on `zeros_like(x)`, nor on x, and the regions are ordered accordingly.
     """
     read = [a for node in region.nodes for a in node.all_input_nodes]
-    if any(ops.constant_of(a) is not None and a.all_input_nodes for a in read):
+    if any(lowerings.constant_of(a) is not None and a.all_input_nodes for a in read):
         return True
     around = [*read, *(user for node in region.nodes for user in node.users)]
     return len(region.nodes) + len(region.every_sum) >= FEWEST or any(map(is_of_bits, around))
@@ -199,7 +199,7 @@ def _is_exact(node: fx.Node) -> bool:
     """Whether PyTorch's kernel gives the same bits; on a GPU it divides by a number by multiplying with its inverse."""
     if value_of(node).device.type != "cpu" and node.target in (aten.div.Tensor, aten.div.Scalar):
         by = node.args[1]
-        if not isinstance(by, fx.Node) or ops.constant_of(by) is not None:
+        if not isinstance(by, fx.Node) or lowerings.constant_of(by) is not None:
             return False
     return is_exact(node) and not _narrows(node)
 
@@ -222,7 +222,7 @@ def _finished(region: Region) -> Region:
     region.nodes += region.every_sum
     inside = set(region.nodes)
     read = dict.fromkeys(a for node in region.nodes for a in node.all_input_nodes if a not in inside)
-    region.inputs = [a for a in read if ops.constant_of(a) is None]
+    region.inputs = [a for a in read if lowerings.constant_of(a) is None]
     region.outputs = [node for node in region.nodes if any(user not in inside for user in node.users)]
     if len({value_of(node).stride() for node in region.pointwise}) == 1:
         _take_bits(region, value_of(region.nodes[0]).stride(), inside)
@@ -251,13 +251,13 @@ def behind(output: fx.Node) -> fx.Node:
 
 def is_ours(node: fx.Node, devices: Sequence[str] = CPU) -> bool:
     """Whether our kernels for some kinds of devices compute a node."""
-    if node.op != "call_function" or node.target not in _KNOWN or ops.constant_of(node) is not None:
+    if node.op != "call_function" or node.target not in lowerings.LOWERINGS or lowerings.constant_of(node) is not None:
         return False
     value = value_of(node)
     operands = [value_of(a) for a in node.all_input_nodes]
     if not all(isinstance(t, Tensor) and _is_plain(t, devices) for t in (value, *operands)) or not value.numel():
         return False
-    read = [value_of(a) for a in node.all_input_nodes if ops.constant_of(a) is None]
+    read = [value_of(a) for a in node.all_input_nodes if lowerings.constant_of(a) is None]
     if any(t.device != value.device for t in read):  # a number on the CPU, among tensors on a GPU
         return False
     if cotangent_stride(value) != tuple(value.stride()):  # it overlaps, or has gaps
@@ -265,22 +265,19 @@ def is_ours(node: fx.Node, devices: Sequence[str] = CPU) -> bool:
     return _fits(node, value.dtype, [t.dtype for t in operands])
 
 
-_KNOWN = frozenset([*ops.FLOATING, *ops.COMPARING, *ops.LOGICAL, *ops.CHOOSING])
-
-
 def _is_plain(t: Tensor, devices: Sequence[str]) -> bool:
-    return t.device.type in devices and t.dtype in ops.COMPUTED and t.layout is torch.strided
+    return t.device.type in devices and t.dtype in lowerings.COMPUTED and t.layout is torch.strided
 
 
 def _fits(node: fx.Node, result: torch.dtype, operands: Iterable[torch.dtype]) -> bool:
     """Whether the dtypes are those for which the op is in the table, and its other arguments are as well."""
-    if node.target in ops.FLOATING:
+    if node.target in lowerings.FLOATING:
         fits = result != torch.bool
-    elif node.target in ops.LOGICAL:
+    elif node.target in lowerings.LOGICAL:
         fits = all(dtype == torch.bool for dtype in operands)
     else:
         fits = True
-    return fits and ops.is_written(node)
+    return fits and lowerings.is_lowered(node)
 
 
 def value_of(node: fx.Node) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from pullback.graph.decisions import is_rounded
-from pullback.kernels import column_sums, ops
+from pullback.kernels import column_sums, lowerings
 from pullback.kernels.regions import value_of
 from pullback.kernels.rows import RowRegion, is_reduction
 from pullback.kernels.source import Source
@@ -68,9 +68,9 @@ class _Rows:
         for node in self._pointwise:
             ahead = max((self._levels.get(a, 0) for a in region.reads(node)), default=0)
             self._levels[node] = ahead + is_reduction(node)
-        self._stored = [ops.STORED[value_of(node).dtype] for node in region.inputs]
+        self._stored = [lowerings.STORED[value_of(node).dtype] for node in region.inputs]
         self._outputs = region.outputs[: len(region.outputs) - len(region.column_sums)]
-        self._results = [ops.STORED[value_of(node).dtype] for node in self._outputs]
+        self._results = [lowerings.STORED[value_of(node).dtype] for node in self._outputs]
         self._added_to = column_sums.parameters_of(region.column_sums)
         summed = [node.all_input_nodes[0] for node in region.column_sums]
         self._summed = list(zip(self._added_to, summed, strict=True))
@@ -82,7 +82,7 @@ class _Rows:
         inputs = [f"const {t}* p{i}, int64_t s{i}" for i, t in enumerate(self._stored)]
         outputs = [f"{t}* q{i}" for i, t in enumerate(self._results)]
         outputs += [f"{t}* {name}" for name, t in self._added_to.items()]
-        lines = ['#include "types.h"', f'#include "{header}"', '#include "ops.h"', '#include "loop.h"']
+        lines = ['#include "types.h"', f'#include "{header}"', '#include "functions.h"', '#include "loop.h"']
         lines += [
             '#include "rows.h"',
             *self._headers(),
@@ -187,7 +187,7 @@ class _Rows:
     def _run(self) -> list[str]:
         by_column, outputs = self._region.column_sums, self._region.outputs
         parameters = [f"const {t}* p{i}" for i, t in enumerate(self._stored)]
-        parameters += [f"{ops.STORED[value_of(node).dtype]}* q{i}" for i, node in enumerate(outputs)]
+        parameters += [f"{lowerings.STORED[value_of(node).dtype]}* q{i}" for i, node in enumerate(outputs)]
         given = [f"p{i} + r * steps[{2 * i}], steps[{2 * i + 1}]" for i in range(len(self._stored))]
         given += [f"q{i} + r{' * n' * self._region.is_whole(node)}" for i, node in enumerate(self._outputs)]
         given += [f"of_{name}.recent.get()" for name in self._added_to]

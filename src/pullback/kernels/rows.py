@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback.graph.joint import mutates
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.column_sums import COLUMN_SUMS, columns_of
 from pullback.kernels.order import Order, in_order
 from pullback.kernels.regions import FEWEST, is_ours, value_of
@@ -75,7 +75,7 @@ class RowRegion:
 
 def is_reduction(node: fx.Node) -> bool:
     """Whether a node is a reduction over the last dimension of an operand that kernels can read."""
-    if node.target not in _REDUCTIONS or node.kwargs or ops.constant_of(node.all_input_nodes[0]) is not None:
+    if node.target not in _REDUCTIONS or node.kwargs or lowerings.constant_of(node.all_input_nodes[0]) is not None:
         return False
     args: Any = node.args
     source, result = value_of(args[0]), value_of(node)
@@ -95,7 +95,7 @@ def is_reduction(node: fx.Node) -> bool:
 def _is_plain(t: Tensor) -> bool:
     return (
         t.device.type == "cpu"
-        and t.dtype in ops.COMPUTED
+        and t.dtype in lowerings.COMPUTED
         and t.dtype != torch.bool
         and t.layout is torch.strided
         and t.is_contiguous()
@@ -125,7 +125,7 @@ def _grown(graph: fx.Graph, shape: torch.Size, home: dict[fx.Node, RowRegion]) -
             order.join(item.nodes, order.region(), item.inputs)
             continue
         source = _row_viewed(item, region, home)
-        read = [a for a in region.reads(item) if ops.constant_of(a) is None]
+        read = [a for a in region.reads(item) if lowerings.constant_of(a) is None]
         if source is None and _fits(item, region, home) and not order.closed(read) >> number & 1:
             region.nodes.append(item)
             home[item] = region
@@ -201,7 +201,7 @@ def _finish(region: RowRegion, graph: fx.Graph, home: Mapping[fx.Node, RowRegion
 def _read(region: RowRegion, nodes: Collection[fx.Node]) -> dict[fx.Node, None]:
     """Return the operands of some nodes of a region that are not among these nodes, except constants, in order."""
     read = (a for node in region.nodes if node in nodes for a in region.reads(node))
-    return {a: None for a in read if a not in nodes and ops.constant_of(a) is None}
+    return {a: None for a in read if a not in nodes and lowerings.constant_of(a) is None}
 
 
 def _needed(region: RowRegion, home: Mapping[fx.Node, RowRegion]) -> set[fx.Node]:

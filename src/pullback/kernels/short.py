@@ -19,14 +19,16 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.regions import Region, value_of
 
 aten = torch.ops.aten
 
 WITH_SHORT = ("avx512.h",)
 """Vector headers that short functions are written for: AVX2 has no table lookup."""
-ERRORS: Mapping[object, int] = {aten.exp.default: 1, aten.sigmoid.default: 1, aten.erfc.default: 4}
+ERRORS: Mapping[object, int] = {
+    target: lowering.short_error for target, lowering in lowerings.LOWERINGS.items() if lowering.short_error
+}
 """Functions of `include/short.h`, and bounds on their relative errors in units of 2⁻⁴⁴."""
 _LIMIT = 2**14
 _MOST_BITS, _FEWEST_BITS = 10, 6
@@ -139,7 +141,7 @@ class _Errors:
 
     def _signed(self, value: object) -> int:
         """Return the sign of an argument: 1 or −1; 0 where it is unknown."""
-        number = ops.constant_of(value) if isinstance(value, fx.Node) else value
+        number = lowerings.constant_of(value) if isinstance(value, fx.Node) else value
         if isinstance(number, int | float):
             return (number > 0) - (number < 0)
         return self._sign.get(value, 0) if isinstance(value, fx.Node) else 0

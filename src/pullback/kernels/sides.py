@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from pullback.kernels import ops
+from pullback.kernels import lowerings
+from pullback.ops.lowering import Number
 
 aten = torch.ops.aten
 
@@ -30,15 +31,7 @@ class Side:
         return [*(self.parent.path() if self.parent else []), self]
 
 
-CHEAP = frozenset(
-    [
-        *ops.COMPARING,
-        *ops.LOGICAL,
-        *ops.CHOOSING,
-        *(getattr(getattr(aten, name), kind) for name in ("add", "sub", "mul") for kind in ("Tensor", "Scalar")),
-        *(getattr(aten, name).default for name in ("neg", "abs", "clone", "alias", "detach", "sign", "relu")),
-    ]
-)
+CHEAP = frozenset(target for target, lowering in lowerings.LOWERINGS.items() if lowering.latency == 1)
 """Ops of few instructions."""
 _WORTH = 8
 """How many cheap ops are worth a branch."""
@@ -98,13 +91,13 @@ class Sides:
         del self.of[key]
 
 
-def branches_of(node: fx.Node) -> dict[int, fx.Node | ops.Number]:
+def branches_of(node: fx.Node) -> dict[int, fx.Node | Number]:
     """Return the branches of a selection: 0 where its condition holds, 1 where it does not."""
     args: Sequence[Any] = node.args
     if node.target == aten.where.self:
         return {0: args[1], 1: args[2]}
     if node.target == aten.masked_fill.Scalar:
-        return {0: ops.Number(args[2]), 1: args[0]}
+        return {0: Number(args[2]), 1: args[0]}
     return {}
 
 

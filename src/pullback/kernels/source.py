@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.column_sums import parameters_of
 from pullback.kernels.guards import Guards
 from pullback.kernels.regions import Region, behind, value_of
@@ -51,7 +51,7 @@ def source_of(region: Region, header: str) -> Source:
     lines = [
         '#include "types.h"',
         f'#include "{header}"',
-        '#include "ops.h"',
+        '#include "functions.h"',
         '#include "loop.h"',
         *(['#include "short.h"'] if short else []),
         *(['#include "rows.h"', '#include "sums.h"'] if region.every_sum else []),
@@ -69,7 +69,7 @@ def source_of(region: Region, header: str) -> Source:
 
 def _stored(region: Region, node: fx.Node) -> str:
     """Return the element type of an input or an output."""
-    return "Bits" if node in region.bits else ops.STORED[value_of(node).dtype]
+    return "Bits" if node in region.bits else lowerings.STORED[value_of(node).dtype]
 
 
 def _pointer(of: str, const: str = "") -> str:
@@ -158,7 +158,7 @@ def _run(region: Region, stored: Sequence[str], results: Sequence[str]) -> list[
     added_to = _added_to(region)
     parameters = [f"{_pointer(t, 'const ')} p{i}" for i, t in enumerate(stored)]
     parameters += [f"{_pointer(t)} q{i}" for i, t in enumerate(results)]
-    parameters += [f"{ops.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.every_sum)]
+    parameters += [f"{lowerings.STORED[value_of(node).dtype]}* r{i}" for i, node in enumerate(region.every_sum)]
     parameters += ["const int64_t* steps, int64_t rows, int64_t columns"]
     parameters += ["int64_t period"] if region.column_sums else []
     n, m = range(len(stored)), range(len(results))

@@ -13,28 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import fx
 
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.regions import value_of
 from pullback.kernels.sides import CHEAP
+from pullback.ops.lowering import FUNCTION
 
 aten = torch.ops.aten
 
-_FUNCTION = 16
-_FEW = (
-    "clamp clamp_min clamp_max maximum minimum hardtanh hardtanh_backward threshold threshold_backward leaky_relu "
-    "leaky_relu_backward round floor ceil trunc frac hardsigmoid hardswish"
-)
-"""Ops of some instructions."""
-_TIME = {
-    **dict.fromkeys(CHEAP, 1),
-    **dict.fromkeys([aten.div.Tensor, aten.div.Scalar, aten.reciprocal.default, aten.sqrt.default], 4),
-    aten.rsqrt.default: 8,
-    **dict.fromkeys([aten.sigmoid_backward.default, aten.tanh_backward.default, ops.softplus_slope], 3),
-    **dict.fromkeys([getattr(aten, name).default for name in _FEW.split()], 3),
-    ops.softplus_sum: 3,
-    ops.tanh_softplus: 8,
-}
-"""Latency of an op, in additions; an op that is not listed is an elementary function, with `_FUNCTION`."""
 _LONG = 6
 """Latency, in additions, above which splitting the loop before an elementary function pays."""
 _LONG_AFTER = 8
@@ -59,7 +44,7 @@ def stages_of(
         stage = max((stages[a] for a in before), default=0)
         ahead = max((waited[a] for a in before if stages[a] == stage), default=0)
         time = _time_of(node)
-        if ahead > _LONG if time == _FUNCTION else ahead >= _FUNCTION and to_come[node] >= _LONG_AFTER:
+        if ahead > _LONG if time == FUNCTION else ahead >= FUNCTION and to_come[node] >= _LONG_AFTER:
             stage, ahead = stage + 1, 0
         stages[node], waited[node] = stage, ahead + time
     _delay(nodes, outputs, reads, stages)
@@ -80,7 +65,8 @@ def _to_come(nodes: Sequence[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]
 def _time_of(node: fx.Node) -> int:
     if node.target == aten.pow.Tensor_Scalar and node.args[1] in (1, 2, 3):
         return 2
-    return _TIME.get(node.target, _FUNCTION)
+    lowering = lowerings.LOWERINGS.get(node.target)
+    return lowering.latency if lowering else FUNCTION
 
 
 def _delay(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.kernels import column_sums, ops
+from pullback.kernels import column_sums, lowerings
 
 aten = torch.ops.aten
 
@@ -34,7 +34,7 @@ def is_sum(node: fx.Node) -> bool:
         isinstance(result, Tensor)
         and result.numel() == 1 < source.numel()
         and source.dtype == result.dtype
-        and source.dtype in ops.COMPUTED
+        and source.dtype in lowerings.COMPUTED
         and source.dtype != torch.bool
     )
 
@@ -63,7 +63,7 @@ def over_sums(sums: Sequence[fx.Node], by_column: Sequence[fx.Node]) -> list[str
         total = f"total(partial[{i}])"
         if node.target in (aten.mean.default, aten.mean.dim):
             total = f"{total} / set((double)(rows * columns), D{{}})"
-        lines.append(f"put(r{i}, as<{ops.COMPUTED[_torch.traced_value(node).dtype]}>({total}), 1);")
+        lines.append(f"put(r{i}, as<{lowerings.COMPUTED[_torch.traced_value(node).dtype]}>({total}), 1);")
     to = {node: f"r{len(sums) + i}" for i, node in enumerate(by_column)}
     return [*lines, *column_sums.put(by_column, to, "rows * columns / period")]
 

@@ -10,10 +10,11 @@ import torch
 from torch import fx
 
 from pullback.graph.decisions import decides, is_rounded
-from pullback.kernels import ops
+from pullback.kernels import lowerings
 from pullback.kernels.regions import value_of
 from pullback.kernels.sides import Side, Sides, branches_of, condition_of
 from pullback.kernels.stages import stages_of
+from pullback.ops.lowering import Number
 
 aten = torch.ops.aten
 
@@ -155,27 +156,27 @@ class Writer:
             lines.append(self._defined(node, f"where({condition}, {values[0]}, {values[1]})"))
         return lines
 
-    def _side_value(self, branch: fx.Node | ops.Number, choice: fx.Node) -> str:
+    def _side_value(self, branch: fx.Node | Number, choice: fx.Node) -> str:
         vector = vector_of(choice)
         if isinstance(branch, fx.Node):
             return self._operand(branch, vector)
-        return str(ops.Number(_kept(branch.value, choice), vector))
+        return str(Number(_kept(branch.value, choice), vector))
 
     def _expression(self, node: fx.Node, vector: str) -> str:
         if node.target == aten._to_copy.default:
             return self._cast(node, vector)
         wanted, rounded = vector, None
-        if node.target in ops.COMPARING:
+        if node.target in lowerings.COMPARING:
             common = _common_dtype(node)
-            wanted = ops.COMPUTED[common]
+            wanted = lowerings.COMPUTED[common]
             rounded = common if common.itemsize == 2 else None  # as PyTorch compares 16 bits with a number
         elif (self._exact or is_rounded(node)) and _rounds_numbers(node):
             rounded = _dtype(node)
         operands = {a: self._operand(a, wanted, rounds=decides(node, a)) for a in self._operands_of(node)}
         if mirrored := self._mirrored(node):
-            text = f"{ops.MIRRORED[node.target]}({operands[mirrored]})"
+            text = f"{lowerings.LOWERINGS[node.target].mirrored}({operands[mirrored]})"
         else:
-            text = ops.expression(node, operands, wanted, rounded)
+            text = lowerings.expression(node, operands, wanted, rounded)
         if node in self._short:
             text = f"short_{text}"
         return through(node, text) if self._exact or is_rounded(node) else text
@@ -187,7 +188,8 @@ class Writer:
 
     def _mirrored(self, node: fx.Node) -> fx.Node | None:
         """Return x where f(−x) is computed of x: for the few f that share their work with f(x)."""
-        if node.target not in ops.MIRRORED or node.all_input_nodes[0].target != aten.neg.default:
+        lowering = lowerings.LOWERINGS.get(node.target)
+        if not (lowering and lowering.mirrored) or node.all_input_nodes[0].target != aten.neg.default:
             return None
         (x,) = node.all_input_nodes[0].all_input_nodes
         return x if x in self._known else None
@@ -199,9 +201,9 @@ class Writer:
 
     def _operand(self, node: fx.Node, vector: str, rounds: bool = False) -> str:
         """Return an operand as a vector of a type, which may have to be rounded to its own."""
-        value = ops.constant_of(node)
+        value = lowerings.constant_of(node)
         if value is not None:
-            return str(ops.Number(_kept(value, node), vector))
+            return str(Number(_kept(value, node), vector))
         name = self.names[node]
         if rounds and node.op != "placeholder" and not (self._exact or is_rounded(node)):
             name = through(node, name)
@@ -221,12 +223,12 @@ _CASTS = {
 
 def through(node: fx.Node, text: str) -> str:
     """Return an expression rounded to the dtype of a node, if that has 16 bits."""
-    return f"through_{ops.STORED[_dtype(node)]}({text})" if _dtype(node).itemsize == 2 else text
+    return f"through_{lowerings.STORED[_dtype(node)]}({text})" if _dtype(node).itemsize == 2 else text
 
 
 def vector_of(node: fx.Node) -> str:
     """Return the type of vector that a value is computed in."""
-    return ops.COMPUTED[_dtype(node)]
+    return lowerings.COMPUTED[_dtype(node)]
 
 
 def _rounds_numbers(node: fx.Node) -> bool:

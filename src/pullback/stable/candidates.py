@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pullback.ops.registry import OPS
 from pullback.stable.evaluate import evaluate
 from pullback.stable.extract import Measure
 from pullback.stable.formats import Floats, working
-from pullback.stable.ops import OPS
 from pullback.stable.polynomials import fits, tails
 from pullback.stable.roots import root_between
 from pullback.stable.samples import Samples

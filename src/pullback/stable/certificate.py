@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pullback import caches
-from pullback.stable.ops import CONDITIONS, OPS, VALUES
+from pullback.ops.constants import VALUES
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.piecewise import Program, read
 from pullback.stable.term import topological
 
@@ -199,17 +200,11 @@ def _require_known(program: Program, variables: Sequence[str]) -> None:
             case "poly":
                 known = abs(term.value.power) <= _HIGHEST
             case op:
-                known = op in OPS and len(term.args) == _arity(op)
+                known = op in OPS and len(term.args) == OPS[op].arity
         if not known:
             raise ValueError(f"it does not know {term}")
     if any(root.op in CONDITIONS for root in roots):
         raise ValueError("a form is a number, not a condition")
-
-
-def _arity(op: str) -> int:
-    """Return how many operands an op takes."""
-    partials = OPS[op].partials
-    return len(partials) if partials else {"where": 3, "logical_not": 1, "trigamma": 1}.get(op, 2)
 
 
 def _lines(c: Certificate) -> list[str]:

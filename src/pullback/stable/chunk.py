@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pullback.ops.bounds import Interval
 from pullback.stable.enclose import enclose
 from pullback.stable.formats import Floats, Mask, format_of
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.intervals import Interval
 from pullback.stable.measure import run, summarise
 from pullback.stable.oracle import Truth, exact
 from pullback.stable.summary import Summary

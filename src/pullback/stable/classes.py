@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx
 
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.egraph import EGraph, Node, leaf_ball
-from pullback.stable.ops import CONDITIONS, OPS
 from pullback.stable.term import LEAVES, VAR
 
 _BITS = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pullback.stable.ops import EXPONENTIALS, LOGARITHMS, ROOTS
+from pullback.ops.constants import EXPONENTIALS, LOGARITHMS, ROOTS
 from pullback.stable.term import VAR, Term, parse, substitute, topological
 
 IDENTITIES = {

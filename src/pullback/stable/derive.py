@@ -1,12 +1,13 @@
-"""Derivatives of terms: the chain rule over the table of ops."""
+"""Derivatives of terms: the chain rule over the registry of ops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from pullback.errors import DerivativeError
-from pullback.stable.ops import CONDITIONS, OPS
-from pullback.stable.term import CONST, LEAVES, POLY, VAR, Term, const, substitute, topological, var
+from pullback.ops.registry import CONDITIONS, OPS
+from pullback.stable.term import CONST, LEAVES, POLY, VAR, Term, const, parse, substitute, topological, var
 
 ZERO, ONE = const(0), const(1)
 _OPERANDS = tuple(map(var, "abc"))
@@ -46,14 +47,19 @@ def _of(term: Term, by: str, found: Mapping[Term, Term], filled: Filled | None) 
         return a if a is b else Term("where", (condition, a, b))
     if all(slope is ZERO for slope in slopes):
         return ZERO
-    if term.op == POLY or OPS[term.op].partials is None:
+    if term.op == POLY or not OPS[term.op].partials:
         raise DerivativeError(f"the derivative of {term.op} is not in the table of pointwise ops.")
     total = ZERO
-    for partial, slope in zip(OPS[term.op].partials or (), slopes, strict=True):
+    for partial, slope in zip(_partials(term.op), slopes, strict=True):
         if slope is not ZERO:
             at = dict(zip(_OPERANDS, term.args, strict=False))
             total = plus(total, times(substitute(partial, at), slope))
     return total
+
+
+@cache
+def _partials(op: str) -> tuple[Term, ...]:
+    return tuple(map(parse, OPS[op].partials))
 
 
 def plus(a: Term, b: Term) -> Term:

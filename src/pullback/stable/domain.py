@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.stable.ops import CONDITIONS
+from pullback.ops.registry import CONDITIONS
 from pullback.stable.precision import Ball
 from pullback.stable.program import Program
 

@@ -17,14 +17,15 @@ from typing import Any
 
 from flint import arb, ctx, fmpq
 
-from pullback.stable.ops import CONDITIONS, CONSTANTS, OPS
+from pullback.ops.constants import CONSTANTS
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.rewrite import COMMUTATIVE, Rule
 from pullback.stable.term import CONST, LEAVES, NAMED, VAR, Term, topological
 
 Node = tuple[Any, ...]
 """An op with the ids of its operands' classes; of a leaf its kind and value."""
 
-KINKED = frozenset({"abs", "sgn", "relu", "maximum", "minimum", "where", "floor", "ceil"})
+_KINKED = frozenset(name for name, op in OPS.items() if not op.is_analytic)
 _BITS = 256  # of a witness
 _KEY_BITS = 120  # in which two witnesses must agree
 _SMALL = 10**6  # of a folded rational's parts
@@ -231,7 +232,7 @@ class EGraph:
             return False
         if node[0] in ("abs", "sgn") and any(n[0] == VAR for n in self.nodes[self.find(node[1])]):
             return False
-        return node[0] in KINKED or any(self.find(c) in self._kinked for c in node[1:])
+        return node[0] in _KINKED or any(self.find(c) in self._kinked for c in node[1:])
 
     def _keep_constants(self) -> None:
         """Reduce a class with a rational value to that constant: its other nodes are noise."""

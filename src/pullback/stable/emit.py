@@ -8,28 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.stable import primitives
+from pullback.ops.registry import OPS
 from pullback.stable.evaluate import number
 from pullback.stable.formats import working
 from pullback.stable.piecewise import Program
 from pullback.stable.term import LEAVES, POLY, VAR, Term, topological, variables
-
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "gt": ">",
-    "ge": ">=",
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ne": "!=",
-}
-_SCALAR = frozenset({"add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne"})
-"""Infix ops that a Python number may take part in: PyTorch rounds it to the tensor's dtype first."""
-_PRIMITIVES = frozenset({"softplus", "gauss", "qgauss", "trigamma", "sinpi", "cospi"})
-_NAMES = {"erfcx": "torch.special.erfcx"}
 
 
 def emit(
@@ -45,7 +28,10 @@ def emit(
     lines = [f"def form({', '.join(map(_parameter, names))}):", *(f"    {line}" for line in writer.lines)]
     lines.append(f"    return {writer.finished(result, set(names) - program.shown() - set(free))}")
     source = "\n".join(lines)
-    scope: dict[str, Any] = {"torch": torch, "primitives": primitives}
+    scope: dict[str, Any] = {
+        "torch": torch,
+        **{op.spelling: op.value for op in OPS.values() if op.spelling.isidentifier()},
+    }
     exec(compile(source, f"<{name}>", "exec"), scope)
     made: Any = scope["form"]
     made.source = source
@@ -111,14 +97,15 @@ class _Writer:
             return self._horner(term, wide)
         operands = [self._known[a, wide] for a in term.args]
         scalars = [a.op in LEAVES and a.op != VAR for a in term.args]
-        if any(scalars) and (term.op not in _SCALAR or all(scalars)):
+        op = OPS[term.op]
+        # PyTorch rounds a Python number to the tensor's dtype before an infix op, but not before a division
+        if any(scalars) and (not op.symbol or op.name == "div" or all(scalars)):
             operands = [self._constant(text, wide) if s else text for text, s in zip(operands, scalars, strict=True)]
-        if term.op in _INFIX:
-            return self._line(f"{operands[0]} {_INFIX[term.op]} {operands[1]}")
+        if op.symbol:
+            return self._line(f"{operands[0]} {op.symbol} {operands[1]}")
         if term.op == "neg":
             return self._line(f"-{operands[0]}")
-        function = f"primitives.{term.op}" if term.op in _PRIMITIVES else _NAMES.get(term.op, f"torch.{term.op}")
-        return self._line(f"{function}({', '.join(operands)})")
+        return self._line(f"{op.spelling or f'torch.{op.name}'}({', '.join(operands)})")
 
     def _variable(self, name: str, wide: bool) -> str:
         dtype = torch.float64 if wide else working(self._dtype)

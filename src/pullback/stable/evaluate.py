@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pullback.stable.ops import OPS, VALUES
+from pullback.ops.constants import VALUES
+from pullback.ops.registry import OPS
 from pullback.stable.term import CONST, NAMED, POLY, VAR, Term, topological
 
 
@@ -37,7 +38,7 @@ def evaluate_all(
         elif term.op == POLY:
             values[term] = term.value.run(values[term.args[0]])
         else:
-            values[term] = OPS[term.op].run(*(values[a] for a in term.args))
+            values[term] = OPS[term.op].value(*(values[a] for a in term.args))
     # A result without variables has no size yet; times 1 it keeps its bits.
     return [values[root] if values[root].ndim else torch.ones_like(like) * values[root] for root in roots]
 

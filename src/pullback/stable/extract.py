@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pullback.ops.constants import VALUES
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.classes import ClassTruths
 from pullback.stable.egraph import EGraph
-from pullback.stable.ops import CONDITIONS, OPS, VALUES
 from pullback.stable.samples import REGION
 from pullback.stable.term import LEAVES, VAR, Term, const, named
 
@@ -160,7 +161,7 @@ class Extraction:
         shapes = [[-1 if i == j else 1 for j in range(len(kept))] for i in range(len(kept))]
         grid = [k.values.reshape([*shape, self._n]) for k, shape in zip(kept, shapes, strict=True)]
         counts = [len(k.terms) for k in kept]
-        batch = OPS[op].run(*grid).expand(*counts, self._n).reshape(-1, self._n)
+        batch = OPS[op].value(*grid).expand(*counts, self._n).reshape(-1, self._n)
         costs = np.full(counts, OPS[op].cost)
         for k, shape in zip(kept, shapes, strict=True):
             costs = costs + k.costs.reshape(shape)

@@ -15,9 +15,9 @@ from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.lines import op_name
 from pullback.graph.record import trace_ops
-from pullback.stable.composites import row
+from pullback.ops.constants import VALUES
+from pullback.ops.registry import BY_ATEN, CONDITIONS
 from pullback.stable.evaluate import evaluate_all
-from pullback.stable.ops import CONDITIONS, VALUES
 from pullback.stable.term import CONST, Term, const, named, parse, topological, var, variables
 
 _ZERO, _ONE = const(0), const(1)
@@ -72,7 +72,7 @@ def _of_node(node: fx.Node, found: Mapping[fx.Node, Any], like: Tensor) -> Any:
     if _torch.is_mutable(node.target):
         raise FormulaError(f"{name} writes in place: give a formula that does not")
     given = _given(node, found)
-    text = row(name, given)
+    text = BY_ATEN[name].term(given) if name in BY_ATEN else None
     if text is None:
         raise FormulaError(f"{name} is not in the table of pointwise ops")
     result = node.meta["val"]
@@ -148,7 +148,7 @@ def _known() -> dict[float, Term]:
 
 
 def _filled(template: Term, given: Mapping[str, Any]) -> Term:
-    """Return a row's term with arguments in it, without adding 0 or multiplying by 1, truth values as 0 and 1."""
+    """Return an ATen op's term with its arguments, truth values as 0 and 1, without adding 0 or multiplying by 1."""
     made: dict[Term, Term] = {}
     for term in topological([template]):
         if term.op == "var":

@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
 from pullback.errors import FormulaError, PullbackError, tell_mistake
+from pullback.ops.constants import VALUES
 from pullback.stable.derive import derivative
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.ops import VALUES
 from pullback.stable.term import CONST, Term, length_of, topological
 from pullback.stable.written import as_written
 

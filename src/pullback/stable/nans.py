@@ -8,8 +8,8 @@ from itertools import product
 import torch
 
 from pullback import _torch
+from pullback.ops.registry import CONDITIONS, OPS
 from pullback.stable.evaluate import number
-from pullback.stable.ops import CONDITIONS, OPS
 from pullback.stable.term import LEAVES, POLY, VAR, Term, topological
 
 _PROBES = (0.0, -1.0, 1.0, 2.5, float("inf"), float("-inf"))
@@ -45,4 +45,4 @@ def _passes(op: str, place: int, constants: tuple[float | None, ...]) -> bool:
     values[place] = (float("nan"),)
     columns = zip(*product(*values), strict=True)
     with _torch.outside_modes():  # a trace may be the first to ask
-        return bool(OPS[op].run(*(torch.tensor(column) for column in columns)).isnan().all())
+        return bool(OPS[op].value(*(torch.tensor(column) for column in columns)).isnan().all())

@@ -15,9 +15,9 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError, PullbackError
-from pullback.stable.composites import is_known
+from pullback.ops.constants import VALUES
+from pullback.ops.registry import BY_ATEN, CONDITIONS
 from pullback.stable.meant import Meaning, meaning_of
-from pullback.stable.ops import CONDITIONS, VALUES
 from pullback.stable.recording import examples, function_of, ops_of, recorded, variables_of
 from pullback.stable.term import Term, topological
 from pullback.stable.written import as_written
@@ -197,7 +197,12 @@ def _is_pointwise(out: Any, given: Sequence[Any], ops: Sequence[Any], dtype: tor
     if not given or not all(isinstance(t, Tensor) and t.dtype in (dtype, torch.bool) for t in (out, *given)):
         return False
     names = [_torch.op_name(op).partition("::")[2].partition(".")[0] for op in ops]
-    if not names or not all(map(is_known, names)) or "detach" in names or any(map(_torch.is_mutable, ops)):
+    if (
+        not names
+        or not all(name in BY_ATEN and BY_ATEN[name].is_readable for name in names)
+        or "detach" in names
+        or any(map(_torch.is_mutable, ops))
+    ):
         return False
     shape = torch.broadcast_shapes(*(t.shape for t in given))
     return out.shape == shape and all(out is not t for t in given)

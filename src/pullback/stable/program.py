@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pullback.errors import FormulaError
+from pullback.ops.constants import CONSTANTS
+from pullback.ops.registry import OPS
 from pullback.stable.complements import resolved
-from pullback.stable.ops import CONSTANTS, OPS
 from pullback.stable.precision import Ball, ball_type, precision
 from pullback.stable.term import NAMED, VAR, Term, topological
 

@@ -5,12 +5,12 @@ By mpmath, a dependency of PyTorch, since the oracle's library is optional.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from pullback.stable.ops import EXPONENTIALS, LOGARITHMS, ROOTS
+from pullback.ops.constants import MPMATH
+from pullback.ops.registry import OPS
 from pullback.stable.term import CONST, NAMED, VAR, Term, topological
 
 _PRECISIONS = (500, 1000)
@@ -76,27 +76,11 @@ def _at(bits: int) -> tuple[Any, dict[str, Any]]:
 
     mp = mpmath.MPContext()
     mp.prec = bits
-    functions: dict[str, Callable[..., Any]] = {
-        "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "neg": operator.neg,
-        "abs": abs, "sgn": mp.sign, "sqrt": mp.sqrt, "rsqrt": lambda a: 1 / mp.sqrt(a), "hypot": mp.hypot,
-        "pow": mp.power, "exp": mp.exp, "exp2": lambda a: mp.power(2, a), "expm1": mp.expm1, "log": mp.log,
-        "log2": lambda a: mp.log(a, 2), "log10": mp.log10, "log1p": mp.log1p,
-        "sigmoid": lambda a: 1 / (1 + mp.exp(-a)), "softplus": lambda a: mp.log1p(mp.exp(a)),
-        "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,
-        "asin": mp.asin, "acos": mp.acos, "atan": mp.atan, "asinh": mp.asinh, "acosh": mp.acosh, "atanh": mp.atanh,
-        "atan2": mp.atan2, "erf": mp.erf, "erfc": mp.erfc, "gauss": lambda a: mp.exp(-a * a / 2),
-        "relu": lambda a: max(a, mp.zero), "maximum": max, "minimum": min,
-        "where": lambda condition, a, b: a if condition else b,
-        "gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le, "eq": operator.eq,
-        "ne": operator.ne, "logical_and": lambda a, b: a and b, "logical_or": lambda a, b: a or b,
-        "logical_not": operator.not_,
-    }  # fmt: skip
-    numbers = {
-        "LN2": mp.log(2), "LN10": mp.log(10), "PI": +mp.pi, "E": +mp.e, "SQRT2": mp.sqrt(2), "SQRT1_2": mp.sqrt(0.5),
-        "INV_SQRT_2PI": 1 / mp.sqrt(2 * mp.pi), "SQRT_2_OVER_PI": mp.sqrt(2 / mp.pi),
-        "TWO_OVER_SQRTPI": 2 / mp.sqrt(mp.pi),
-        **{name: mp.exp(n) for name, n in EXPONENTIALS.items()},
-        **{name: mp.log(n) for name, n in LOGARITHMS.items()},
-        **{name: mp.sqrt(n) for name, n in ROOTS.items()},
-    }  # fmt: skip
+    functions = {name: _function(mp, op.mpmath) for name, op in OPS.items() if op.mpmath is not None}
+    numbers = {name: of(mp) for name, of in MPMATH.items()}
     return mp, {**functions, **numbers}
+
+
+def _function(mp: Any, function: str | Callable[..., Any]) -> Callable[..., Any]:
+    made: Callable[..., Any] = getattr(mp, function) if isinstance(function, str) else partial(function, mp)
+    return made

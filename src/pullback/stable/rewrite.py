@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pullback.ops.registry import OPS
 from pullback.stable.term import CONST, LEAVES, NAMED, VAR, Term, parse, substitute, topological, var
 
-COMMUTATIVE = frozenset({"add", "mul", "hypot", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"})
+COMMUTATIVE = frozenset(name for name, op in OPS.items() if op.is_commutative)
 
 
 @dataclass(frozen=True, slots=True)

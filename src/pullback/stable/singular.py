@@ -6,12 +6,10 @@ Poles, removable holes and ends of domains lie at these zeros, and they may show
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
-from pullback.stable.term import Term, const, topological, variables
-
-_ONE = const(1)
-_FIRST = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "pow"})
-"""Ops that are singular where their first operand is 0."""
+from pullback.ops.registry import OPS
+from pullback.stable.term import Term, parse, substitute, topological, var, variables
 
 
 def singular_at(roots: Iterable[Term]) -> list[Term]:
@@ -24,15 +22,12 @@ def singular_at(roots: Iterable[Term]) -> list[Term]:
 
 
 def _operands(term: Term) -> Iterator[Term]:
-    if term.op == "div":
-        yield term.args[1]
-    elif term.op in _FIRST:
-        yield term.args[0]
-    elif term.op == "log1p":
-        yield Term("add", (_ONE, term.args[0]))
-    elif term.op in ("asin", "acos", "atanh", "acosh"):
-        yield Term("sub", (term.args[0], _ONE))
-        yield Term("add", (term.args[0], _ONE))
+    for text in OPS[term.op].singular if term.op in OPS else ():
+        yield substitute(_template(text), dict(zip(_NAMES, term.args, strict=False)))
+
+
+_NAMES = tuple(map(var, "abc"))
+_template = cache(parse)
 
 
 def _factors(term: Term) -> Iterator[Term]:

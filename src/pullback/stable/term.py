@@ -25,7 +25,7 @@ class Term:
     """One operation on terms; equal terms are one object, so they compare and hash by identity.
 
     Attributes:
-        op: the name of an op in `stable/ops.py`, or one of `VAR`, `CONST`, `NAMED`, `POLY`.
+        op: the name of an op of the registry, or one of `VAR`, `CONST`, `NAMED`, `POLY`.
         args: its operands.
         value: of a variable its name, of a constant its `Fraction`, of a named constant its name, of a polynomial
             its `Poly`; else `None`.
@@ -64,7 +64,7 @@ def const(value: int | float | str | Fraction) -> Term:
 
 
 def named(name: str) -> Term:
-    """Return a named constant (`ops.CONSTANTS`), which is exact."""
+    """Return a named constant (`ops.constants`), which is exact."""
     return Term(NAMED, (), name)
 
 

@@ -19,7 +19,6 @@ from pullback.kernels.regions import Region, value_of
 from pullback.kernels.sides import Sides
 from pullback.kernels.writer import Writer
 
-_FILES = ("arithmetic.py", "ops.py")
 _NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
 
@@ -73,7 +72,7 @@ def _narrowed(name: str, node: fx.Node) -> str:
 
 
 def _preamble(text: str) -> list[str]:
-    """Return the imports, and the functions that some source calls, in the order of their files."""
+    """Return the imports, and the functions that some source calls, in their order in `functions.py`."""
     parts = _parts()
     needed: set[str] = set()
     stack = list(_names_in(ast.parse(text)))
@@ -91,7 +90,7 @@ def _preamble(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A top-level definition of the included files: its source, and the names that it reads."""
+    """A top-level definition of `functions.py`: its source, and the names that it reads."""
 
     text: str
     reads: tuple[str, ...] = ()
@@ -101,18 +100,17 @@ class _Part:
 @functools.cache
 def _parts() -> dict[str, _Part]:
     found: dict[str, _Part] = {}
-    for name in _FILES:
-        source = (resources.files("pullback.kernels") / "include" / name).read_text(encoding="utf-8")
-        for statement in ast.parse(source).body:
-            if isinstance(statement, ast.FunctionDef):
-                text = "\n".join(["@triton.jit", str(ast.get_source_segment(source, statement))])
-                found[statement.name] = _Part(text, tuple(_names_in(statement)))
-            elif isinstance(statement, ast.Assign):
-                found[ast.unparse(statement.targets[0])] = _Part(ast.unparse(statement))
-            elif isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("triton."):
-                for alias in statement.names:
-                    line = ast.unparse(ast.ImportFrom(statement.module, [alias], 0))
-                    found[alias.asname or alias.name] = _Part(line, is_import=True)
+    source = (resources.files("pullback.kernels") / "include" / "functions.py").read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.FunctionDef):
+            text = "\n".join(["@triton.jit", str(ast.get_source_segment(source, statement))])
+            found[statement.name] = _Part(text, tuple(_names_in(statement)))
+        elif isinstance(statement, ast.Assign):
+            found[ast.unparse(statement.targets[0])] = _Part(ast.unparse(statement))
+        elif isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("triton."):
+            for alias in statement.names:
+                line = ast.unparse(ast.ImportFrom(statement.module, [alias], 0))
+                found[alias.asname or alias.name] = _Part(line, is_import=True)
     return found
 
 

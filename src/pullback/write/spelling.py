@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
+from pullback.ops.registry import BY_ATEN
 from pullback.write.expressions import (
     AND,
     ATOM,
@@ -25,38 +26,31 @@ from pullback.write.expressions import (
 )
 from pullback.write.special import SPECIAL
 
-_INFIX = {
-    "mul": ("*", PRODUCT),
-    "div": ("/", PRODUCT),
-    "true_divide": ("/", PRODUCT),
-    "floor_divide": ("//", PRODUCT),
-    "remainder": ("%", PRODUCT),
-    "mm": ("@", PRODUCT),
-    "bmm": ("@", PRODUCT),
-    "mv": ("@", PRODUCT),
-    "dot": ("@", PRODUCT),
-    "matmul": ("@", PRODUCT),
-    "add": ("+", SUM),
-    "sub": ("-", SUM),
-    "bitwise_and": ("&", AND),
-    "bitwise_or": ("|", OR),
-    "bitwise_xor": ("^", XOR),
-    "floordiv": ("//", PRODUCT),
-    "truediv": ("/", PRODUCT),
-    "mod": ("%", PRODUCT),
-    **{
-        n: (s, COMPARE)
-        for n, s in zip(["eq", "ne", "lt", "le", "gt", "ge"], ["==", "!=", "<", "<=", ">", ">="], strict=True)
-    },
+_LEVELS = {
+    **dict.fromkeys(("*", "/", "//", "%", "@"), PRODUCT),
+    **dict.fromkeys(("+", "-"), SUM),
+    "&": AND,
+    "|": OR,
+    "^": XOR,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), COMPARE),
 }
-_WORDS = """
+"""Python's operators and how strongly they bind."""
+_SYMBOLS = {
+    **{name: op.symbol for name, op in BY_ATEN.items() if op.symbol},
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul"), "@"),
+    "true_divide": "/",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",  # of sizes, by Python's own functions
+}
+_OF_TENSORS = """
     sum mean prod amax amin argmax argmin all any cumsum cumprod clone gather scatter scatter_add index_add
-    index_select index_copy index_fill masked_fill masked_select masked_scatter expand reshape squeeze unsqueeze
+    index_select index_copy index_fill masked_select masked_scatter expand reshape squeeze unsqueeze
     permute transpose flip roll tril triu diagonal diag_embed repeat var std logsumexp max min unfold narrow sort
-    topk kthvalue median new_zeros new_ones new_full new_empty detach contiguous clamp abs square argsort unbind
+    topk kthvalue median new_zeros new_ones new_full new_empty detach contiguous argsort unbind
     split select_scatter slice_scatter diagonal_scatter as_strided index_put norm trace sum_to_size
 """
-_METHODS = frozenset(_WORDS.split())
+_METHODS = frozenset([*_OF_TENSORS.split(), *(name for name, op in BY_ATEN.items() if op.is_method)])
 _RENAMED = {
     "_softmax": "torch.softmax",
     "_log_softmax": "torch.log_softmax",
@@ -79,9 +73,8 @@ def spelled(node: fx.Node, context: Context) -> Text:
     name = op_name(node)
     if name in SPECIAL and (found := SPECIAL[name](node, context)) is not None:
         return found
-    if name in _INFIX and len(node.args) == 2 and not options_of(node):
-        symbol, level = _INFIX[name]
-        return infix(symbol, level, *map(context.show, node.args))
+    if name in _SYMBOLS and len(node.args) == 2 and not options_of(node):
+        return infix(_SYMBOLS[name], _LEVELS[_SYMBOLS[name]], *map(context.show, node.args))
     return _called(node, name, context)
 
 

@@ -1,11 +1,29 @@
-// Elementary functions without a call, on registers R: F, of floats, and Q, of doubles; a D is two of these. They are
-// written once, in the primitives that avx512.h and avx2.h have for both. SLEEF's take longer, above all in doubles,
+// The functions of ops. An op of the registry (`pullback.ops`) with a lowering has its function here, on F and D alike:
+// first the elementary functions, then what is made of them, with the formulas of PyTorch's own CPU kernels. Where one of
+// SLEEF's or PyTorch's gives up before the result leaves the range of its type, it is taken further here.
+//
+// Elementary functions are written without a call, once for registers R: F, of floats, and Q, of doubles; a D is two of
+// these. The primitives are those that avx512.h and avx2.h have for both. SLEEF's take longer, above all in doubles,
 // and nothing can be computed beside a call.
 //
 // The errors that are told are the largest of all floats and of some millions of doubles on AVX-512, which
 // `benchmarks/kernel_functions.py` measures. What the polynomials p stand for is in
 // `benchmarks/kernel_coefficients.py`, which fits them.
+
+#define UNARY(name) template <class V> static inline V name(V x)
+#define BINARY(name) template <class V> static inline V name(V x, V y)
+#define TERNARY(name) template <class V> static inline V name(V x, V y, V z)
+template <class V> static inline V c(double value) { return set(value, V{}); }
+#define ONE c<V>(1)
+#define ZERO c<V>(0)
 #include "coefficients.h"
+
+// Begins a function of a register, own_name, which name applies to an F and to both halves of a D.
+#define FUNCTION(name)                                                       \
+  template <class R> static inline R own_##name(R x);                        \
+  static inline F name(F x) { return own_##name(x); }                        \
+  static inline D name(D x) { return {own_##name(x.lo), own_##name(x.hi)}; } \
+  template <class R> static inline R own_##name(R x)
 
 // Where results become infinite, zero, one, or minus one.
 template <class R> struct Limits;
@@ -43,8 +61,8 @@ template <class R> static inline R exp_over(R x, int power) {  // of 2, which ma
   const R y = fma(fma(fma(polynomial<Of<R>::EXP_TAIL>(t), t, c<R>(0.5)), t, one), t, one);
   return scaled(y, power ? n - c<R>(power) : n);
 }
-template <class R> static inline R own_exp(R x) { return exp_over(x, 0); }
-template <class R> static inline R own_half_exp(R x) { return exp_over(x, 1); }
+FUNCTION(exp) { return exp_over(x, 0); }
+FUNCTION(half_exp) { return exp_over(x, 1); }
 
 // 1 / (1 + e^-x), and that of -x, by e = e^-|x|: what is computed from the same e beside it, log(1 + e^x) say, does not
 // compute it again, as a compiler sees. Where e^-x is infinite, e is still a number. 1.9 ulp of floats, 1.6 of doubles.
@@ -56,8 +74,8 @@ static inline Q share(N above, Q e) {
   const Q one = c<Q>(1), s = one / (one + e);
   return where(above, s, e * s);
 }
-template <class R> static inline R own_sigmoid(R x) { return share(lt(c<R>(0), x), own_exp(neg(abs(x)))); }
-template <class R> static inline R own_mirrored_sigmoid(R x) { return share(lt(x, c<R>(0)), own_exp(neg(abs(x)))); }
+FUNCTION(sigmoid) { return share(lt(c<R>(0), x), own_exp(neg(abs(x)))); }
+FUNCTION(mirrored_sigmoid) { return share(lt(x, c<R>(0)), own_exp(neg(abs(x)))); }
 
 // e^x - 1 = 2 (2^(n-1) (t + q) + (2^(n-1) - 1/2)), q = t^2/2 + t^3 p(t) and what t has lost. The large parts are added
 // up with what their sum has lost. With n - 1, the power of 2 is finite where the result is; x is within limits.
@@ -71,7 +89,7 @@ template <class R> static inline Sum<R> half_expm1(R x) {
   return {sum, fma(s, q, (st - (sum - u)) + ((s - u) - half))};
 }
 // 0.97 ulp.
-template <class R> static inline R own_expm1(R x) {
+FUNCTION(expm1) {
   const Sum<R> e = half_expm1(most(c<R>(Limits<R>::EXPM1_LOW), least(c<R>(Limits<R>::EXP_HIGH), x)));
   const R y = e.high + e.low;
   return where(lt(abs(x), c<R>(1e-20)), x, y + y);  // or a zero loses its sign, and half of a subnormal number a bit
@@ -85,19 +103,19 @@ template <class R> static inline R quotient(R h, R rest, double k) {
   return fma(fma(neg(y), lost, fma(neg(y), d, h) + rest), inverse, y);
 }
 // tanh x = e / (e + 2), e = e^(2x) - 1; beyond 20, it is 1. 0.8 ulp.
-template <class R> static inline R own_tanh(R x) {
+FUNCTION(tanh) {
   const Sum<R> e = half_expm1(least(c<R>(40), abs(x + x)));
   const R h = e.high + e.low;
   return with_sign(quotient(h, (e.high - h) + e.low, 1), x);
 }
 // sinh x = (e + e / (e + 1)) / 2 and cosh x = ((e + 1) + 1 / (e + 1)) / 2, e = e^x - 1, where e is finite.
 // 1.09 and 0.88 ulp.
-template <class R> static inline R own_sinh(R x) {
+FUNCTION(near_sinh) {
   const Sum<R> e = half_expm1(least(c<R>(Limits<R>::EXP_HIGH), abs(x)));
   const R h = e.high + e.low, rest = (e.high - h) + e.low, q = quotient(h, rest, 2), sum = h + q;
   return where(lt(abs(x), c<R>(1e-20)), x, with_sign(sum + ((q - (sum - h)) + rest), x));
 }
-template <class R> static inline R own_cosh(R x) {
+FUNCTION(near_cosh) {
   const Sum<R> e = half_expm1(least(c<R>(Limits<R>::EXP_HIGH), abs(x)));
   const R half = c<R>(0.5), h = e.high + e.low, d = h + half;
   const R lost = (least(half, h) - (d - most(half, h))) + ((e.high - h) + e.low);
@@ -114,8 +132,8 @@ template <class R> static inline R log_and(R u, R more) {
   const R small = fma(s, fma(z, polynomial<Of<R>::LOG_TAIL>(z), half), low);
   return fma(parts.exponent, c<R>(Of<R>::LOG2_HIGH), f - (half - small));
 }
-template <class R> static inline R own_log(R x) { return log_and(x, c<R>(0)); }
-template <class R> static inline R own_log1p(R x) {
+FUNCTION(log) { return log_and(x, c<R>(0)); }
+FUNCTION(log1p) {
   const R one = c<R>(1), u = x + one, lost = least(one, x) - (u - most(one, x));
   // Of a large number what is lost is nothing, and of infinity a NaN; where u is 0, so is what is lost.
   const R more = where(lt(u, c<R>(1e18)), lost / most(c<R>(1e-18), u), c<R>(0));
@@ -142,7 +160,7 @@ static inline Q far_erf(Q, Q a) {
   const Power<Q> e = power_of_square(a, polynomial<Of<Q>::LOG_ERFCX>(a - one));
   return one - scaled(one + (e.t + e.low), e.n);
 }
-template <class R> static inline R own_erf(R x) {
+FUNCTION(erf) {
   const R a = least(c<R>(Limits<R>::ERF_HIGH), abs(x));
   const R near = fma(a, polynomial<Of<R>::ERF_REST>(a * a), a);
   return with_sign(where(lt(a, c<R>(1)), near, far_erf(x, a)), x);
@@ -162,7 +180,7 @@ template <class R> static inline R far_erfc(R x) {
   const R y = inverse * sum;
   return scaled(y + fma(inverse, low, fma(inverse, sum, neg(y))), e.n);
 }
-template <class R> static inline R own_erfc(R x) {
+FUNCTION(erfc) {
   const R a = abs(x), one = c<R>(1), u = one - x, y = far_erfc(least(c<R>(Limits<R>::ERFC_HIGH), a));
   const R near = u + fma(neg(x), polynomial<Of<R>::ERF_REST>(x * x), (one - u) - x);
   return where(lt(a, c<R>(0.75)), near, where(lt(x, c<R>(0)), c<R>(2) - y, y));
@@ -182,19 +200,19 @@ template <class R> static inline Turn<R> turn_of(R x) {
   const R sine = t + fma(t * z, polynomial<Of<R>::SIN_TAIL>(z), low);
   return {n, sine, fma(square, fma(z, polynomial<Of<R>::COS_TAIL>(z), c<R>(-0.5)), c<R>(1))};
 }
-template <class R> static inline R own_sin(R x) {
+FUNCTION(near_sin) {
   const Turn<R> at = turn_of(x);
   const auto n = whole(at.n);
   return times_sign(turned(where(odd(n, x), at.cosine, at.sine), n), x);
 }
-template <class R> static inline R own_cos(R x) {
+FUNCTION(near_cos) {
   const Turn<R> at = turn_of(x);
   return turned(where(odd(whole(at.n), x), at.sine, at.cosine), whole(at.n + c<R>(1)));
 }
 
 // atan x = x + x^3 p(x^2) up to 1, and pi/2 less that of 1 / x beyond, with what the quotient and the sum have lost.
 // 1.34 ulp.
-template <class R> static inline R own_atan(R x) {
+FUNCTION(atan) {
   const R a = least(c<R>(1e30), abs(x)), one = c<R>(1), zero = c<R>(0), inverse = one / a;
   const auto far = lt(one, a);
   const R t = where(far, neg(inverse), a), z = t * t, base = where(far, c<R>(Of<R>::HALF_PI_0), zero), sum = base + t;
@@ -202,3 +220,172 @@ template <class R> static inline R own_atan(R x) {
   const R low = where(far, lost, zero) + ((base - sum) + t);
   return with_sign(sum + fma(t * z, polynomial<Of<R>::ATAN_TAIL>(z), low), x);
 }
+
+namespace sleef {
+SLEEF(exp2, u10)
+SLEEF(log2, u10)
+SLEEF(log10, u10)
+SLEEF(sin, u10)
+SLEEF(cos, u10)
+SLEEF(tan, u10)
+SLEEF(asin, u10)
+SLEEF(acos, u10)
+SLEEF(asinh, u10)
+SLEEF(acosh, u10)
+SLEEF(atanh, u10)
+SLEEF(lgamma, u10)
+SLEEF2(pow, u10)
+SLEEF2(atan2, u10)
+SLEEF2(hypot, u05)
+}  // namespace sleef
+using sleef::acos;
+using sleef::asin;
+using sleef::atan2;
+using sleef::atanh;
+using sleef::exp2;
+using sleef::hypot;
+using sleef::lgamma;
+using sleef::log10;
+using sleef::log2;
+using sleef::pow;
+using sleef::tan;
+
+
+// Up to where our sin and cos take the multiple of pi/2 off.
+static inline double turns(F) { return 1e5; }
+static inline double turns(D) { return 1e8; }
+
+// Where SLEEF's asinh and acosh, and our sinh and cosh, stop.
+static inline double root(F) { return 1e19; }
+static inline double root(D) { return 1e154; }
+static inline double steep(F) { return 87; }
+static inline double steep(D) { return 708; }
+
+template <class V> static inline M isnan(V x) { return ne(x, x); }
+template <class V> static inline M isinf(V x) { return eq(abs(x), c<V>(1. / 0.)); }
+BINARY(with_sign) { return where(lt(y, ZERO), neg(x), x); }
+
+// Beyond, SLEEF's: a call that nothing waits for.
+template <class V> __attribute__((noinline, cold)) static V far_sin(V x) { return sleef::sin(x); }
+template <class V> __attribute__((noinline, cold)) static V far_cos(V x) { return sleef::cos(x); }
+UNARY(sin) {
+  V y = near_sin(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_sin(x), y) : y;
+}
+UNARY(cos) {
+  V y = near_cos(x);
+  M far = gt(abs(x), c<V>(turns(x)));
+  return any(far) ? where(far, far_cos(x), y) : y;
+}
+UNARY(sinh) {
+  V y = near_sinh(x);
+  M far = gt(abs(x), c<V>(steep(x)));
+  return any(far) ? where(far, with_sign(half_exp(abs(x)), x), y) : y;
+}
+UNARY(cosh) {
+  V y = near_cosh(x);
+  M far = gt(abs(x), c<V>(steep(x)));
+  return any(far) ? where(far, half_exp(abs(x)), y) : y;
+}
+UNARY(asinh) {
+  V y = sleef::asinh(x);
+  M far = gt(abs(x), c<V>(root(x)));
+  return any(far) ? where(far, with_sign(log(abs(x)) + c<V>(0.69314718055994530942), x), y) : y;
+}
+UNARY(acosh) {
+  V y = sleef::acosh(x);
+  M far = gt(x, c<V>(root(x)));
+  return any(far) ? where(far, log(x) + c<V>(0.69314718055994530942), y) : y;
+}
+
+UNARY(frac) { return x - trunc(x); }
+UNARY(reciprocal) { return ONE / x; }
+UNARY(rsqrt) { return ONE / sqrt(x); }
+BINARY(div) { return x / y; }
+UNARY(square) { return x * x; }
+UNARY(cube) { return x * x * x; }
+UNARY(sign) { return where(gt(x, ZERO), ONE, where(lt(x, ZERO), c<V>(-1), ZERO)); }
+UNARY(relu) { return where(lt(x, ZERO), ZERO, x); }
+BINARY(maximum) { return where(isnan(x) | gt(x, y), x, y); }
+BINARY(minimum) { return where(isnan(x) | lt(x, y), x, y); }
+UNARY(silu) { return x * sigmoid(x); }
+UNARY(gelu) { return x * c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440))); }
+UNARY(gelu_inner) { return c<V>(0.79788456080286535588) * (x + c<V>(0.044715) * (x * x * x)); }
+UNARY(gelu_tanh) { return c<V>(0.5) * x * (ONE + tanh(gelu_inner(x))); }
+UNARY(logit) { return log(x / (ONE - x)); }
+UNARY(hardsigmoid) { return minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
+UNARY(hardswish) { return x * minimum(maximum(x + c<V>(3), ZERO), c<V>(6)) / c<V>(6); }
+template <class V> static inline V softplus_sum(V x, V scaled, V tail, V beta, V threshold) {
+  return where(gt(scaled, threshold), x, (maximum(scaled, ZERO) + tail) / beta);
+}
+// With e = e^-|x|: 1 - 2 e^2 / (2 (e^2 + e) + 1) above 0, and e - e^2 (e + 1) / (e^2 + 2 (e + 1)) below.
+template <class V> static inline V tanh_softplus(V x, V e) {
+  const M above = gt(x, ZERO);
+  const V two = c<V>(2), square = e * e, next = e + ONE, share = where(above, two, next);
+  const V whole = where(above, fma(two, square + e, ONE), fma(two, next, square));
+  return where(above, ONE, e) - square * share / whole;
+}
+BINARY(leaky_relu) { return where(gt(x, ZERO), x, x * y); }
+template <class V> static inline V elu(V x, V alpha, V scale, V input_scale) {
+  return where(le(x, ZERO), expm1(x * input_scale) * (alpha * scale), x * scale);
+}
+TERNARY(threshold) { return where(le(x, y), z, x); }
+BINARY(xlogy) { return where(isnan(y), y, where(eq(x, ZERO), ZERO, x * log(y))); }
+BINARY(xlog1py) { return where(isnan(y), y, where(eq(x, ZERO), ZERO, x * log1p(y))); }
+BINARY(logaddexp) {
+  V m = maximum(x, y);
+  return where(isinf(x) & eq(x, y), x, m + log1p(exp(neg(abs(x - y)))));
+}
+
+// Derivatives: g is the cotangent.
+BINARY(sigmoid_backward) { return x * (ONE - y) * y; }
+BINARY(tanh_backward) { return x * (ONE - y * y); }
+template <class V> static inline V silu_backward(V g, V x) {
+  V s = sigmoid(x);
+  return g * (s * (ONE + x * (ONE - s)));
+}
+template <class V> static inline V gelu_backward(V g, V x) {
+  V cdf = c<V>(0.5) * (ONE + erf(x * c<V>(0.70710678118654752440)));
+  V pdf = exp(c<V>(-0.5) * x * x) * c<V>(0.39894228040143267794);
+  return g * (cdf + x * pdf);
+}
+template <class V> static inline V gelu_tanh_backward(V g, V x) {
+  V t = tanh(gelu_inner(x));
+  V inner = c<V>(0.79788456080286535588) * (ONE + c<V>(3 * 0.044715) * (x * x));
+  return g * (c<V>(0.5) * (ONE + t) + c<V>(0.5) * x * ((ONE - t * t) * inner));
+}
+template <class V> static inline V softplus_slope(V g, V share, V scaled, V threshold) {
+  return where(gt(scaled, threshold), g, g * share);
+}
+TERNARY(leaky_relu_backward) { return where(gt(y, ZERO), x, x * z); }
+TERNARY(threshold_backward) { return where(le(y, z), ZERO, x); }
+template <class V> static inline V hardtanh_backward(V g, V x, V lower, V upper) {
+  return where(gt(x, lower) & lt(x, upper), g, ZERO);
+}
+template <class V> static inline V elu_backward(V g, V alpha, V scale, V input_scale, V x) {
+  return where(gt(x, ZERO), g * scale, g * input_scale * (alpha * scale) * exp(x * input_scale));
+}
+template <class V> static inline V elu_backward_of_result(V g, V alpha, V scale, V input_scale, V y) {
+  return where(gt(y, ZERO), g * scale, g * input_scale * (y + alpha * scale));
+}
+template <class V> static inline V logit_backward(V g, V x) {
+  return where(lt(x, ZERO) | gt(x, ONE), c<V>(0. / 0.), g / (x * (ONE - x)));
+}
+
+// Numbers, and conversions. A narrow type of 16 bits is computed in floats; a cast to it rounds.
+static constexpr double INF = __builtin_inf();
+static inline F set_F(double value) { return set(value, F{}); }
+static inline D set_D(double value) { return set(value, D{}); }
+static inline M set_M(double value) { return set(value != 0, M{}); }
+template <class T> static inline F through(F x) {
+  T kept[LANES];
+  store(kept, x);
+  return load(kept);
+}
+static inline F through_bfloat(F x) { return through<bfloat>(x); }
+static inline F through_half(F x) { return through<half>(x); }
+template <class V> static inline V number(M x) { return where(x, ONE, ZERO); }
+static inline F number_F(M x) { return number<F>(x); }
+static inline D number_D(M x) { return number<D>(x); }
+template <class V> static inline M truth(V x) { return ne(x, ZERO); }

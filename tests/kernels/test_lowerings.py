@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pullback.kernels import native, ops, regions
+from pullback.kernels import lowerings, native, regions
+from pullback.kernels.decompositions import decompose
 from pullback.kernels.eager import lower
-from pullback.kernels.spelled import spelled
 
 aten = torch.ops.aten
 SPECIAL = [
@@ -186,11 +186,11 @@ def both(dtype, exact=False):
         return [UNARY[name](x) if name in UNARY else BINARY[name](x, y) for name in names]
 
     graph = make_fx(every, tracing_mode="fake")(x, y)
-    graph = graph if exact else spelled(graph)
+    graph = graph if exact else decompose(graph)
     found = regions.regions_of(graph.graph, exact)
     inside = {node for region in found for node in region.nodes}
     outside = [node for node in graph.graph.nodes if node.op == "call_function" and node not in inside]
-    assert all(ops.constant_of(node) is not None for node in outside), outside
+    assert all(lowerings.constant_of(node) is not None for node in outside), outside
     ours = lower(native.lowered([graph], [exact])[0])(x, y)
     return {name: (o, function(*given)) for name, o, (function, given) in zip(names, ours, calls.values(), strict=True)}
 
@@ -319,8 +319,8 @@ def test_every_op_of_the_tables_is_tried():
     for table, count in ((UNARY, 1), (BINARY, 2)):
         for function in table.values():
             graph = make_fx(lambda *xs, call=function: [call(*xs)], tracing_mode="fake")(*inputs(torch.float64, count))
-            tried |= {node.target for node in spelled(graph).graph.nodes if node.op == "call_function"}
-    known = {*ops.FLOATING, *ops.COMPARING, *ops.LOGICAL, *ops.CHOOSING}
+            tried |= {node.target for node in decompose(graph).graph.nodes if node.op == "call_function"}
+    known = {*lowerings.FLOATING, *lowerings.COMPARING, *lowerings.LOGICAL, *lowerings.SELECTING}
     plain = {aten.clone.default, aten.alias.default, aten.detach.default, aten.pow.Tensor_Tensor}
     scalars = {op for op in known if str(op).endswith(".Scalar")}
     assert known - tried - plain - scalars == set()

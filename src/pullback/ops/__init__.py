@@ -1,0 +1,1 @@
+"""The registry of pointwise ops: one record per op, one family of functions per file."""

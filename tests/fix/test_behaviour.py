@@ -6,7 +6,7 @@ import pytest
 
 from pullback.check.cases.given import loader
 from pullback.check.subject import Options
-from pullback.fix.behaviour import Difference, differences
+from pullback.fix.behaviour import BitDifference, differences
 
 SOURCE = """
 from __future__ import annotations
@@ -41,7 +41,7 @@ def difference(tmp_path):
 
 
 def test_the_same_is_the_same(difference):
-    assert difference("return x * 3", "return 3 * x") == Difference()
+    assert difference("return x * 3", "return 3 * x") == BitDifference()
 
 
 def test_a_bit_of_the_value_is_seen(difference):
@@ -66,7 +66,7 @@ def test_a_class_inside_of_a_class_is_found(tmp_path):
     path = tmp_path / "inner.py"
     path.write_text(f"import torch\nfrom torch.autograd import Function\n{inner.replace('Unknown', 'int')}")
     [found] = differences(str(path), [0], path.read_bytes(), Options(), loader(None))
-    assert found == Difference()
+    assert found == BitDifference()
 
 
 def test_layouts_and_dtypes_count(difference):
@@ -78,5 +78,5 @@ def test_what_cannot_be_run_is_no_proof(difference):
     assert difference("class Op(Function)", "class Op(Unknown)").value.startswith("in the new style it was not run: ")
     assert "another value" in difference("return x * 3", "raise ValueError").value
     assert difference("return x * 3", "import os; os._exit(3)").value == (
-        "running it in the new style, the process ended with exit status 3"
+        "while it ran in the new style, the process ended with exit status 3"
     )

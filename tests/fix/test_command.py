@@ -74,7 +74,7 @@ class Ends(Function):
 def test_a_function_that_ends_its_process_keeps_no_other_from_being_mended(run, tmp_path):
     (tmp_path / "ops.py").write_text(HEADER + ENDS.lstrip() + CUBE)
     told = run("ops.py", "--fix").output
-    assert "not fixed Ends (ops.py:5): reading how to mend it, the process ended with exit status 3" in told
+    assert "not fixed Ends (ops.py:5): while a fix was derived, the process ended with exit status 3" in told
     assert "fixed Cube (ops.py:17): PB101" in told
     assert "return 3 * g * x**2" in (tmp_path / "ops.py").read_text()
 

@@ -148,13 +148,13 @@ def test_old_names_go_also_where_the_context_stays(run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text(HEADER + RAMP)
     result = run("ops.py", "--fix")
-    told = r"fixed Ramp \(ops\.py:5\): PB801, PB802, PB803; not in the new style: it keeps mask, which is neither"
+    told = r"fixed Ramp \(ops\.py:5\): PB801, PB802, PB803; not in the new style: it saves mask, which is neither"
     assert re.search(told, result.stderr)
     assert path.read_text() == HEADER + RAMP.replace("    def ", "    @staticmethod\n    def ").replace(
         "saved_variables", "saved_tensors"
     ).replace("Ramp()(x)", "Ramp.apply(x)")
     again = run("ops.py", "--fix")
-    assert "not fixed Ramp (ops.py:5): it keeps mask, which is neither an input nor an output" in again.stderr
+    assert "not fixed Ramp (ops.py:5): it saves mask, which is neither an input nor an output" in again.stderr
 
 
 def test_others_of_the_package_that_share_the_forward_are_heard(run, tmp_path):

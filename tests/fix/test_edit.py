@@ -5,13 +5,13 @@ import textwrap
 
 import pytest
 
-from pullback.fix.edit import edited
-from pullback.fix.model import CannotFixError, Derived, Kept
+from pullback.fix.edit import with_backwards
+from pullback.fix.patch import CannotFixError, NewBackward, SavedValue
 
-X = Kept("tensor", "input", 0, "x")
-Y = Kept("tensor", "input", 1, "y")
-OUT = Kept("tensor", "output", 0, "out")
-SQUARE = Derived(("ctx", "g"), ("(x,) = ctx.saved_tensors", "return 2 * g * x"), (X,))
+X = SavedValue("tensor", "input", 0, "x")
+Y = SavedValue("tensor", "input", 1, "y")
+OUT = SavedValue("tensor", "output", 0, "out")
+SQUARE = NewBackward(("ctx", "g"), ("(x,) = ctx.saved_tensors", "return 2 * g * x"), (X,))
 
 OLD = '''\
 # A header, kept.
@@ -43,7 +43,7 @@ last = [ 1,2 ]
 
 
 def change(source, **derived):
-    return edited(textwrap.dedent(source).encode(), derived).decode()
+    return with_backwards(textwrap.dedent(source).encode(), derived).decode()
 
 
 def lines_of(before, after):
@@ -69,21 +69,21 @@ def test_what_is_not_replaced_stays_as_it_is():
 
 def test_no_change_gives_the_same_bytes():
     for source in (OLD.encode(), OLD.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + OLD.encode()):
-        assert edited(source, {}) == source
+        assert with_backwards(source, {}) == source
 
 
 def test_encoding_line_endings_and_indentation_are_those_of_the_file():
     text = "# -*- coding: latin-1 -*-\n# \xe9\n" + OLD.replace("    ", "\t")
     source = text.replace("\n", "\r\n").encode("latin-1")
-    new = edited(source, {"Square": SQUARE})
+    new = with_backwards(source, {"Square": SQUARE})
     assert new.startswith(b"# -*- coding: latin-1 -*-\r\n# \xe9\r\n")
     assert b"\r\n\t\treturn 2 * g * x\r\n" in new
     assert new.count(b"\n") == new.count(b"\r\n")
 
 
 def test_a_second_time_changes_nothing():
-    once = edited(OLD.encode(), {"Square": SQUARE})
-    assert edited(once, {"Square": SQUARE}) == once
+    once = with_backwards(OLD.encode(), {"Square": SQUARE})
+    assert with_backwards(once, {"Square": SQUARE}) == once
 
 
 NEW_STYLE = """
@@ -102,7 +102,7 @@ NEW_STYLE = """
         def backward(ctx, g):
             return g, g
 """
-BOTH = Derived(("ctx", "g"), ("x, y = ctx.saved_tensors", "return g * y, g * x"), (X, Y))
+BOTH = NewBackward(("ctx", "g"), ("x, y = ctx.saved_tensors", "return g * y, g * x"), (X, Y))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_setup_context_saves_by_the_names_it_has(setup, saved):
 
 
 def test_outputs_are_saved_by_name_or_place():
-    derived = Derived(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g * out, g"), (OUT,))
+    derived = NewBackward(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g * out, g"), (OUT,))
     assert "ctx.save_for_backward(output)" in change(NEW_STYLE.format("ctx.save_for_backward(*inputs)"), Scaled=derived)
-    second = Derived(derived.parameters, derived.body, (Kept("tensor", "output", 1, "out_1"),))
+    second = NewBackward(derived.parameters, derived.body, (SavedValue("tensor", "output", 1, "out_1"),))
     assert "ctx.save_for_backward(output[1])" in change(NEW_STYLE.format("pass"), Scaled=second)
 
 
@@ -155,7 +155,7 @@ def test_an_input_is_saved_before_its_name_means_something_else():
 
 def test_an_output_is_saved_once_it_is_there():
     body = "ctx.save_for_backward(x)\nout = x * x\nreturn out"
-    derived = Derived(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g"), (OUT,))
+    derived = NewBackward(("ctx", "g"), ("(out,) = ctx.saved_tensors", "return g"), (OUT,))
     assert forward_of(body, derived) == "out = x * x\nctx.save_for_backward(out)\nreturn out"
 
 
@@ -171,7 +171,7 @@ def test_comments_of_what_is_taken_out_stay():
 
 
 def test_an_attribute_that_another_method_reads_is_not_overwritten():
-    derived = Derived(SQUARE.parameters, SQUARE.body, (Kept("shape", "input", 0, "x", "x_shape"),))
+    derived = NewBackward(SQUARE.parameters, SQUARE.body, (SavedValue("shape", "input", 0, "x", "x_shape"),))
     jvp = "\n\n        @staticmethod\n        def jvp(ctx, t): return t * ctx.x_shape"
     with pytest.raises(CannotFixError, match=r"ctx\.x_shape has another use"):
         forward_of("ctx.x_shape = 3\nreturn x", derived, jvp)
@@ -179,7 +179,7 @@ def test_an_attribute_that_another_method_reads_is_not_overwritten():
 
 
 def test_torch_is_imported_and_f_spelled_out_where_they_are_not_there():
-    derived = Derived(("ctx", "g"), ("return torch.exp(g) * F.elu(g)",), ())
+    derived = NewBackward(("ctx", "g"), ("return torch.exp(g) * F.elu(g)",), ())
     source = FORWARD.format("return x", "").replace("import torch", "from torch.autograd import Function")
     new = change(source.replace("torch.autograd.Function", "Function"), Square=derived)
     assert new.lstrip().startswith("from torch.autograd import Function\nimport torch\n")
@@ -191,11 +191,11 @@ def test_torch_is_imported_and_f_spelled_out_where_they_are_not_there():
 
 def test_classes_are_found_by_where_they_stand():
     inner = "class Outer:\n" + textwrap.indent(OLD.partition("\n\n\n")[2], "    ")
-    assert "return 2 * g * x" in edited(inner.encode(), {"Outer.Square": SQUARE}).decode()
+    assert "return 2 * g * x" in with_backwards(inner.encode(), {"Outer.Square": SQUARE}).decode()
     with pytest.raises(CannotFixError, match="defines Square 2 times"):
-        edited((OLD + OLD).encode(), {"Square": SQUARE})
+        with_backwards((OLD + OLD).encode(), {"Square": SQUARE})
     with pytest.raises(CannotFixError, match="defines Square 0 times"):
-        edited(inner.encode(), {"Square": SQUARE})
+        with_backwards(inner.encode(), {"Square": SQUARE})
 
 
 def test_a_signature_that_does_not_fit_is_replaced():

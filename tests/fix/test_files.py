@@ -1,14 +1,14 @@
-"""Files are replaced as a whole, or not at all."""
+"""Source files: replaced as a whole or not at all, audited in an overlay, compared by diffs."""
 
 import os
 import stat
 from pathlib import Path
 
+import click
 import pytest
 
-from pullback.fix.files import SourceFile, is_installed
-from pullback.fix.model import CannotFixError
-from pullback.fix.shadow import shadow
+from pullback.fix.files import EditableFile, coloured_diff, is_installed, overlay, unified_diff
+from pullback.fix.patch import CannotFixError
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path):
 
 def test_a_file_is_replaced_and_keeps_its_mode(path):
     path.chmod(0o750)
-    SourceFile(path).write(b"new\r\n")
+    EditableFile(path).write(b"new\r\n")
     assert path.read_bytes() == b"new\r\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o750
     assert [p.name for p in path.parent.iterdir()] == ["ops.py"]
@@ -29,13 +29,13 @@ def test_a_file_is_replaced_and_keeps_its_mode(path):
 def test_a_link_still_leads_to_the_file(path, tmp_path):
     link = tmp_path / "link.py"
     link.symlink_to(path)
-    SourceFile(link).write(b"new")
+    EditableFile(link).write(b"new")
     assert link.is_symlink()
     assert path.read_bytes() == b"new"
 
 
 def test_what_was_changed_in_the_meantime_is_not_overwritten(path):
-    file = SourceFile(path)
+    file = EditableFile(path)
     path.write_bytes(b"theirs")
     with pytest.raises(CannotFixError, match="changed in the meantime"):
         file.write(b"new")
@@ -46,17 +46,17 @@ def test_what_was_changed_in_the_meantime_is_not_overwritten(path):
 def test_what_cannot_be_read_or_written_says_so(path):
     path.chmod(0o444)
     with pytest.raises(CannotFixError, match="is read-only"):
-        SourceFile(path)
+        EditableFile(path)
     path.unlink()
     with pytest.raises(CannotFixError, match="cannot be read: No such file"):
-        SourceFile(path)
+        EditableFile(path)
 
 
 def test_a_write_that_fails_leaves_nothing_behind(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    file = SourceFile(path)
+    file = EditableFile(path)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CannotFixError, match="No space left"):
         file.write(b"new")
@@ -77,11 +77,40 @@ def test_a_copy_has_the_neighbours_and_nothing_is_written_beside_the_file(tmp_pa
         (tmp_path / name).write_text("old")
     path = package / "inner" / "ops.py"
     before = sorted(tmp_path.rglob("*"))
-    with shadow({path: b"new"}) as places:
-        copy = places[path]
+    with overlay({path: b"new"}) as copies:
+        copy = copies[path]
         assert copy.read_bytes() == b"new"
         assert (copy.parents[1] / "data.txt").read_text() == "old"
         assert (copy.parents[1] / "data.txt").is_symlink()
     assert not copy.exists()
     assert sorted(tmp_path.rglob("*")) == before
     assert path.read_text() == "old"
+
+
+def test_a_diff_is_one_that_programs_take():
+    assert unified_diff("ops.py", b"a\nb", b"a\nc") == (
+        "--- a/ops.py\n+++ b/ops.py\n@@ -1,2 +1,2 @@\n a\n"
+        "-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
+    )
+    assert unified_diff("ops.py", b"a\r\n", b"b\r\n").endswith("-a\r\n+b\r\n")
+    assert unified_diff("ops.py", b"same", b"same") == ""
+
+
+def test_the_encoding_is_that_of_the_file():
+    old = "# coding: latin-1\n# é\n".encode("latin-1")
+    assert "+# è" in unified_diff("ops.py", old, old.replace(b"\xe9", b"\xe8"))
+
+
+def test_colours_change_no_letter():
+    diff = unified_diff("ops.py", b"a\nb\n", b"a\nc\n")
+    assert click.unstyle(coloured_diff(diff)) == diff
+    head, body = (
+        [click.style(f"{sign} {side}/ops.py\n", bold=True) for sign, side in (("---", "a"), ("+++", "b"))],
+        [
+            click.style("@@ -1,2 +1,2 @@\n", fg="cyan"),
+            " a\n",
+            click.style("-b\n", fg="red"),
+            click.style("+c\n", fg="green"),
+        ],
+    )
+    assert coloured_diff(diff) == "".join([*head, *body])

@@ -1,4 +1,4 @@
-"""Whether a function gives the same by another source, bit for bit, in each case that the audit tries."""
+"""Comparison of a function in two sources, bit for bit: values, gradients and second derivatives, per audit case."""
 
 from __future__ import annotations
 
@@ -20,13 +20,26 @@ from pullback.check.state import Audit
 from pullback.check.subject import Given, Options, Subject
 from pullback.check.trial import Raised, forward, guarded, reseed, standard_cotangents
 from pullback.check.variants import variants_of
-from pullback.fix.each import audited, do_each
+from pullback.fix.worker import prepared_audit, run_worker
 
-_MOST = 60
+_MAX_CASES = 60
 """Cases of one function."""
 
-Behaviour = tuple[str, str]
-"""Values in a case, with gradients and second derivatives."""
+Digests = tuple[str, str]
+"""Digest of the values in a case, and that of the gradients and second derivatives; or the errors in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class BitDifference:
+    """Difference between two versions of a function; both fields are empty if there is none.
+
+    Attributes:
+        value: a difference of values.
+        gradient: a difference of gradients alone.
+    """
+
+    value: str = ""
+    gradient: str = ""
 
 
 def differences(
@@ -35,16 +48,16 @@ def differences(
     content: bytes,
     options: Options,
     load: Callable[[], Given],
-) -> list[Difference]:
-    """Return the case, if any, in which another source of some functions would change a bit of their results.
+) -> list[BitDifference]:
+    """Differences between the results of some functions in their file and in a new source of it.
 
-    Both run in one process on the same inputs: first the old functions, then those that the other source defines.
+    Both versions run in one process on the same inputs: first the current ones, then those of the new source.
 
     Args:
         target: the current file.
-        positions: of the functions among all of the target.
-        content: the other source of the file.
-        options: of the audit.
+        positions: positions of the functions among all of the target.
+        content: the new source of the file.
+        options: options of the audit.
         load: returns the source of example inputs.
 
     Raises:
@@ -52,75 +65,65 @@ def differences(
     """
     tree = ast.parse(content)
 
-    def chosen(subjects: Sequence[Subject]) -> list[Subject | None]:
+    def select(subjects: Sequence[Subject]) -> list[Subject | None]:
         return [subjects[i] for i in positions]
 
-    def do(subject: Subject | None, given: Given, sender: Sender) -> dict[str, Any]:
-        assert subject is not None  # it was chosen by its place
+    def work(subject: Subject | None, given: Given, sender: Sender) -> dict[str, Any]:
+        assert subject is not None  # `select` returns no None
         try:
-            return asdict(_difference(audited(subject, given, options, sender), tree))
-        except Exception as error:  # any error of running the author's code again: then nothing is proven
-            return asdict(Difference(value=f"in the new style it was not run: {describe_failure(error)}"))
+            return asdict(_difference(prepared_audit(subject, given, options, sender), tree))
+        except Exception as error:  # any error of running the author's code: then nothing is proven
+            return asdict(BitDifference(value=f"in the new style it was not run: {describe_failure(error)}"))
 
-    task = do_each(target, chosen, do, load)
-    results = [task.of(i) for i in range(len(positions))]
+    task = run_worker(target, select, work, load)
+    results = [task.result(i) for i in range(len(positions))]
     return [
-        Difference(value=f"running it in the new style, {r}") if isinstance(r, str) else Difference(**r)
+        BitDifference(value=f"while it ran in the new style, {r}") if isinstance(r, str) else BitDifference(**r)
         for r in results
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference between two functions; both fields are empty if there is none.
-
-    Attributes:
-        value: in its value.
-        gradient: in its gradients alone.
-    """
-
-    value: str = ""
-    gradient: str = ""
-
-
-def _difference(audit: Audit, tree: ast.Module) -> Difference:
-    cases = [audit.base, *(case for case, _ in islice(variants_of(audit), _MOST - 1))]
-    old = [_in_case(audit, audit.subject, case) for case in cases]
-    other = replace(audit.subject, target=_defined(audit.subject, tree))
-    found = Difference()
-    for case, (values, gradients) in zip(cases, old, strict=True):
-        got = _in_case(audit, other, case)
-        if got[0] != values:
-            return Difference(value=f"in the new style it gives another value for {case.describe()}")
-        if got[1] != gradients and not found.gradient:
-            found = Difference(gradient=f"in the new style it gives another gradient for {case.describe()}")
+def _difference(audit: Audit, tree: ast.Module) -> BitDifference:
+    cases = [audit.base, *(case for case, _ in islice(variants_of(audit), _MAX_CASES - 1))]
+    # The current version runs first: `_defined` replaces its name in the module.
+    current = [_digests(audit, audit.subject, case) for case in cases]
+    new = replace(audit.subject, target=_defined(audit.subject, tree))
+    found = BitDifference()
+    for case, (values, gradients) in zip(cases, current, strict=True):
+        new_values, new_gradients = _digests(audit, new, case)
+        if new_values != values:
+            return BitDifference(value=f"in the new style it gives another value for {case.describe()}")
+        if new_gradients != gradients and not found.gradient:
+            found = BitDifference(gradient=f"in the new style it gives another gradient for {case.describe()}")
     return found
 
 
 def _defined(subject: Subject, tree: ast.Module) -> Any:
-    """Define a class of another source beside its old version, under the old name."""
+    """Define the class of a new source in the module of the current one, under the same name."""
     assert subject.source is not None  # it was edited
     [node] = [one.node for one in definitions(tree) if one.qualname == subject.source.qualname]
     future = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
     space = vars(sys.modules[subject.target.__module__])
     exec(compile(ast.Module([*future, node], []), subject.source.file, "exec"), space)
     defined = space[node.name]
-    return defined.__func__ if isinstance(defined, staticmethod) else defined  # a class inside of a class may be one
+    return defined.__func__ if isinstance(defined, staticmethod) else defined  # a nested class may be decorated so
 
 
-def _in_case(audit: Audit, subject: Subject, case: Case) -> Behaviour:
+def _digests(audit: Audit, subject: Subject, case: Case) -> Digests:
     audit.events.beat()
     try:
         run = forward(subject, case)
-        values = _told([*run.outputs, *(a for a in run.arguments if isinstance(a, Tensor))])
+        values = _digest([*run.outputs, *(a for a in run.arguments if isinstance(a, Tensor))])
     except Raised as error:
-        return _raised(error), ""
-    masks = [[True] * len(case.wrt), *([i == j for j in range(len(case.wrt))] for i in range(len(case.wrt)))]
-    return values, " ".join(_gradients(subject, case, mask) for mask in masks[: 1 + (len(case.wrt) > 1) * len(masks)])
+        return _described(error), ""
+    count = len(case.wrt)
+    # Gradients of all inputs at once and, where there are several, of each alone.
+    alone = [[i == j for j in range(count)] for i in range(count)] if count > 1 else []
+    return values, " ".join(_gradients(subject, case, mask) for mask in [[True] * count, *alone])
 
 
 def _gradients(subject: Subject, case: Case, mask: Sequence[bool]) -> str:
-    """Return the gradients of the masked inputs, and how these depend on the inputs and the cotangents."""
+    """Digest of the gradients of the masked inputs, and of their derivatives by inputs and cotangents."""
     try:
         run = forward(subject, case, mask)
         asked = [x for x in run.inputs if x.requires_grad]
@@ -131,33 +134,33 @@ def _gradients(subject: Subject, case: Case, mask: Sequence[bool]) -> str:
         with guarded("backward"):
             first = torch.autograd.grad(run.roots, asked, cotangents, allow_unused=True, create_graph=True)
         roots = [g for g in first if g is not None and g.requires_grad]
-        told = _told(first)
+        digest = _digest(first)
     except Raised as error:
-        return _raised(error)
-    return f"{told} {_second(roots, [*asked, *cotangents])}"
+        return _described(error)
+    return f"{digest} {_second(roots, [*asked, *cotangents])}"
 
 
 def _second(roots: Sequence[Tensor], asked: Sequence[Tensor]) -> str:
     if not roots:
         return ""
     try:
-        return _told(torch.autograd.grad(roots, asked, standard_cotangents(roots), allow_unused=True))
+        return _digest(torch.autograd.grad(roots, asked, standard_cotangents(roots), allow_unused=True))
     except Exception as error:  # any error of differentiating the author's backward
         return type(error).__name__
 
 
-def _raised(error: Raised) -> str:
+def _described(error: Raised) -> str:
     return f"{error.stage} {type(error.error).__name__}"
 
 
-def _told(tensors: Sequence[Tensor | None]) -> str:
+def _digest(tensors: Sequence[Tensor | None]) -> str:
     digest = hashlib.sha256()
-    for part in _parts(tensors):
-        digest.update(part)
+    for chunk in _chunks(tensors):
+        digest.update(chunk)
     return digest.hexdigest()[:24]
 
 
-def _parts(tensors: Sequence[Tensor | None]) -> Iterator[bytes]:
+def _chunks(tensors: Sequence[Tensor | None]) -> Iterator[bytes]:
     for t in tensors:
         if t is None:
             yield b"none"

@@ -12,9 +12,8 @@ import click
 from pullback.check.cases.given import loader
 from pullback.check.events import Progress
 from pullback.check.subject import Options
-from pullback.fix.diff import coloured
-from pullback.fix.run import How, mend
-from pullback.fix.told import lines
+from pullback.fix.files import coloured_diff
+from pullback.fix.run import FixOptions, fix_targets, result_lines
 from pullback.report.baseline import read_baseline
 from pullback.report.clean import clean_line
 from pullback.report.model import Report
@@ -29,13 +28,13 @@ def run(
     unsafe: bool,
     on_progress: Progress,
 ) -> tuple[Report, bool]:
-    """Mend targets; report each function on standard error, and print the diff if nothing is written.
+    """Fix targets; report each function on standard error, and print the diff if nothing is written.
 
     Args:
         targets: as on the command line.
         inputs: "FILE:function" that returns example calls.
         options: of the audit.
-        baseline: a file of known findings, which are not mended.
+        baseline: a file of known findings, which are not fixed.
         write: whether to write the files; else the diff is printed.
         unsafe: also apply fixes that may change the intent.
         on_progress: called with the progress of the audit.
@@ -47,9 +46,9 @@ def run(
         PullbackError: if the targets or the options are wrong.
     """
     known = read_baseline(Path(baseline)) if baseline else Counter()
-    mended = mend(targets, options, loader(inputs), How(unsafe, write, known), on_progress)
-    for line in lines(mended.told, write):
+    fixed = fix_targets(targets, options, loader(inputs), FixOptions(unsafe, write, known), on_progress)
+    for line in result_lines(fixed.results, write):
         click.echo(clean_line(line), err=True)
     if not write:
-        click.echo(coloured(mended.diff) if sys.stdout.isatty() else mended.diff, nl=False)
-    return mended.report, bool(mended.diff)
+        click.echo(coloured_diff(fixed.diff) if sys.stdout.isatty() else fixed.diff, nl=False)
+    return fixed.report, bool(fixed.diff)

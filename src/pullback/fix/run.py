@@ -1,9 +1,9 @@
-"""From targets to mended files: audit, derive, insert, audit again, write."""
+"""From targets to fixed files: audit them, search for patches, prove them, write the files."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,70 +14,51 @@ from pullback.check.runner.importer import audit_targets
 from pullback.check.runner.outcome import Outcome, report_of
 from pullback.check.subject import Given, Options
 from pullback.fix.choose import lacks_setup_context, old_style, reasons, unsafe_before, why_unaudited
-from pullback.fix.diff import unified
-from pullback.fix.files import SourceFile, is_installed
-from pullback.fix.model import Candidate, CannotFixError, Key, Restyle, Told
-from pullback.fix.prove import Proof
-from pullback.fix.task import Found, find_all
-from pullback.report.baseline import Key as KnownKey
-from pullback.report.baseline import without
+from pullback.fix.files import EditableFile, is_installed, unified_diff
+from pullback.fix.patch import CannotFixError, FixResult, FunctionKey, NewStyle, Patch
+from pullback.fix.prove import PatchProver
+from pullback.fix.search import SearchResult, search
+from pullback.report.baseline import Key, without
 from pullback.report.model import Finding, Report, status_of
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class FixOptions:
     """Options of a fix.
 
     Attributes:
-        unsafe: also apply fixes that may change the intent.
-        write: whether to write the files.
-        known: the findings of a baseline, which are not mended.
+        unsafe: also apply fixes that may go against the author's intent.
+        write: write the files.
+        known: findings of a baseline, which are not fixed.
     """
 
     unsafe: bool
     write: bool
-    known: Counter[KnownKey]
+    known: Counter[Key]
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
-    """Result for all targets.
+class FixReport:
+    """Result of a fix for all targets.
 
     Attributes:
-        report: on the resulting code.
-        told: the result for each function with a finding, in the order of the report.
+        report: the audit's report on the resulting code.
+        results: the result for each function with a finding, in the order of the report.
         diff: the changes made, or proposed.
     """
 
     report: Report
-    told: tuple[Told, ...]
+    results: tuple[FixResult, ...]
     diff: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Parts of a function to mend.
-
-    Attributes:
-        rules: ids of the findings that a new backward is to mend; empty if the old one stays.
-        unsafe: why a new backward may change the intent.
-        is_old: whether something of the old style was found.
-        is_split: whether that is a forward that takes the context.
-    """
-
-    rules: tuple[str, ...]
-    unsafe: str
-    is_old: bool
-    is_split: bool
-
-
-def mend(
+def fix_targets(
     targets: Sequence[str],
     options: Options,
     load: Callable[[], Given],
-    how: How,
+    how: FixOptions,
     on_progress: Progress | None = None,
-) -> Mended:
+) -> FixReport:
     """Audit targets, and give functions with findings a backward derived from their forward, and the new style.
 
     Raises:
@@ -86,113 +67,159 @@ def mend(
     unique = list(dict.fromkeys(targets))
     for target in unique:
         parse_target(target)  # report a typo in the last target before the first is audited
-    mending = _Mending(options, load, how)
+    run = _FixRun(options, load, how)
     for target in unique:
-        mending.look(target, audit_targets([target], options, load, on_progress=on_progress))
-    mending.change()
-    order = {_key(outcome): i for i, outcome in enumerate(mending.outcomes)}
-    told = tuple(sorted(mending.told, key=lambda one: order[one.key]))
-    return Mended(report_of(mending.now()), told, "".join(mending.diffs))
+        run.add_target(target, audit_targets([target], options, load, on_progress=on_progress))
+    run.apply()
+    order = {_key(outcome): i for i, outcome in enumerate(run.outcomes)}
+    results = tuple(sorted(run.results, key=lambda one: order[one.key]))
+    return FixReport(report_of(run.outcomes_after()), results, "".join(run.diffs))
 
 
-class _Mending:
+def result_lines(results: Sequence[FixResult], written: bool) -> Iterator[str]:
+    """Yield a line of text for each function with a finding, and one with the counts.
+
+    Args:
+        results: the results.
+        written: whether files were written, or would be.
+    """
+    for one in results:
+        where = f"{one.key.name} ({one.key.file}:{one.key.line})"
+        if one.rules:
+            unsafe = f"; unsafe: {one.note}" if one.note else ""
+            style = f"; not in the new style: {one.style_note}" if one.style_note else ""
+            yield f"{'fixed' if written else 'would fix'} {where}: {', '.join(one.rules)}{unsafe}{style}"
+        else:
+            flag = "--unsafe-fixes would: " if one.needs_flag else ""
+            yield f"not fixed {where}: {flag}{one.note}"
+    yield _counts(results, written)
+
+
+def _counts(results: Sequence[FixResult], written: bool) -> str:
+    fixed = sum(bool(one.rules) for one in results)
+    unsafe = sum(one.needs_flag for one in results)
+    if not results:
+        return "nothing to fix"
+    parts = [f"{fixed} function{'s' * (fixed != 1)} {'fixed' if written else 'would be fixed'}"]
+    parts += [f"{len(results) - fixed} not"] if fixed < len(results) else []
+    parts += [f"{unsafe} of them with --unsafe-fixes"] if unsafe else []
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Changes of a function that its findings call for.
+
+    Attributes:
+        rules: findings that a new backward is to resolve; empty if the old one stays.
+        unsafe: why a new backward may go against the author's intent.
+        is_old: whether a finding is about the old style.
+        splits_forward: whether one is about a forward that takes the context.
+    """
+
+    rules: tuple[str, ...]
+    unsafe: str
+    is_old: bool
+    splits_forward: bool
+
+
+class _FixRun:
     """State of a fix over several targets.
 
     Attributes:
-        outcomes: of the audit of the original code.
-        told: results of functions.
-        diffs: of files.
+        outcomes: outcomes of the audit of the original code.
+        results: results of functions.
+        diffs: diffs of files.
     """
 
-    def __init__(self, options: Options, load: Callable[[], Given], how: How) -> None:
+    def __init__(self, options: Options, load: Callable[[], Given], how: FixOptions) -> None:
         self.outcomes: list[Outcome] = []
-        self.told: list[Told] = []
+        self.results: list[FixResult] = []
         self.diffs: list[str] = []
         self._options, self._load, self._how = options, load, how
-        self._candidates: dict[Path, dict[str, Candidate]] = defaultdict(dict)
-        self._after: dict[Key, Outcome] = {}
+        self._patches: dict[Path, dict[str, Patch]] = defaultdict(dict)
+        self._after: dict[FunctionKey, Outcome] = {}
 
-    def look(self, target: str, outcomes: Sequence[Outcome]) -> None:
-        """Take the audit of a target, and look for fixes of its functions."""
+    def add_target(self, target: str, outcomes: Sequence[Outcome]) -> None:
+        """Take the audit of a target, and search for patches of its functions."""
         self.outcomes += outcomes
         new = set(without(report_of(outcomes), self._how.known).findings)
-        wanted: dict[Key, _Wanted] = {}
+        requests: dict[FunctionKey, _Request] = {}
         for outcome in outcomes:
             findings = [f for f in outcome.findings if f in new]
-            if (judged := self._judge(_key(outcome), findings)) is not None:
-                wanted[_key(outcome)] = judged
-        if not wanted:
+            if (request := self._request(_key(outcome), findings)) is not None:
+                requests[_key(outcome)] = request
+        if not requests:
             return
-        installed = parse_target(target).path is None
-        backward = [key for key, one in wanted.items() if one.rules]
-        for key, found in find_all(target, list(wanted), backward, self._options, self._load).items():
-            self._take(key, found, wanted[key], by_module=installed)
+        by_module = parse_target(target).path is None
+        backward = [key for key, request in requests.items() if request.rules]
+        for key, found in search(target, list(requests), backward, self._options, self._load).items():
+            self._add_patch(key, found, requests[key], by_module)
 
-    def _judge(self, key: Key, findings: Sequence[Finding]) -> _Wanted | None:
-        """Return the parts of a function to mend; `None` if it is left unchanged."""
+    def _request(self, key: FunctionKey, findings: Sequence[Finding]) -> _Request | None:
+        """The changes that a function needs; `None` if it stays unchanged."""
         if why := why_unaudited(findings):
-            self.told.append(Told(key, (), why))
+            self.results.append(FixResult(key, (), why))
             return None
         rules, unsafe = reasons(findings, self._how.unsafe), unsafe_before(findings)
         if rules and unsafe and not self._how.unsafe:
-            self.told.append(Told(key, (), unsafe, needs_flag=True))
+            self.results.append(FixResult(key, (), unsafe, needs_flag=True))
             return None
-        named = self._options.select or ("-",)
-        heard = [f for f in findings if f.severity != "info" or f.rule.startswith(named)]
-        is_old = bool(old_style(heard))
-        return _Wanted(rules, unsafe, is_old, lacks_setup_context(heard)) if rules or is_old else None
+        named = self._options.select or ("-",)  # an info counts only if `--select` names its rule
+        counted = [f for f in findings if f.severity != "info" or f.rule.startswith(named)]
+        is_old = bool(old_style(counted))
+        return _Request(rules, unsafe, is_old, lacks_setup_context(counted)) if rules or is_old else None
 
-    def _take(self, key: Key, found: Found, wanted: _Wanted, by_module: bool) -> None:
+    def _add_patch(self, key: FunctionKey, found: SearchResult, request: _Request, by_module: bool) -> None:
         if found.why:
-            self.told.append(Told(key, (), found.why))
+            self.results.append(FixResult(key, (), found.why))
             return
         path = Path(found.file)
         if by_module and is_installed(path):
-            self.told.append(Told(key, (), f"it is installed, in {path}; to have that changed, name the file"))
+            self.results.append(FixResult(key, (), f"it is installed, in {path}; name the file to have it changed"))
             return
-        only = found.derived.only if found.derived is not None else ""
-        unsafe = wanted.unsafe if wanted.rules else ""
-        unsafe = unsafe or (f"the new backward holds for {only} alone" if only else "")
-        restyle = Restyle(found.plain, found.is_old and wanted.is_split) if wanted.is_old else None
-        candidate = Candidate(key, found.qualname, found.derived, restyle, wanted.rules, unsafe)
-        self._candidates[path].setdefault(found.qualname, candidate)
+        valid_for = found.backward.valid_for if found.backward is not None else ""
+        unsafe = request.unsafe if request.rules else ""
+        unsafe = unsafe or (f"the new backward is valid only for {valid_for}" if valid_for else "")
+        style = NewStyle(found.non_tensors, found.is_old and request.splits_forward) if request.is_old else None
+        patch = Patch(key, found.qualname, found.backward, style, request.rules, unsafe)
+        self._patches[path].setdefault(found.qualname, patch)
 
-    def change(self) -> None:
-        """Prove the changes, file by file, and write them if that is asked for."""
-        for path, candidates in self._candidates.items():
+    def apply(self) -> None:
+        """Prove the patches, file by file, and write the files if that is asked for."""
+        for path, patches in self._patches.items():
             try:
-                self._change(path, list(candidates.values()))
+                self._apply_to_file(path, list(patches.values()))
             except CannotFixError as error:
-                self.told += [Told(one.key, (), str(error)) for one in candidates.values()]
+                self.results += [FixResult(one.key, (), str(error)) for one in patches.values()]
 
-    def _change(self, path: Path, candidates: Sequence[Candidate]) -> None:
-        file = SourceFile(path)
+    def _apply_to_file(self, path: Path, patches: Sequence[Patch]) -> None:
+        file = EditableFile(path)
         inside = [outcome for outcome in self.outcomes if _is_in(outcome, path)]
         before = {outcome.result.location.line or 0: outcome for outcome in inside}
-        proof = Proof(file, before, self._options, self._load, self._how.unsafe)
-        proof.run(candidates)
-        if self._how.write and proof.content != file.content:
-            file.write(proof.content)
-            self._after |= {_key(before[line]): outcome for line, outcome in proof.after.items()}
-        self.told += proof.told
-        self.diffs.append(unified(inside[0].result.location.file or path.name, file.content, proof.content))
+        prover = PatchProver(file, before, self._options, self._load, self._how.unsafe)
+        prover.run(patches)
+        if self._how.write and prover.content != file.content:
+            file.write(prover.content)
+            self._after |= {_key(before[line]): outcome for line, outcome in prover.after.items()}
+        self.results += prover.results
+        self.diffs.append(unified_diff(inside[0].result.location.file or path.name, file.content, prover.content))
 
-    def now(self) -> list[Outcome]:
-        """Return the outcomes of the audit for the resulting code, by the selected rules."""
-        asked = {rule.id for rule in selected(self._options)}
-        return [self._now(outcome, asked) for outcome in self.outcomes]
+    def outcomes_after(self) -> list[Outcome]:
+        """Outcomes of the audit for the resulting code, by the selected rules."""
+        rules = {rule.id for rule in selected(self._options)}
+        return [self._outcome_after(outcome, rules) for outcome in self.outcomes]
 
-    def _now(self, outcome: Outcome, asked: set[str]) -> Outcome:
+    def _outcome_after(self, outcome: Outcome, rules: set[str]) -> Outcome:
         after = self._after.get(_key(outcome))
         if after is None:
             return outcome
-        findings = tuple(f for f in after.findings if f.rule in asked)
+        findings = tuple(f for f in after.findings if f.rule in rules)
         return replace(after, findings=findings, result=replace(after.result, status=status_of(findings)))
 
 
-def _key(outcome: Outcome) -> Key:
-    location = outcome.result.location
-    return Key(outcome.result.name, location.file or "", location.line or 0)
+def _key(outcome: Outcome) -> FunctionKey:
+    return FunctionKey.of(outcome.result.name, outcome.result.location)
 
 
 def _is_in(outcome: Outcome, path: Path) -> bool:

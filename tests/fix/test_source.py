@@ -5,7 +5,7 @@ import inspect
 import math
 import textwrap
 
-from pullback.fix.outside import changeable
+from pullback.fix.source import mutable_captures
 
 CONSTANT = 1.702
 rebound = 0.5
@@ -31,7 +31,7 @@ def reads_what_may_change(x):
 
 def found(function):
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    return changeable(function, node)
+    return mutable_captures(function, node)
 
 
 def test_a_constant_of_a_module_stays_one():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pullback.check.find.discover import subject_of
-from pullback.fix.derive import derive
-from pullback.fix.model import CannotFixError
+from pullback.fix.backward import derive
+from pullback.fix.patch import CannotFixError
 
 _NUMBERS = itertools.count()
 HEADER = """
@@ -46,7 +46,7 @@ x = torch.linspace(-1.0, 2.0, 15).reshape(3, 5)
 
 
 def kept(derived):
-    return [(one.what, one.name, one.attribute) for one in derived.kept]
+    return [(one.kind, one.name, one.attribute) for one in derived.saved]
 
 
 def test_saved_are_inputs_and_what_the_forward_returns_by_name(subject):
@@ -90,8 +90,8 @@ def test_an_argument_that_the_example_leaves_out_is_no_constant(subject):
 
 
 def test_values_for_which_the_text_does_not_hold_are_told(subject):
-    assert derive(subject(op("return x**n", takes="x, n")), [x, 2.0]).only == "n other than 0.0"
-    assert not derive(subject(op("return torch.exp(n * x)", takes="x, n")), [x, 2.0]).only
+    assert derive(subject(op("return x**n", takes="x, n")), [x, 2.0]).valid_for == "n other than 0.0"
+    assert not derive(subject(op("return torch.exp(n * x)", takes="x, n")), [x, 2.0]).valid_for
 
 
 def test_dimensions_are_arguments_too(subject):
@@ -117,14 +117,14 @@ def test_what_other_arguments_would_change_is_refused(subject, forward, argument
 def test_a_backward_for_other_dimensions_needs_no_check(subject):
     derived = derive(subject(op("return x.sum() * 2")), [x])
     assert not any("raise" in line for line in derived.body)
-    assert not derived.only
+    assert not derived.valid_for
 
 
 def test_a_backward_for_some_dimensions_says_so(subject):
     """The forward takes batches of matrices, too; what is derived of two matrices does not."""
     derived = derive(subject(op("return x @ y", takes="x, y")), [torch.randn(3, 4), torch.randn(4, 5)])
     assert any("raise ValueError" in line for line in derived.body)
-    assert derived.only == "x of shape [n, m], y of shape [m, k]"
+    assert derived.valid_for == "x of shape [n, m], y of shape [m, k]"
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_backward_for_some_dimensions_says_so(subject):
         (op("return x") + "    forward = staticmethod(lambda ctx, x: x)\n", "its forward is assigned"),
         (
             op("return x") + "\n    @staticmethod\n    def jvp(ctx, t):\n        return ctx.saved_tensors[0] * t\n",
-            "its jvp reads what is saved",
+            "its jvp reads the saved tensors",
         ),
-        ("Base = None\n" + op("return x").replace("class Op", "class Base") + "class Op(Base): pass\n", "derives from"),
+        ("Base = None\n" + op("return x").replace("class Op", "class Base") + "class Op(Base): pass\n", "is inherited"),
         (
             "def make():\n" + op("return x").replace("\n", "\n    ") + "\n    return Op\nOp = make()\n",
             r"inside make\(\)",

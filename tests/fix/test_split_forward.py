@@ -4,15 +4,15 @@ import textwrap
 
 import pytest
 
-from pullback.fix.model import CannotFixError, Restyle
-from pullback.fix.restyle import restyled
+from pullback.fix.patch import CannotFixError, NewStyle
+from pullback.fix.setup_context import with_new_styles
 
 from .styles import op
 
 
 def split(body, takes="ctx, x", plain=(), **more):
     """The bodies of the new forward and of the setup_context, and the line of the latter's head."""
-    new = restyled(op(body, takes, **more).encode(), {"Op": Restyle(tuple(plain))}).decode()
+    new = with_new_styles(op(body, takes, **more).encode(), {"Op": NewStyle(tuple(plain))}).decode()
     forward, _, rest = new.partition("    @staticmethod\n    def setup_context")
     head, _, setup = rest.partition(":\n")
     first, _, forward = forward.partition("    def forward")[2].partition(":\n")
@@ -48,11 +48,13 @@ def test_what_is_kept_of_the_inputs(takes, body, setup):
 
 def test_the_context_keeps_its_name_and_no_name_is_taken():
     source = op("self.save_for_backward(inputs)\nreturn inputs + output", "self, inputs")
-    new = restyled(source.encode(), {"Op": Restyle()}).decode()
+    new = with_new_styles(source.encode(), {"Op": NewStyle()}).decode()
     assert "def forward(inputs):" in new
     assert "def setup_context(self, inputs_, output_):\n        (inputs,) = inputs_\n" in new
-    assert "def forward(x):" in restyled(op("return x", "ctx, /, x").encode(), {"Op": Restyle()}).decode()
-    assert "def forward(x, /, y):" in restyled(op("return x", "ctx, x, /, y").encode(), {"Op": Restyle()}).decode()
+    assert "def forward(x):" in with_new_styles(op("return x", "ctx, /, x").encode(), {"Op": NewStyle()}).decode()
+    assert (
+        "def forward(x, /, y):" in with_new_styles(op("return x", "ctx, x, /, y").encode(), {"Op": NewStyle()}).decode()
+    )
 
 
 def test_outputs_that_are_returned_by_name_are_had():
@@ -81,7 +83,7 @@ def test_sizes_and_numbers_are_worked_out_in_both():
     forward, setup, _ = split(body, "ctx, x, k", ["k"], gives="g, None")
     assert forward == "# rows\nn, m = x.shape  # of it\nscale = k / n\nreturn x.sum() * scale"
     assert setup == "x, k = inputs\nn, m = x.shape\nscale = k / n\nctx.scale = scale\nctx.m = m"
-    with pytest.raises(CannotFixError, match="it keeps scale, which is neither an input nor an output"):
+    with pytest.raises(CannotFixError, match="it saves scale, which is neither an input nor an output"):
         split(body, "ctx, x, k", gives="g, None")  # k may be a tensor
 
 
@@ -98,7 +100,7 @@ def test_statements_that_share_a_line_are_told_apart():
         "ctx.k = 2; ctx.save_for_backward(y)",
     )
     one_line = "class Op(Function):\n    def forward(ctx, x): ctx.k = 2; return x\n    def backward(ctx, g): return g\n"
-    new = restyled(one_line.encode(), {"Op": Restyle()}).decode()
+    new = with_new_styles(one_line.encode(), {"Op": NewStyle()}).decode()
     assert "    def forward(x):\n        return x\n" in new
     assert "    def setup_context(ctx, inputs, output):\n        ctx.k = 2\n" in new
 
@@ -119,7 +121,7 @@ def test_a_name_that_is_given_where_things_are_kept_is_there_for_the_next():
 
 
 def test_a_forward_that_takes_everything_in_one_has_no_context_to_take_away():
-    with pytest.raises(CannotFixError, match="names no context"):
+    with pytest.raises(CannotFixError, match="has no parameter for the context"):
         split("return args[1]", "*args")
 
 
@@ -134,20 +136,29 @@ def test_other_functions_inside_of_a_forward_return_for_themselves():
 
 
 REFUSED = {
-    "an intermediate": ("s = x.sin()\nctx.save_for_backward(s)\nreturn s * s", "it keeps s, which is neither"),
-    "an intermediate on ctx": ("ctx.s = s = x.sin()\nreturn s * s", "it keeps s, which is neither an input nor"),
-    "a name from a condition": ("if k:\n    s = 2\n    ctx.s = s\nreturn x * s", "it keeps s, which is neither"),
-    "a name with another value": ("s = 1\nif k:\n    s = 2\n    ctx.s = s\nreturn x", "gives s a value where it keeps"),
-    "an input with another value": ("x = x.contiguous()\nctx.save_for_backward(x)\nreturn x * 2", "after giving it"),
-    "an input before and after": ("ctx.n = x.shape\nx = x * 2\nctx.save_for_backward(x)\nreturn x", "before and after"),
+    "an intermediate": ("s = x.sin()\nctx.save_for_backward(s)\nreturn s * s", "it saves s, which is neither"),
+    "an intermediate on ctx": ("ctx.s = s = x.sin()\nreturn s * s", "it saves s, which is neither an input nor"),
+    "a name from a condition": ("if k:\n    s = 2\n    ctx.s = s\nreturn x * s", "it saves s, which is neither"),
+    "a name with another value": ("s = 1\nif k:\n    s = 2\n    ctx.s = s\nreturn x", "it assigns s where it saves"),
+    "an input with another value": ("x = x.contiguous()\nctx.save_for_backward(x)\nreturn x * 2", "after rebinding it"),
+    "an input before and after": (
+        "ctx.n = x.shape\nx = x * 2\nctx.save_for_backward(x)\nreturn x",
+        "before and after",
+    ),
     "an output that changes later": ("y = x * 2\nctx.save_for_backward(y)\ny = y + 1\nreturn y", "nor computed by one"),
-    "a loop": ("for i in range(2):\n    y = x * i\nctx.save_for_backward(y)\nreturn x", "nor computed by one line"),
+    "a loop": (
+        "for i in range(2):\n    y = x * i\nctx.save_for_backward(y)\nreturn x",
+        "nor computed by one statement",
+    ),
     "an early return": (
         "if x.dim():\n    return x\nctx.save_for_backward(x)\nreturn x * 2",
         "depends on where it returns",
     ),
-    "a return in between": ("if x.dim():\n    ctx.save_for_backward(x)\n    return x\nreturn x", "among other work"),
-    "with": ("with torch.no_grad():\n    ctx.save_for_backward(x)\nreturn x * 2", "among other work"),
+    "a return in between": (
+        "if x.dim():\n    ctx.save_for_backward(x)\n    return x\nreturn x",
+        "in the middle of other code",
+    ),
+    "with": ("with torch.no_grad():\n    ctx.save_for_backward(x)\nreturn x * 2", "in the middle of other code"),
     "a helper": ("keep(ctx, x)\nreturn x * 2", "uses ctx as a whole"),
     "setattr": ("setattr(ctx, 'x', x)\nreturn x * 2", "uses ctx as a whole"),
     "another name": ("c = ctx\nc.save_for_backward(x)\nreturn x * 2", "uses ctx as a whole"),
@@ -155,24 +166,24 @@ REFUSED = {
     "set after use": ("y = x * ctx.k\nctx.k = 2\nreturn y", "reads ctx.k"),
     "a computed attribute": ("ctx.k = x.sum()\nreturn x * ctx.k", "reads ctx.k"),
     "an attribute set twice": ("ctx.k = x\ny = ctx.k * 2\nctx.k = y\nreturn y", "reads ctx.k and assigns it again"),
-    "an alias with another value": ("ctx.k = x\nx = x * 2\nreturn x * ctx.k", "gives x another value"),
+    "an alias with another value": ("ctx.k = x\nx = x * 2\nreturn x * ctx.k", "rebinds x"),
     "an attribute set twice before": ("ctx.k = x\nctx.k = x\nreturn x * ctx.k", "reads ctx.k"),
-    "two lines": ("s = x.dim()\ns = s + 1\nctx.s = s\nreturn x", "nor computed by one line"),
-    "a size kept as it is named": ("ctx.n = n = x.dim()\nreturn x * n", "it keeps n, which is neither"),
+    "two lines": ("s = x.dim()\ns = s + 1\nctx.s = s\nreturn x", "nor computed by one statement"),
+    "a size kept as it is named": ("ctx.n = n = x.dim()\nreturn x * n", "it saves n, which is neither"),
     "a return inside of the last": (
         "y = x * 2\nctx.save_for_backward(y)\nif x.dim():\n    return y",
-        "it keeps y, which",
+        "it saves y, which",
     ),
     "a changed attribute": ("ctx.k = 1\nctx.k += 1\nreturn x", "changes ctx.k"),
     "needs_input_grad": ("return x * 2 if ctx.needs_input_grad[0] else x", "reads ctx.needs_input_grad"),
     "an unknown method": ("ctx.mark_shared_storage((x, x))\nreturn x", "reads ctx.mark_shared_storage"),
-    "random numbers": ("ctx.save_for_backward(torch.rand_like(x))\nreturn x * 2", "may not be computed later"),
-    "an unknown function": ("ctx.save_for_backward(kernel(x))\nreturn x * 2", "may not be computed later"),
-    "a method of an object": ("ctx.save_for_backward(cache.get(x))\nreturn x * 2", "may not be computed later"),
-    "work in place": ("m = x > 0\nctx.save_for_backward(m)\nx.relu_()\nreturn x", "works in place afterwards"),
+    "random numbers": ("ctx.save_for_backward(torch.rand_like(x))\nreturn x * 2", "may have another value later"),
+    "an unknown function": ("ctx.save_for_backward(kernel(x))\nreturn x * 2", "may have another value later"),
+    "a method of an object": ("ctx.save_for_backward(cache.get(x))\nreturn x * 2", "may have another value later"),
+    "work in place": ("m = x > 0\nctx.save_for_backward(m)\nx.relu_()\nreturn x", "writes in place afterwards"),
     "super": ("ctx.save_for_backward(x)\nreturn super().forward(ctx, x)", "uses super"),
     "locals": ("ctx.save_for_backward(x)\nreturn x * locals()['x']", "uses locals"),
-    "a keyword": ("ctx.k = k\nreturn x", "it keeps k, a keyword"),
+    "a keyword": ("ctx.k = k\nreturn x", "it saves k, a keyword argument"),
 }
 
 

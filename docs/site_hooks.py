@@ -18,6 +18,7 @@ _OUTSIDE = {
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _FAMILY = re.compile(r"^## (.+) \((PB\d)\)$")
 _RULE = re.compile(r"^\| \[PB\d{3}\]\((pb\d{3}\.md)\)")
+_FORMER = re.compile(r"^\| (PB\d{3}) \|")
 
 
 def on_config(config):
@@ -32,8 +33,12 @@ def _rules():
         if found := _FAMILY.match(line):
             pages = []
             families.append({f"{found[2]}: {found[1]}": pages})
+        elif line == "## Former ids":
+            families.append({"Former ids": (pages := [])})
         elif found := _RULE.match(line):
             pages.append(f"rules/{found[1]}")
+        elif found := _FORMER.match(line):
+            pages.append(f"rules/{found[1].lower()}.md")
     return ["rules/index.md", *families]
 
 

@@ -15,6 +15,7 @@ from pullback.call import Call, key_of
 from pullback.errors import PullbackError
 from pullback.kernels.backend import lower
 from pullback.kernels.native import Kernel, is_kernel
+from pullback.plan import KernelPlan
 
 Calls = dict[str, Callable[[], object]]
 
@@ -99,9 +100,9 @@ def references(inputs: tuple[Tensor, ...], g: Tensor) -> Calls:
 def kernels_alone(op: Op, inputs: tuple[Tensor, ...], g: Tensor) -> Callable[[], object] | None:
     """Return the compiled functions of forward and backward on outputs that are there; `None` unless one does each."""
     plan = op._plans.known(key_of(inputs, True))
-    if plan is None or plan.kernels is None or g.device.type != "cpu":
+    if not isinstance(plan, KernelPlan) or g.device.type != "cpu":
         return None
-    joint, exact = plan.kernels.joint, op._functions(Call(inputs, {}, True)).exact
+    joint, exact = plan.joint, op._handler.functions(Call(inputs, {}, True)).exact
     graphs = [module for module, _ in lower([joint.forward, joint.backward], exact, op._plans._backend or "auto")]
     calls = [
         [n for n in module.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]

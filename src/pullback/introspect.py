@@ -5,22 +5,23 @@ from __future__ import annotations
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.call import Call
-from pullback.chunked.call import kept_by
-from pullback.derived import bits_kept_by
 from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
 from pullback.graph.record import trace_ops
+from pullback.kernel_function import packed_masks
+from pullback.settings import Backend
 from pullback.stable.certificate import label
 from pullback.stable.forms import Forms
 from pullback.stable.written import as_written
@@ -114,6 +115,8 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         outputs = [out for out in call.flat(op)(*inputs) if isinstance(out, Tensor)]
+    from pullback.chunked.loop import kept_by
+
     gradients = [t for out in outputs for t in kept_by(out.grad_fn)]
     for t in gradients:
         pack(t)
@@ -121,7 +124,7 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
     known = {t.untyped_storage().data_ptr(): name for name, t in tensors_around(op, args, kwargs).items()}
     known |= {x.untyped_storage().data_ptr(): name for x, name in zip(inputs, names, strict=False)}
     known |= {out.untyped_storage().data_ptr(): "output" for out in outputs}
-    bits = {t.untyped_storage().data_ptr() for out in outputs for t in bits_kept_by(out.grad_fn)}
+    bits = {t.untyped_storage().data_ptr() for out in outputs for t in packed_masks(out.grad_fn)}
     return [
         Saved(
             known.get(pointer, "truth values, one bit each" if pointer in bits else "computed"),
@@ -237,3 +240,40 @@ def _source(function: Callable[..., Any]) -> str:
 
 def _list(title: str, notes: Sequence[str], nothing: str, of_some: str = "") -> list[str]:
     return [f"{title}: {nothing}."] if not notes else [f"{title}{of_some}:", *(f"    {note}" for note in notes)]
+
+
+_ROW = Markup('<tr><th style="text-align: left">{}</th><td style="text-align: left">{}</td></tr>')
+_TABLE = Markup("<table><caption><code>{}</code></caption><tbody>{}</tbody></table>")
+
+
+def card(
+    title: str, kind: str, backend: Backend, rules: Sequence[str], relaxation: str, dtypes: Sequence[str] | None
+) -> str:
+    """Return an op's notebook repr, a small HTML table, made without running or compiling anything.
+
+    Args:
+        title: the op's name and signature.
+        kind: "derived", "relaxed" or "ruled".
+        backend: of its kernels.
+        rules: which of "vjp" and "jvp" were given.
+        relaxation: name of a relaxed op's relaxation.
+        dtypes: those with stable forms; `None` for an op that uses none.
+    """
+    rows = Markup("").join(_ROW.format(*row) for row in _facts(kind, backend, rules, relaxation, dtypes))
+    return str(_TABLE.format(title, rows))
+
+
+def _facts(
+    kind: str, backend: Backend, rules: Sequence[str], relaxation: str, dtypes: Sequence[str] | None
+) -> Iterator[tuple[str, str]]:
+    if kind == "ruled":
+        yield "derivative", f"given by its {' and '.join(rules)}" if rules else "not given yet: a rule is needed (.vjp)"
+        yield "higher orders", "through the ops of the rule"
+        yield "runs", "as written, in PyTorch's kernels"
+        return
+    yield "derivative", "of the formula" if kind == "derived" else f"of {relaxation}"
+    yield "higher orders", "all"
+    if kind == "derived":
+        known = "none: stable=False" if dtypes is None else ", ".join(dtypes)
+        yield "stable forms", known or "none known yet; the first call of a dtype looks for some"
+    yield "kernels", backend

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from pullback import _torch, introspect
-from pullback import derived as eager
-from pullback.bind.tree import apart
-from pullback.call import Call, key_of
-from pullback.card import card
-from pullback.chunked import call as chunked
-from pullback.errors import DerivativeError, OptionError
-from pullback.graph.identity import ATOMS
+from pullback import _torch, dispatch, introspect, settings
+from pullback.call import Call
+from pullback.derived import Derived
+from pullback.errors import OptionError
 from pullback.kernels.backend import Backend, checked, compiled, is_compiled
-from pullback.method import BoundOp, plain_method
-from pullback.node import calls as node
-from pullback.plan import Functions, Save
+from pullback.plan import ChunkPlan, InlinePlan, Save
 from pullback.plans import Plans
-from pullback.relaxed import differentiated, relaxed
-from pullback.ruled.dynamo import compilable
-from pullback.ruled.functions import run
-from pullback.ruled.rule import Rule
-from pullback.signature import require_same_arguments, require_signature, takes, unread
-from pullback.stable.lookup import Stable
+from pullback.relaxed import Relaxed, require_compatible_arguments
+from pullback.ruled.functions import Ruled
+from pullback.ruled.rule import DerivativeRule
+from pullback.stable.lookup import StableForms
 
 if TYPE_CHECKING:
     from pullback.stable.certificate import Certificate
@@ -60,24 +52,45 @@ class Op:
         functools.update_wrapper(self, formula)
         self.__name__: str = name or getattr(formula, "__name__", type(formula).__name__)
         self.__qualname__: str = getattr(formula, "__qualname__", self.__name__)
-        self._formula = formula
-        self._soft = soft
-        self._stable = Stable(formula) if stable and soft is None and not residuals else None
-        self._native = formula if soft is None else relaxed(formula, soft, self.__name__)
-        self._exact = (soft is not None or not stable, not stable)
-        self._plans = Plans(self.__name__, self._functions, (formula, soft), backend, chunk=chunk)
+        self._formula, self._soft = formula, soft
+        self._residuals, self._backend, self._chunk, self._save = residuals, backend, chunk, save
+        self._is_stable = stable and soft is None and not residuals
         self._signatures: tuple[Any, inspect.Signature] = (_defaults_of(formula), _signature_of(formula))
         self._method: Any = plain_method(self)
-        self._rule: Rule | None = None
-        self._residuals = residuals
-        self._chunk, self._save = chunk, save
+        self._handler: Derived | Ruled
+        if residuals:
+            self._handler = Ruled(self._new_rule(), self._bind)
+        elif soft is not None:
+            self._handler = Relaxed(self.__name__, formula, soft, backend, save, exact_gradient=not stable)
+        else:
+            self._handler = Derived(self.__name__, formula, stable, backend, chunk, save)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the formula."""
+        return dispatch.call(self, self._handler, args, kwargs)
 
     @property
     def kind(self) -> str:
         """How its derivative is given: "derived", "relaxed" or "ruled"."""
-        if self._rule is not None or self._residuals:
+        if isinstance(self._handler, Ruled):
             return "ruled"
         return "derived" if self._soft is None else "relaxed"
+
+    @property
+    def _rule(self) -> DerivativeRule | None:
+        """The rule of its derivative, if one was given."""
+        handler = self._handler
+        return handler.rule if isinstance(handler, Ruled) and handler.rule.is_given else None
+
+    @property
+    def _plans(self) -> Plans | None:
+        """The plans of its calls; `None` with a rule."""
+        return None if isinstance(self._handler, Ruled) else self._handler.plans
+
+    @property
+    def _stable(self) -> StableForms | None:
+        """The stable forms of its formula; `None` where its calls have none."""
+        return None if isinstance(self._handler, Ruled) else self._handler.stable
 
     @property
     def _signature(self) -> inspect.Signature:
@@ -87,6 +100,12 @@ class Op:
             self._signatures = (defaults, _signature_of(self._formula))
         return self._signatures[1]
 
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Assign the arguments of a call to parameters, defaults included."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound
+
     @property
     def relaxation(self) -> Callable[..., Any] | None:
         """The function whose derivatives are a relaxed op's; `None` for other ops."""
@@ -95,77 +114,8 @@ class Op:
     @property
     def linear(self) -> bool | None:
         """Whether the vjp of a ruled op is linear in the cotangent; `None` if the user did not declare it."""
-        return None if self._rule is None else self._rule.linear
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the formula."""
-        if torch.compiler.is_compiling():
-            return self._inline(args, kwargs) if self._rule is None else self._call_ruled(args, kwargs)
-        if self._rule is not None or self._residuals:
-            return self._call_ruled(args, kwargs)
-        table = self._plans.table
-        if table is not None and not kwargs:
-            result = table.call(args)  # it looks at all that is looked at below
-            if result is not NotImplemented:
-                return result
-        return self._call_derived(args, kwargs)
-
-    @_torch.left_alone_by_dynamo  # it calls this where it has met an op that it does not trace
-    def _call_derived(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not _torch.is_plain_eager():
-            return self._inline(args, kwargs)
-        grad = torch.is_grad_enabled()
-        key = None if kwargs else key_of(args, grad)
-        plan = self._plans.known(key)
-        if plan is not None:
-            tensors = args if plan.n_tensors == len(args) else _tensors(args)
-        else:
-            if (proxy := _proxy(args, kwargs)) is not None:
-                return self._recorded(proxy.tracer, args, kwargs)
-            call = Call(args, kwargs, grad)
-            plan, tensors = self._plans.of(call, grad), call.tensors
-        if plan.kernels is not None:
-            return eager.run(plan.kernels, tensors)
-        if plan.value is not None:
-            return self._apart(plan.value(tensors), args, kwargs)
-        if plan.chunks is not None:
-            return chunked.run(plan.chunks, tensors)
-        if grad and _require_grad(_torch.tree_leaves((args, kwargs))[0] if kwargs else args):
-            return self._inline(args, kwargs)
-        return self._apart(self._value(args, kwargs), args, kwargs)
-
-    def _apart(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a value that is not differentiated; a relaxed op's outputs get separate memory, as all others have."""
-        if self._soft is None:
-            return value
-        if isinstance(value, Tensor) and not kwargs and _PLAIN.issuperset(map(type, args)):
-            return apart([value], _tensors(args))[0]
-        leaves, spec = _torch.tree_leaves(value)
-        own = iter(apart(_tensors(leaves), _tensors(_torch.tree_leaves((args, kwargs))[0])))
-        return _torch.tree_unflatten([next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
-
-    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute the formula in native ops, which every transform differentiates."""
-        native = self._stable.native(args, kwargs) if self._stable is not None else None
-        if native is None:
-            return self._native(*args, **kwargs)
-        if torch.compiler.is_dynamo_compiling():
-            self._formula(*args)  # for its guards on reads; the result is dropped
-        return native(*args)
-
-    def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute the formula where nothing is differentiated."""
-        forms = self._stable.forms(args, kwargs) if self._stable is not None else None
-        return self._formula(*args, **kwargs) if forms is None else forms.value(*args)
-
-    def _functions(self, call: Call) -> Functions:
-        forms = self._stable.forms(*call.arguments()) if self._stable is not None else None
-        if forms is not None:
-            return Functions(forms.value, forms.first, forms.recorded, gradients=forms.gradients, save=self._save)
-        if self._soft is None:
-            return Functions(self._formula, self._formula, self._formula, self._exact, save=self._save)
-        derivative = differentiated(self._formula, self._soft, self.__name__)
-        return Functions(self._formula, derivative, derivative, self._exact, save=self._save)
+        rule = self._rule
+        return None if rule is None else rule.linear
 
     @overload
     def vjp(self, rule: Callable[..., Any], /) -> Op: ...
@@ -190,12 +140,7 @@ class Op:
             raise OptionError(f"linear is True, False or None, not {linear!r}.")
         if rule is None:
             return functools.partial(self.vjp, linear=linear)
-        made = self._ruled()
-        require_signature(made, "vjp", rule)
-        made.vjp, made.linear, made.wants_needs, made.idle = rule, linear, takes(rule, "needs"), unread(rule)
-        made.proven = {}  # of the rule before
-        self._rule = made
-        self._compilable = compilable(made)
+        self._handler = Ruled(self._rule_to_extend().with_vjp(rule, linear), self._bind)
         return self
 
     @overload
@@ -220,14 +165,7 @@ class Op:
             raise OptionError(f"linear is True or None, not {linear!r}: a derivative is linear in its tangents.")
         if rule is None:
             return functools.partial(self.jvp, linear=linear)
-        made = self._ruled()
-        require_signature(made, "jvp", rule)
-        made.jvp, made.jvp_linear = rule, linear
-        made.proven = {}
-        self._rule = made
-        if made.vjp is None:
-            made.idle = unread(rule)
-            self._compilable = compilable(made)
+        self._handler = Ruled(self._rule_to_extend().with_jvp(rule, linear), self._bind)
         return self
 
     def graph(self, *args: Any, order: int = 0, **kwargs: Any) -> fx.GraphModule:
@@ -277,19 +215,20 @@ class Op:
         ball_type()  # python-flint is an extra
         from pullback.stable.stabilise import certify_parts
 
-        if self._stable is None or not self.is_stable:
+        plans, stable = self._plans, self._stable
+        if plans is None or stable is None:
             given = {"ruled": "a rule", "relaxed": "derivative_of="}.get(self.kind)
             why = "it was made with stable=False" if given is None else f"its derivative is given, by {given}"
             raise OptionError(f"{self.__name__} has no stable forms: {why}. They are for formulas alone.")
         found, _ = certify_parts(self, dtype, wide, domain)
-        self._stable.use(*found)
-        self._stable.keep(*found)
-        self._plans.forget()
+        stable.use(*found)
+        stable.keep(*found)
+        plans.forget()
         return found
 
     def _lowering(self) -> Callable[..., Any] | None:
         """Return the function that lowers for this op's kernels; `None` if these are PyTorch's."""
-        backend = self._plans.backend
+        backend = self._backend or settings.backend()
         return functools.partial(compiled, name=backend) if is_compiled(backend) else None
 
     def compile(self, *args: Any, **kwargs: Any) -> Op:
@@ -306,26 +245,27 @@ class Op:
             RunnerError: if the backend is "native" and cannot compile.
         """
         args, kwargs = self._example(args, kwargs)
-        if self.kind == "ruled":
+        plans = self._plans
+        if plans is None:
             raise OptionError(f"{self.__name__} has a rule: it runs as it is written, there is nothing to compile.")
         live = Call(args, kwargs, grad=True).requiring_grad()
-        plan = self._plans.of(live, True)
-        if plan.kernels is None and plan.chunks is None and any(x.requires_grad for x in live.tensors):
-            raise OptionError(f"{self.__name__} runs as it stands, since {plan.why_inline}.")
-        self._plans.of(Call(args, kwargs, grad=False), False)
-        if node.is_served(plan.kernels):
-            node.wait()
+        plan = plans.of(live, True)
+        if isinstance(plan, InlinePlan) and any(x.requires_grad for x in live.tensors):
+            raise OptionError(f"{self.__name__} runs as it stands, since {plan.why}.")
+        plans.of(Call(args, kwargs, grad=False), False)
+        plans.wait_for_node(plan)
         return self
 
     @property
     def is_stable(self) -> bool:
         """Whether it uses stable forms where its formula has some."""
-        return self._stable is not None and self.kind == "derived"
+        return self._stable is not None
 
     @property
     def certificates(self) -> list[Certificate]:
         """The certificates in use, one for each dtype that has one."""
-        return [] if self._stable is None else self._stable.certificates()
+        stable = self._stable
+        return [] if stable is None else stable.certificates()
 
     def saved(self, *args: Any, **kwargs: Any) -> list[introspect.Saved]:
         """Return the tensors that a call saves for its backward, and which of them the caller holds anyway."""
@@ -335,64 +275,28 @@ class Op:
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return one page: formula, derivative, what is saved, kinks, domain, and how a call like this runs."""
         args, kwargs = self._example(args, kwargs)
-        how = "with its rule" if self.kind == "ruled" else self._how(args, kwargs)
-        forms = self._stable.forms(args, kwargs) if self._stable is not None else None
+        plans, stable = self._plans, self._stable
+        how = "with its rule" if plans is None else _how(plans, args, kwargs)
+        forms = None if stable is None else stable.forms(args, kwargs)
         return introspect.page(self, args, kwargs, how, forms)
-
-    def _how(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        call = Call(args, kwargs, grad=True).requiring_grad()
-        plan = self._plans.of(call, True)
-        if plan.chunks is not None:
-            rows, size = plan.chunks.split.rows, plan.chunks.size
-            return f"by chunks of {size} of {rows} rows, the gradient with the value, inside one autograd node"
-        why = plan.why_inline
-        return f"as it stands, since {why}" if why else "as graphs of its value and gradient, inside one autograd node"
 
     def _example(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args or kwargs:
             return args, kwargs
-        if self._plans.example is None:
+        plans = self._plans
+        if plans is None or plans.example is None:
             raise OptionError(f"{self.__name__} has not been called yet: give example inputs.")
-        return self._plans.example()
+        return plans.example()
 
-    def _ruled(self) -> Rule:
+    def _rule_to_extend(self) -> DerivativeRule:
         if self._soft is not None:
             raise OptionError(f"{self.__name__} has its derivative from derivative_of; it cannot have a rule as well.")
         if self._chunk is not None:
             raise OptionError(f"{self.__name__} has chunk=, which is for the derivative of its formula, not for rules.")
-        return self._rule or Rule(self.__name__, self._formula, tuple(self._signature.parameters), self._residuals)
+        return self._handler.rule if isinstance(self._handler, Ruled) else self._new_rule()
 
-    def _call_ruled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        rule = self._rule
-        if rule is None:
-            raise DerivativeError(
-                f"{self.__name__} has residuals=True, which is for rules: give one by `op.vjp(rule)`, or leave it out."
-            )
-        if kwargs or len(args) != len(rule.parameters):
-            bound = self._signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            if bound.kwargs:
-                raise DerivativeError(
-                    f"{self.__name__} is called with {', '.join(bound.kwargs)} by keyword alone: a rule takes its "
-                    "inputs by position. Name them in the signature, without `**`."
-                )
-            args = bound.args
-        if torch.compiler.is_dynamo_compiling():
-            return self._compilable(args)
-        if (proxy := _proxy(args, {})) is not None:
-            return self._recorded(proxy.tracer, args, {})
-        return run(rule, args)
-
-    def _recorded(self, tracer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Become a node of the graph that `torch.fx.symbolic_trace` makes; a graph cannot name its own root."""
-        if all(a is not tracer.root for a in args):
-            return tracer.create_proxy("call_function", self, args, kwargs)
-        if self.kind == "derived":
-            return self._formula(*args, **kwargs)
-        raise DerivativeError(
-            f"the derivative given for {self.__name__} would be lost: torch.fx.symbolic_trace cannot record a method "
-            "of the module that it traces. To keep it, decorate a function of tensors, or trace a module around this."
-        )
+    def _new_rule(self) -> DerivativeRule:
+        return DerivativeRule(self.__name__, self._formula, tuple(self._signature.parameters), self._residuals)
 
     def __set_name__(self, owner: type, name: str) -> None:
         if name == "forward" and issubclass(owner, torch.nn.Module):  # of a module's class torch.fx takes nothing else
@@ -402,7 +306,7 @@ class Op:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        return MethodType(self._method, instance) if torch.compiler.is_compiling() else BoundOp(self, instance)
+        return MethodType(self._method, instance) if dispatch.world().is_compiling else BoundOp(self, instance)
 
     def __repr__(self) -> str:
         chunks = "" if self._chunk is None else f", chunk={self._chunk!r}"
@@ -411,7 +315,10 @@ class Op:
     def _repr_html_(self) -> str:
         rule, stable = self._rule, self._stable
         rules = [] if rule is None else [name for name in ("vjp", "jvp") if getattr(rule, name) is not None]
-        return card(self, self._plans.backend, rules, [] if stable is None else stable.dtypes())
+        relaxation = getattr(self._soft, "__qualname__", type(self._soft).__name__)
+        dtypes = None if stable is None else stable.dtypes()
+        title = f"{self.__qualname__}{self._signature}"
+        return introspect.card(title, self.kind, self._backend or settings.backend(), rules, relaxation, dtypes)
 
     def __reduce__(self) -> str:
         return self.__qualname__  # a global, like a function: pickled and copied by name
@@ -421,13 +328,13 @@ class Op:
 
     def by_value(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
         """Return a callable and its arguments that make this op again, where no import leads to it."""
-        stable, rule = self._stable is not None, self._rule
-        options = self._soft, self._residuals, stable, self._plans.backend, self._chunk, self._save, self.__name__
+        rule, backend = self._rule, self._backend or settings.backend()
+        options = self._soft, self._residuals, self._is_stable, backend, self._chunk, self._save, self.__name__
         rules = None if rule is None else (rule.vjp, rule.linear, rule.jvp, rule.jvp_linear)
-        return _again, (self._formula, options, rules)
+        return _remade, (self._formula, options, rules)
 
 
-def _again(formula: Callable[..., Any], options: tuple[Any, ...], rules: tuple[Any, ...] | None) -> Op:
+def _remade(formula: Callable[..., Any], options: tuple[Any, ...], rules: tuple[Any, ...] | None) -> Op:
     """Make an op from the fields of `Op.by_value`."""
     op = Op(formula, *options)
     vjp, linear, jvp, jvp_linear = rules or (None,) * 4
@@ -450,23 +357,67 @@ def _signature_of(formula: Callable[..., Any]) -> inspect.Signature:
         return inspect.Signature([inspect.Parameter(n, k) for n, k in zip(("args", "kwargs"), kinds, strict=True)])
 
 
-def _proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy | None:
-    """Return an argument that `torch.fx.symbolic_trace` records by: the op is then a node of its graph."""
-    if not kwargs and _PLAIN.issuperset(map(type, args)):  # without opening containers: it runs at each call
-        return None
-    return next((a for a in _torch.tree_leaves((args, kwargs))[0] if isinstance(a, fx.Proxy)), None)
+def _how(plans: Plans, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return how a call like this runs, in words."""
+    plan = plans.of(Call(args, kwargs, grad=True).requiring_grad(), True)
+    if isinstance(plan, ChunkPlan):
+        return f"by chunks of {plan.size} of {plan.rows} rows, the gradient with the value, inside one autograd node"
+    if isinstance(plan, InlinePlan):
+        return f"as it stands, since {plan.why}"
+    return "as graphs of its value and gradient, inside one autograd node"
 
 
-_PLAIN = ATOMS | {Tensor, torch.nn.Parameter}
+_INTROSPECTION = ("explain", "saved", "graph")
 
 
-def _require_grad(leaves: Sequence[Any]) -> bool:
-    """Whether a tensor among some arguments requires grad; containers may hold one."""
-    return any(a.requires_grad if isinstance(a, Tensor) else isinstance(a, list | tuple | dict) for a in leaves)
+class BoundOp:
+    """An op with the object whose method it is."""
+
+    def __init__(self, op: Op, instance: Any) -> None:
+        self.__self__, self.__func__, self.__wrapped__ = instance, op, op._formula
+        self.__name__, self.__qualname__, self.__doc__ = op.__name__, op.__qualname__, op.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature = self.__func__._signature
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the formula."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the op; introspection methods get the object as their first argument."""
+        if name.startswith("__"):  # `__deepcopy__` of the op does not copy the method
+            raise AttributeError(name)
+        value = getattr(self.__func__, name)
+        return functools.partial(value, self.__self__) if name in _INTROSPECTION else value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundOp):
+            return NotImplemented
+        return self.__self__ is other.__self__ and self.__func__ is other.__func__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), id(self.__func__)))
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self.__name__)
+
+    def __repr__(self) -> str:
+        return f"<bound {self.__func__!r} of {type(self.__self__).__name__}>"
 
 
-def _tensors(args: Sequence[Any]) -> Sequence[Tensor]:
-    return [a for a in args if isinstance(a, Tensor)]
+def plain_method(op: Op) -> Callable[..., Any]:
+    """Return a plain function that calls an op, for those who look into methods: Dynamo, export, torch.fx."""
+
+    def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        return op(instance, *args, **kwargs)
+
+    functools.update_wrapper(method, op._formula)
+    for name in ("vjp", "jvp", *_INTROSPECTION):
+        setattr(method, name, getattr(op, name))
+    return method
 
 
 @overload
@@ -552,7 +503,7 @@ def function(
                 "pullback.AutogradFunction as its base; of a module decorate the method."
             )
         if derivative_of is not None:
-            require_same_arguments(target, derivative_of)
+            require_compatible_arguments(target, derivative_of)
         return Op(target, derivative_of, residuals, stable, None if backend is None else checked(backend), chunk, save)
 
     return make if formula is None else make(formula)

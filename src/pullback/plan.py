@@ -1,40 +1,45 @@
-"""Plan of one kind of call: a forward and a backward of kernels, or the formula as written."""
+"""Plans: how one kind of call runs in plain eager mode. There are four, and `make_plan` chooses.
+
+A call that is differentiated runs in kernels (`KernelPlan`); one that is not, in kernels of its value (`ValuePlan`); a
+loss with `chunk=`, by chunks of rows (`ChunkPlan`); any other, op by op as the formula stands (`InlinePlan`).
+"""
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
-from pullback.bind.again import Run
-from pullback.bind.tree import Tree
-from pullback.call import Call
+from pullback import _torch, dispatch
+from pullback.call import Call, Tree
 from pullback.errors import DerivativeError, FormulaError, tell
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.identity import ATOMS
 from pullback.graph.joint import Joint, Trace, UntracedError, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
 from pullback.graph.record import trace_ops
+from pullback.graph.restricted import restricted
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
 from pullback.kernels.native import is_kernel
 from pullback.kernels.reuse import is_fresh, reusing
 from pullback.kernels.single import LoneOp, Single, lone_op, single
 
-if TYPE_CHECKING:
-    from pullback.bind.used import Parts
-    from pullback.chunked.loop import Chunks
-
-
 Save = Literal["min", "fast"]
+
+Outputs = tuple[int, ...]
+"""Positions of the outputs that have a cotangent."""
+Gradients = Callable[[Sequence[Tensor]], Sequence[Tensor | None] | None]
+"""Gradients from inputs and cotangents; `None` where native ops have to compute them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class KernelPlan:
     """Compiled forward and backward of one kind of call.
 
     Attributes:
@@ -50,10 +55,10 @@ class Kernels:
         dead: positions of the outputs without a derivative.
         result: the structure of the result.
         name: of the op.
-        spending: a backward that overwrites its residuals, for the last use of these; `None` if that saves nothing.
-        again: computes the gradient where autograd records the backward too, for the outputs with a cotangent, as an op
-            itself; `None` for PyTorch's kernels, where native ops do.
-        parts: the backwards for calls with some cotangents absent.
+        in_place: a backward that overwrites its residuals, for their last use; `None` if that saves nothing.
+        next_order: the gradient as an op itself, for a backward that autograd records, by the outputs with a
+            cotangent; `None` for PyTorch's kernels, where native ops compute it.
+        restricted: the plans for calls with some cotangents absent.
         singles: the two kernels if forward and backward are one each; the forward may be one op.
     """
 
@@ -69,41 +74,57 @@ class Kernels:
     dead: tuple[int, ...]
     result: Tree
     name: str
-    spending: Callable[..., Any] | None = None
-    again: Callable[[tuple[int, ...]], Run] | None = None
-    parts: Parts | None = None
+    in_place: Callable[..., Any] | None = None
+    next_order: Callable[[Outputs], Gradients] | None = None
+    restricted: RestrictedPlans | None = None
     singles: tuple[Single | LoneOp, Single] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """Compiled value of one kind of call without a derivative: a compiled graph, and the structure of its result."""
+class ValuePlan:
+    """Compiled value of one kind of call that is not differentiated.
 
-    run: Callable[..., Any]
+    Attributes:
+        compute: the compiled graph.
+        result: the structure of its result.
+        n_inputs: number of tensors.
+    """
+
+    compute: Callable[..., Any]
     result: Tree
+    n_inputs: int
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Any:
-        """Compute it."""
-        return self.result.filled(tuple(self.run(*tensors)))
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Compute the value."""
+        return self.result.filled(tuple(self.compute(*tensors)))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How to carry out one kind of call: by kernels, or, where there are none, inline, for the reason given.
+class ChunkPlan:
+    """A loss by chunks of rows, differentiated or not.
 
     Attributes:
-        kernels: of a call that is differentiated.
-        why_inline: the reason.
-        value: computes it from its tensors where nothing is differentiated, if kernels do that.
-        n_tensors: how many these are.
-        chunks: carries it out by chunks of rows, whether it is differentiated or not.
+        run: tensors to the loss.
+        n_inputs: number of tensors.
+        rows: number of rows of the call.
+        size: number of rows of a chunk.
     """
 
-    kernels: Kernels | None
-    why_inline: str = ""
-    value: Value | None = None
-    n_tensors: int = -1
-    chunks: Chunks | None = None
+    run: Callable[[Sequence[Tensor]], Any]
+    n_inputs: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePlan:
+    """The formula op by op, in PyTorch's kernels; `why` says for what reason."""
+
+    why: str
+    n_inputs: ClassVar[int] = -1
+
+
+Plan = KernelPlan | ValuePlan | ChunkPlan | InlinePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +172,9 @@ def _make_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, trace: Trace
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
-        return Plan(None, call.obstacle)  # not all have a fake
+        return InlinePlan(call.obstacle)  # not all have a fake
     if known := call.obstacle or reads.obstacle:
-        return Plan(None, known)  # run without values, it might keep tensors that have none
+        return InlinePlan(known)  # run without values, it might keep tensors that have none
     structure: list[Any] = []
     flat_value = call.flat(functions.value, structure)
     facts = facts_of(flat_value, call.tensors, name)
@@ -178,33 +199,26 @@ def _make_plan(
     )
     obstacle = facts.obstacle or holding or asks
     if obstacle or not (wanted or is_compiled(backend)):
-        return Plan(None, obstacle or _NOT_ASKED)
+        return InlinePlan(obstacle or _NOT_ASKED)
     recompute = is_compiled(backend) if functions.save is None else functions.save == "min"
     try:
         joint = joint_of(flat_value, flat, call.tensors, facts.outputs, wanted, recompute, trace, packs_bits(backend))
     except (UntracedError, FormulaError) as error:
-        return Plan(None, f"its derivative cannot be traced ({error})".splitlines()[0])
+        return InlinePlan(f"its derivative cannot be traced ({error})".splitlines()[0])
     except Exception as error:
         tell(error, name)
-        return Plan(None, f"Pullback failed to divide its graph ({type(error).__name__}: {error})".splitlines()[0])
+        return InlinePlan(f"Pullback failed to divide its graph ({type(error).__name__}: {error})".splitlines()[0])
     if not wanted:
-        value = _value(joint, facts.outputs, structure[0], functions.exact, backend)
-        return Plan(None, _NOT_ASKED, value, len(call.tensors))
+        ((_, compute),) = lower([joint.forward], functions.exact[:1], backend)
+        return ValuePlan(compute, Tree.of_leaves(facts.outputs, structure[0]), len(call.tensors))
     if not joint.connected:
-        return Plan(None, "no output depends on an input that requires grad")
+        return InlinePlan("no output depends on an input that requires grad")
     native = flat if functions.native is functions.derivative else call.flat(functions.native)
     current = while_current(native, reads, name)
-    kernels = _kernels(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
-    return Plan(kernels, n_tensors=kernels.n_inputs)
+    return _kernel_plan(name, joint, current, facts.outputs, structure[0], functions.exact, backend)
 
 
 _NOT_ASKED = "no gradient is asked for"
-
-
-def _value(joint: Joint, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend) -> Value:
-    """Lower the value for calls that differentiate nothing."""
-    ((_, run),) = lower([joint.forward], exact[:1], backend)
-    return Value(run, Tree.of_leaves(outputs, spec))
 
 
 def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:
@@ -221,9 +235,9 @@ def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Calla
     return native
 
 
-def _kernels(
+def _kernel_plan(
     name: str, joint: Joint, native: Flat, outputs: Sequence[Any], spec: Any, exact: tuple[bool, bool], backend: Backend
-) -> Kernels:
+) -> KernelPlan:
     results = [out for out in outputs if isinstance(out, Tensor)]
     n_inputs = len(joint.forward.graph.find_nodes(op="placeholder"))
     later = iter(range(n_inputs, n_inputs + len(joint.saved)))
@@ -231,7 +245,7 @@ def _kernels(
     cotangents = backward_graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
     one, other = single(forward_graph) or lone_op(forward_graph), single(backward_graph)
     ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
-    return Kernels(
+    return KernelPlan(
         joint,
         native,
         forward,
@@ -244,21 +258,21 @@ def _kernels(
         dead=tuple(i for i in range(len(results)) if i not in joint.connected),
         result=Tree.of_leaves(outputs, spec),
         name=name,
-        spending=_spending(joint, forward_graph, backward_graph),
+        in_place=_in_place(joint, forward_graph, backward_graph),
         singles=(one, other) if one and other else None,
     )
 
 
-def _spending(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -> Callable[..., Any] | None:
+def _in_place(joint: Joint, forward: fx.GraphModule, backward: fx.GraphModule) -> Callable[..., Any] | None:
     """Return a backward that overwrites residuals that the forward computed for it alone."""
     results: Any = forward.graph.output_node().args[0]
     computed = iter(results[joint.n_outputs :])
-    places = backward.graph.find_nodes(op="placeholder")
+    operands = backward.graph.find_nodes(op="placeholder")
     given = []
-    for place, i in zip(places, joint.saved, strict=False):
+    for operand, i in zip(operands, joint.saved, strict=False):
         made = next(computed) if i is None else None
         if made is not None and results.count(made) == 1 and is_fresh(made) and not _is_viewed(made):
-            given.append(place.name)
+            given.append(operand.name)
     module = reusing(backward, given) if given else None
     return None if module is None else eager.lower(module)
 
@@ -269,11 +283,118 @@ def _is_viewed(node: fx.Node) -> bool:
     return any(_torch.is_view(user.target) for user in others)
 
 
+class RestrictedPlans:
+    """The plans of a call, restricted to the outputs that have a cotangent.
+
+    Attributes:
+        make: makes one, once, whichever thread asks. Dynamo, which traces a backward, runs it.
+        made: those that have been made. Dynamo looks here.
+    """
+
+    def __init__(self, make: Callable[[Outputs], KernelPlan]) -> None:
+        made: dict[Outputs, KernelPlan] = {}
+        lock = threading.Lock()
+
+        @_torch.constant_while_compiling
+        def make_missing(outputs: Outputs) -> None:
+            with lock:
+                if outputs not in made:
+                    made[outputs] = make(outputs)
+
+        self.make, self.made = make_missing, made
+
+    def to(self, outputs: Outputs) -> KernelPlan:
+        """Return the plan for some outputs."""
+        self.make(outputs)  # first: Dynamo looks at the dictionary once
+        return self.made[outputs]
+
+
+def restrictions_of(plan: KernelPlan, exact: bool, backend: Backend) -> RestrictedPlans:
+    """Return the restrictions of a plan, each made when it is first used; `exact` as `lower` takes it."""
+
+    def make(outputs: Outputs) -> KernelPlan:
+        with _torch.without_saved_tensors_hooks(), torch.inference_mode(False):
+            return _restricted(plan, outputs, exact, backend)
+
+    return RestrictedPlans(make)
+
+
+def _restricted(plan: KernelPlan, outputs: Outputs, exact: bool, backend: Backend) -> KernelPlan:
+    layouts = tuple(layout for layout in plan.layouts if layout[0] in outputs)
+    joint = restricted(plan.joint, outputs)
+    if joint is None:
+        return _by_autograd(plan, outputs, layouts)
+    ((graph, backward),) = lower([joint.backward], [exact], backend)
+    cotangents = graph.graph.find_nodes(op="placeholder")[len(joint.saved) :]
+    ours = [all(is_kernel(user.target) for user in g.users) for g in cotangents]
+    return replace(
+        plan,
+        joint=joint,
+        backward=backward,
+        in_ops=joint.backward.forward,
+        layouts=tuple((i, stride, own) for (i, stride, _), own in zip(layouts, ours, strict=True)),
+        in_place=None,
+        next_order=None if all(joint.unused) else plan.next_order,
+        singles=None,
+    )
+
+
+def _by_autograd(plan: KernelPlan, outputs: Outputs, layouts: tuple[Any, ...]) -> KernelPlan:
+    """Return a plan whose backward is autograd's, from the inputs alone; which gradients it finds shows as it runs."""
+    wanted = plan.joint.wanted
+    backward = functools.partial(vjp_by_autograd(plan.native, wanted, outputs, plan.n_inputs))
+    return replace(
+        plan,
+        joint=replace(plan.joint, unused=(True,) * len(wanted), connected=outputs),
+        backward=backward,
+        in_ops=backward,
+        operands=tuple(range(plan.n_inputs)),
+        layouts=tuple((i, stride, False) for i, stride, _ in layouts),
+        in_place=None,
+        next_order=None,
+        singles=None,
+    )
+
+
+def vjp_by_autograd(
+    native: Flat, wanted: Sequence[int], connected: Sequence[int], n_inputs: int
+) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return the vjp of a formula: its tensors and the cotangents of its connected outputs to the wanted gradients.
+
+    Each input enters as a separate alias: if one input was computed from another, the gradient of the first must
+    exclude the path through the second, which the engine adds. The vjp is a formula itself, so every order exists.
+    """
+
+    def vjp(*given: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, cotangents = given[:n_inputs], given[n_inputs:]
+        record = torch.is_grad_enabled()
+        with torch.enable_grad():
+            aliases = [_alias(x, i in wanted) for i, x in enumerate(inputs)]
+            outputs = [out for out in native(*aliases) if isinstance(out, Tensor)]
+            return tuple(
+                torch.autograd.grad(
+                    [outputs[i] for i in connected],
+                    [aliases[i] for i in wanted],
+                    cotangents,
+                    create_graph=record,
+                    allow_unused=True,
+                )
+            )
+
+    return vjp
+
+
+def _alias(x: Tensor, wanted: bool) -> Tensor:
+    if x.requires_grad:
+        return x[...]
+    return x.detach().requires_grad_() if wanted else x
+
+
 def in_layout(g: Tensor, stride: tuple[int, ...], is_any: bool = False) -> Tensor:
     """Return a cotangent in the layout for which the backward was compiled, or unchanged if any layout will do."""
     if g.layout is not torch.strided:  # of a sparse embedding, for example
         g = g.to_dense()
-    if not torch.compiler.is_dynamo_compiling():  # it cannot ask
+    if not dispatch.in_dynamo():
         if g.is_neg() or (g.is_complex() and g.is_conj()):
             g = g.resolve_conj().resolve_neg()
         if _torch.is_zero_tensor(g):  # it has no memory

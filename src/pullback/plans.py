@@ -11,18 +11,23 @@ from typing import Any
 
 from torch import Tensor
 
-from pullback import derived as eager
-from pullback import settings
-from pullback.bind.again import Run, gradient_of, picked
-from pullback.bind.used import Used, parts_of
+from pullback import kernel_function, settings
 from pullback.call import Call, key_of
-from pullback.chunked.plan import chunk_plan
 from pullback.graph.joint import Joint, Trace
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
-from pullback.node import calls as node
-from pullback.plan import Functions, Kernels, Plan, make_plan
+from pullback.plan import (
+    Functions,
+    Gradients,
+    InlinePlan,
+    KernelPlan,
+    Outputs,
+    Plan,
+    make_plan,
+    restrictions_of,
+    vjp_by_autograd,
+)
 from pullback.sizes import Sizes
 
 MAX_PLANS = 512
@@ -45,12 +50,12 @@ class Plans:
         functions: returns the functions of a call.
         sources: the user's functions, whose reads are guarded.
         backend: of the kernels; `None` for the one set for all ops.
-        again: whether recorded backwards run by plans too.
+        recorded: whether backwards that autograd records run by plans too.
         chunk: rows per chunk of a loss that runs by chunks; "auto" chooses by size.
 
     Attributes:
-        plans: by the kind of call.
-        table: of the plans that run in C++ (`node.table_of`), once it is made.
+        plans: by the key of a call (`key_of`).
+        table: of the plans that run in C++ (`node.calls.table_of`), once it is made.
         example: returns the arguments of a call like the first.
     """
 
@@ -60,11 +65,11 @@ class Plans:
         functions: Callable[[Call], Functions],
         sources: tuple[Callable[..., Any] | None, ...],
         backend: Backend | None = None,
-        again: bool = True,
+        recorded: bool = True,
         chunk: int | str | None = None,
     ) -> None:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
-        self._again, self._chunk = again, chunk
+        self._recorded, self._chunk = recorded, chunk
         self._made_for: Hashable = None
         self._reads: Reads | None = None
         self._lock = threading.Lock()
@@ -89,16 +94,28 @@ class Plans:
             return None
         if self._waiting:
             self._hits += 1
-            if self._hits >= self._waiting and node.EXTENSION.is_there():
+            if self._hits >= self._waiting:
                 self._tabulate()
         return plan
 
     def _tabulate(self) -> None:
+        """Make the table of the plans that run in C++, if the extension is compiled."""
+        from pullback.node import calls as node
+
+        if not node.EXTENSION.is_there():
+            return
         with self._lock:
             if self._reads is not None and self._waiting:
                 table = node.table_of(self._name, self._reads, self.plans)
                 if self._made_for == made_for(self.backend):  # the table depends on the settings at that time
                     self.table, self._waiting = table, 0
+
+    def wait_for_node(self, plan: Plan) -> None:
+        """Wait until the C++ extension is compiled, if a plan can run in it."""
+        from pullback.node import calls as node
+
+        if node.is_served(plan):
+            node.wait()
 
     def forget(self) -> None:
         """Drop all plans: the op's functions have changed."""
@@ -123,11 +140,11 @@ class Plans:
             if plan is None:
                 plan = self._new(call, grad, self._reads, backend)
                 if plan is None:
-                    return Plan(None, f"it has been called in more than {MAX_TRACES} ways")
+                    return InlinePlan(f"it has been called in more than {MAX_TRACES} ways")
                 if len(self.plans) >= MAX_PLANS:
                     self.plans.pop(next(iter(self.plans)))
                 self.plans[key] = plan
-                if call.key is not None and node.is_served(plan.kernels) and node.ask():
+                if call.key is not None and isinstance(plan, KernelPlan) and plan.singles and _asks_for_node(plan):
                     self._waiting, self._hits = 1 + len(self.plans) // 8, 0  # a table is made of all of them
                 if self.example is None and call.tensors:  # a call without any is a mistake, most likely
                     self.example = call.example()
@@ -137,18 +154,19 @@ class Plans:
         """Make a plan; none if too many have been traced."""
         functions = self._functions(call)
         if self._chunk is not None:  # by the formula, the call might not fit into memory
+            from pullback.chunked.plan import chunk_plan
+
             return chunk_plan(call, self._name, functions, reads, grad, backend, self._chunk)
 
         def make(trace: Trace) -> Plan:
             plan = make_plan(call, self._name, functions, reads, grad, backend, trace)
-            kernels = plan.kernels
-            if kernels is None:
+            if not isinstance(plan, KernelPlan):
                 return plan
-            if self._again and is_compiled(backend) and _has_next_order(kernels.joint):
-                kernels = replace(kernels, again=_again(self._name, kernels, functions, backend))
-            if len(kernels.joint.connected) > 1:
-                kernels = replace(kernels, parts=parts_of(kernels, functions.exact[1], backend))
-            return replace(plan, kernels=kernels)
+            if self._recorded and is_compiled(backend) and _has_next_order(plan.joint):
+                plan = replace(plan, next_order=_next_order(self._name, plan, functions, backend))
+            if len(plan.joint.connected) > 1:
+                plan = replace(plan, restricted=restrictions_of(plan, functions.exact[1], backend))
+            return plan
 
         plan = self._sizes.plan(call, grad, make)
         if plan is None and self._traced < MAX_TRACES:
@@ -157,6 +175,13 @@ class Plans:
                 warnings.warn(_TOO_MANY.format(self._name), stacklevel=2)
             plan = make(trace_ops)
         return plan
+
+
+def _asks_for_node(plan: KernelPlan) -> bool:
+    """Have the C++ extension compiled in the background, if a plan can run in it; return whether it will."""
+    from pullback.node import calls as node
+
+    return node.is_served(plan) and node.ask()
 
 
 _MOST_NODES = 500
@@ -172,36 +197,49 @@ def _has_next_order(joint: Joint) -> bool:
     return nodes <= _MOST_NODES and not all(joint.unused)
 
 
-def _again(name: str, kernels: Kernels, functions: Functions, backend: Backend) -> Callable[[Used], Run]:
+def _next_order(name: str, plan: KernelPlan, functions: Functions, backend: Backend) -> Callable[[Outputs], Gradients]:
     """Return the gradient of an op for recorded backwards, with separate plans for each set of used outputs.
 
-    The formula's reads are not guarded a second time: `kernels.native` raises if they have changed.
+    The formula's reads are not guarded a second time: `plan.native` raises if they have changed.
     """
-    return functools.cache(lambda used: _run_of(name, kernels, functions, backend, used))
+    return functools.cache(lambda outputs: _gradients_by_plans(name, plan, functions, backend, outputs))
 
 
-def _run_of(name: str, kernels: Kernels, functions: Functions, backend: Backend, used: Used) -> Run:
-    gradient = gradient_of(kernels.native, kernels.joint.wanted, used, kernels.n_inputs)
+def _gradients_by_plans(
+    name: str, plan: KernelPlan, functions: Functions, backend: Backend, outputs: Outputs
+) -> Gradients:
+    gradient = vjp_by_autograd(plan.native, plan.joint.wanted, outputs, plan.n_inputs)
     value = derivative = gradient
     if functions.gradients is not None:
-        value, derivative = (picked(given, kernels.joint.wanted) for given in functions.gradients)
+        value, derivative = (_selected(given, plan.joint.wanted) for given in functions.gradients)
     exact = (functions.exact[1], functions.exact[1])
     made = Functions(value, derivative, gradient, exact)
     # given gradients come in two orders; `native` covers the next
-    plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, again=functions.gradients is None)
+    plans = Plans(f"the gradient of {name}", lambda _: made, (), backend, recorded=functions.gradients is None)
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
         table = plans.table
         result = NotImplemented if table is None else table.call(tuple(tensors))
         if result is not NotImplemented:
             return result  # type: ignore[no-any-return]
-        plan = plans.known(key_of(tensors, True)) or plans.of(Call(tuple(tensors), {}, True), True)
-        if plan.kernels is None:
+        key = key_of(tensors, True)
+        chosen = plans.known(key) or plans.of(Call(tuple(tensors), {}, True, key), True)
+        if not isinstance(chosen, KernelPlan):
             return None
-        gradients: Sequence[Tensor | None] = eager.run(plan.kernels, tensors)
+        gradients: Sequence[Tensor | None] = kernel_function.run(chosen, tensors)
         return gradients
 
     return run
+
+
+def _selected(gradients: Callable[..., list[Tensor]], wanted: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function that gives some of the gradients that another gives."""
+
+    def selected(*given: Tensor) -> tuple[Tensor, ...]:
+        found = gradients(*given)
+        return tuple([found[i] for i in wanted])
+
+    return selected
 
 
 def _kind_of(call: Call) -> Hashable:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.used import Parts, Used
 from pullback.call import Call
 from pullback.graph.extents import Numbers, as_inputs, at, kind_of
 from pullback.graph.identity import identity
@@ -32,7 +31,7 @@ from pullback.kernels.inductor import ForSizes
 from pullback.kernels.native import is_kernel
 from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
 from pullback.kernels.single import Single
-from pullback.plan import Kernels, Plan
+from pullback.plan import KernelPlan, Outputs, Plan, RestrictedPlans, ValuePlan
 
 _SEVERAL = 8
 """Sizes of one kind that are traced separately: a symbolic trace takes as long as a few of these traces, and less than
@@ -86,7 +85,7 @@ class _Kind:
         self._traced, self._tried = 0, set(self._varying)
         symbolic = Symbolic(len(call.tensors), {sizes[i] for i in self._varying})
         plan = make(symbolic.trace)
-        if plan.kernels is None and plan.value is None:
+        if not isinstance(plan, KernelPlan | ValuePlan):
             return None
         self._general = _General(plan, symbolic)
         return self._general.at(call.tensors)
@@ -95,38 +94,34 @@ class _Kind:
 class _General:
     """A symbolic plan, and the trace that it came from."""
 
-    def __init__(self, plan: Plan, symbolic: Symbolic) -> None:
+    def __init__(self, plan: KernelPlan | ValuePlan, symbolic: Symbolic) -> None:
         self._plan, self._symbolic = plan, symbolic
-        self._of = functools.cache(self._general)
+        self._for_outputs = functools.cache(self._general)
 
     def at(self, tensors: Sequence[Tensor]) -> Plan | None:
         """Return the plan for the sizes of some tensors; `None` if it does not hold for them."""
         numbers = self._symbolic.numbers(tensors)
         if numbers is None:
             return None
-        if self._plan.kernels is None:
-            return _plan_at(self._plan, numbers)
-        return replace(self._plan, kernels=self._kernels(numbers))
+        return self._kernels(numbers) if isinstance(self._plan, KernelPlan) else _value_at(self._plan, numbers)
 
-    def _kernels(self, numbers: Numbers, used: Used | None = None) -> Kernels:
+    def _kernels(self, numbers: Numbers, outputs: Outputs | None = None) -> KernelPlan:
         """Return the kernels for some sizes, and for some used outputs where not all are."""
-        kernels, in_ops = self._of(used)
-        here = _plan_at(Plan(kernels), numbers).kernels
-        assert here is not None
-        parts = None if kernels.parts is None else Parts(functools.partial(self._kernels, numbers))
-        return replace(here, in_ops=in_ops(numbers), parts=parts)
+        plan, in_ops = self._for_outputs(outputs)
+        restricted = None if plan.restricted is None else RestrictedPlans(functools.partial(self._kernels, numbers))
+        return replace(_kernels_at(plan, numbers), in_ops=in_ops(numbers), restricted=restricted)
 
-    def _general(self, used: Used | None) -> tuple[Kernels, Callable[[Numbers], Callable[..., Any]]]:
+    def _general(self, outputs: Outputs | None) -> tuple[KernelPlan, Callable[[Numbers], Callable[..., Any]]]:
         """Return kernels for all sizes, and a function from a call's numbers to their backward in PyTorch's ops."""
-        kernels = self._plan.kernels
-        assert kernels is not None
-        if used is not None:
-            assert kernels.parts is not None
-            kernels = kernels.parts.of(used)
-        if not isinstance(kernels.backward, FunctionType | ForSizes):  # autograd's
-            return kernels, lambda numbers: kernels.in_ops
-        module, formulas = as_inputs(kernels.joint.backward)
-        return kernels, lambda numbers: functools.partial(module.forward, *(numbers[f] for f in formulas))
+        plan = self._plan
+        assert isinstance(plan, KernelPlan)
+        if outputs is not None:
+            assert plan.restricted is not None
+            plan = plan.restricted.to(outputs)
+        if not isinstance(plan.backward, FunctionType | ForSizes):  # autograd's
+            return plan, lambda numbers: plan.in_ops
+        module, formulas = as_inputs(plan.joint.backward)
+        return plan, lambda numbers: functools.partial(module.forward, *(numbers[f] for f in formulas))
 
 
 def kind_and_sizes(call: Call, grad: bool, by_rows: bool) -> tuple[Hashable | None, tuple[int, ...]]:
@@ -171,45 +166,53 @@ def order_of(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | N
     return tuple(order)
 
 
-def _plan_at(plan: Plan, numbers: Numbers) -> Plan:
-    """Return a plan with each extent replaced by its value in a call; compiled kernels are shared."""
-    made: dict[int, Any] = {}
+class _Fitting:
+    """Lowered graphs with each extent replaced by its value in a call; compiled kernels are shared."""
 
-    def remade(value: Any) -> Any:
-        if not is_kernel(value):
-            return at(value, numbers)
-        kernel = value.kernel
-        if id(kernel) not in made:
-            made[id(kernel)] = kernel.at(numbers)
-        taken = getattr(value, "taken", None)
-        return made[id(kernel)].call if taken is None else made[id(kernel)].writing_over(taken)
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self.kernels: dict[int, Any] = {}
 
-    def fitted(run: Any) -> Any:
+    def __call__(self, run: Any) -> Any:
+        """Return a lowered graph for the sizes of the call."""
         if isinstance(run, ForSizes):
-            return run.at(numbers)
-        return eager.remade(run, remade) if isinstance(run, FunctionType) else run
+            return run.at(self._numbers)
+        return eager.remade(run, self._value) if isinstance(run, FunctionType) else run
 
-    if plan.value is not None:
-        return replace(plan, value=replace(plan.value, run=fitted(plan.value.run)))
-    kernels = plan.kernels
-    assert kernels is not None
-    strides = _cotangent_strides(kernels, numbers)
+    def _value(self, value: Any) -> Any:
+        if not is_kernel(value):
+            return at(value, self._numbers)
+        kernel = value.kernel
+        if id(kernel) not in self.kernels:
+            self.kernels[id(kernel)] = kernel.at(self._numbers)
+        taken = getattr(value, "taken", None)
+        made = self.kernels[id(kernel)]
+        return made.call if taken is None else made.writing_over(taken)
+
+
+def _value_at(plan: ValuePlan, numbers: Numbers) -> ValuePlan:
+    return replace(plan, compute=_Fitting(numbers)(plan.compute))
+
+
+def _kernels_at(plan: KernelPlan, numbers: Numbers) -> KernelPlan:
+    fitted = _Fitting(numbers)
+    strides = _cotangent_strides(plan, numbers)
     here = replace(
-        kernels,
-        forward=fitted(kernels.forward),
-        backward=fitted(kernels.backward),
-        spending=fitted(kernels.spending),
-        layouts=tuple((i, strides[i], own) for i, _, own in kernels.layouts),
+        plan,
+        forward=fitted(plan.forward),
+        backward=fitted(plan.backward),
+        in_place=fitted(plan.in_place),
+        layouts=tuple((i, strides[i], own) for i, _, own in plan.layouts),
     )
-    if kernels.singles is not None:
-        one, other = kernels.singles
+    if plan.singles is not None:
+        one, other = plan.singles
         if isinstance(one, Single):
-            one = replace(one, kernel=made[id(one.kernel)])
-        here = replace(here, singles=(one, replace(other, kernel=made[id(other.kernel)])))
-    return replace(plan, kernels=here)
+            one = replace(one, kernel=fitted.kernels[id(one.kernel)])
+        here = replace(here, singles=(one, replace(other, kernel=fitted.kernels[id(other.kernel)])))
+    return here
 
 
-def _cotangent_strides(kernels: Kernels, numbers: Numbers) -> list[tuple[int, ...]]:
-    results: Any = kernels.joint.forward.graph.output_node().args[0]
-    kinds = [at(kind_of(_torch.traced_value(node)), numbers) for node in results[: kernels.n_outputs]]
+def _cotangent_strides(plan: KernelPlan, numbers: Numbers) -> list[tuple[int, ...]]:
+    results: Any = plan.joint.forward.graph.output_node().args[0]
+    kinds = [at(kind_of(_torch.traced_value(node)), numbers) for node in results[: plan.n_outputs]]
     return [cotangent_stride(torch.empty_strided(*kind[:2], device=_torch.META)) for kind in kinds]

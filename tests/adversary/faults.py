@@ -135,7 +135,7 @@ FAULTS = [
     Fault("the bits of the last byte", "graph/bits.py", "return (count + 7) // 8", "return count // 8"),
     Fault("the layout of a cotangent", "plan.py", "if is_any or g.stride() == stride or not g.numel():", "if True:"),
     Fault("a cotangent that waits to be negated", "plan.py", "g = g.resolve_conj().resolve_neg()", "pass"),
-    Fault("outputs without a derivative", "derived.py", "        if kernels.dead:\n", "        if False:\n"),
+    Fault("outputs without a derivative", "kernel_function.py", "        if plan.dead:\n", "        if False:\n"),
     # plans
     Fault("a stale plan: strides", "call.py", "leaf.stride(), leaf.dtype", "leaf.dtype"),
     Fault("a stale plan: who requires grad", "call.py", "grad and leaf.requires_grad)", "grad)"),
@@ -159,23 +159,23 @@ FAULTS = [
     ),
     Fault(
         "a tensor that the backward is given is not checked",
-        "derived.py",
-        "kept = as_kept(kernels.name, kept, kinds)",
+        "kernel_function.py",
+        "saved = as_saved(plan.name, saved, layouts)",
         "pass",
     ),
     # derivatives of higher order, relaxed ops
     Fault(
         "the gradient that is differentiated",
-        "derived.py",
-        "kept[: kernels.n_inputs], list(given.values())",
-        "kept[: kernels.n_inputs], list(given.values())[::-1]",
+        "kernel_function.py",
+        "saved[: plan.n_inputs], list(given.values())",
+        "saved[: plan.n_inputs], list(given.values())[::-1]",
     ),
     Fault("the second derivative of stable forms", "stable/jet.py", "if repeats > 1:", "if repeats > 2:"),
     Fault(
         "an input that changes its version",
-        "derived.py",
-        "        ctx.kernels = kernels\n",
-        "        ctx.kernels = kernels\n        tensors[0].detach().mul_(1)\n",
+        "kernel_function.py",
+        "        ctx.plan = plan\n",
+        "        ctx.plan = plan\n        tensors[0].detach().mul_(1)\n",
     ),
     # graphs that others make
     Fault(
@@ -186,9 +186,9 @@ FAULTS = [
     ),
     Fault(
         "a class that torch.fx looks into",
-        "bind/honoured.py",
-        "if isinstance(a, torch.fx.Proxy)), None)",
-        "if False), None)",
+        "function_class.py",
+        "if world is World.SYMBOLIC:",
+        "if False:",
     ),
     Fault("zeros without memory", "graph/joint.py", "if node.target is _UNALLOCATED:", "if False:"),
 ]

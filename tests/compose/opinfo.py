@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree
 
 import pullback
+from pullback.plan import InlinePlan
 
 SAMPLES = 3
 TOLERANCE, FLOOR = 1e-12, 1e-2
@@ -70,7 +71,7 @@ def outcome_of(name, entry, count=SAMPLES):
             if found := difference(ours, native):
                 outcome.differences.append(found)
     plans = formula._plans.plans.values()
-    outcome.inline = [plan.why_inline for plan in plans if plan.kernels is None]
+    outcome.inline = [plan.why for plan in plans if isinstance(plan, InlinePlan)]
     outcome.graphs = len(plans) - len(outcome.inline)
     return outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.call import Call
-from pullback.chunked.loop import Chunks, Slopes
+from pullback.chunked.loop import Chunks, Slopes, run
 from pullback.chunked.step import Steps
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
@@ -22,7 +23,7 @@ from pullback.graph.row_split import split_by_rows
 from pullback.graph.rows import Rows, Split, wide
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
-from pullback.plan import Functions, Plan, while_current
+from pullback.plan import ChunkPlan, Functions, InlinePlan, while_current
 
 AUTO = "auto"
 _BYTES = 2**24
@@ -31,7 +32,7 @@ _BYTES = 2**24
 
 def chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
-) -> Plan:
+) -> ChunkPlan | InlinePlan:
     """Prove that a call is a function of sums over rows, and plan it by chunks of a given number of rows.
 
     Raises:
@@ -43,7 +44,7 @@ def chunk_plan(
 
 def _chunk_plan(
     call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
-) -> Plan:
+) -> ChunkPlan | InlinePlan:
     if call.obstacle:
         advice = "Pass a copy of one" if call.repeats else "Pass the tensors that it needs as arguments"
         raise _unfit(name, call.obstacle, advice)
@@ -58,7 +59,7 @@ def _chunk_plan(
         raise _unfit(name, obstacle, "Change that")
     first = next((x for x in call.tensors if x.dim()), None)
     if first is None or first.size(0) < 2 or not all(x.numel() for x in call.tensors):
-        return Plan(None, "it has less than two rows, or an input is empty")
+        return InlinePlan("it has less than two rows, or an input is empty")
     wanted = [i for i, x in enumerate(call.tensors) if grad and x.requires_grad and facts.outputs[0].requires_grad]
     graph = graph_of(flat, call.tensors, wanted)
     split = split_by_rows(graph) if isinstance(graph, fx.GraphModule) else graph
@@ -66,7 +67,7 @@ def _chunk_plan(
         raise _refusal(name, split)
     native = while_current(call.flat(functions.native), reads, name)
     chunks = _chunks(name, call.tensors, split, native, wanted, backend, functions.exact, size)
-    return Plan(None, chunks=chunks, n_tensors=len(call.tensors))
+    return ChunkPlan(functools.partial(run, chunks), len(call.tensors), split.rows, chunks.size)
 
 
 def _unfit(name: str, why: str, advice: str) -> FormulaError:

@@ -147,7 +147,7 @@ def _follow(function: Any, reads: Reads, seen: set[int]) -> None:
 
 
 def _follow_op(op: Any, reads: Reads, seen: set[int]) -> None:
-    reads.watched.append((vars(op), "_rule", op._rule))
+    reads.watched.append((vars(op), "_handler", op._handler))
     if op._stable is not None:
         reads.watched.append((vars(op._stable), "given", op._stable.given))
     if op.kind == "ruled":

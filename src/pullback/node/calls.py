@@ -18,15 +18,14 @@ import torch
 from torch import Tensor
 
 from pullback import settings
-from pullback.bind.kept import Kind
-from pullback.bind.tree import TENSOR
-from pullback.derived import gradients_of
+from pullback.call import TENSOR
 from pullback.graph.identity import value_of
 from pullback.graph.reads import Reads, missing
+from pullback.kernel_function import Layout, gradients_of
 from pullback.kernels.notice import noticed
 from pullback.kernels.single import LoneOp, Single
 from pullback.node.extension import Extension
-from pullback.plan import Kernels, Plan
+from pullback.plan import KernelPlan, Plan
 
 EXTENSION = Extension(Path(str(resources.files("pullback.node") / "cpp" / "module.cpp")), "_node")
 
@@ -34,17 +33,17 @@ _MOST_TENSORS = 16
 """Of one kernel: `kMostPointers` in plan.h."""
 
 
-def is_served(kernels: Kernels | None) -> bool:
+def is_served(plan: Plan) -> bool:
     """Whether calls of a plan can run in C++."""
-    if kernels is None or kernels.singles is None or kernels.n_outputs != len(kernels.singles[0].writes):
+    if not isinstance(plan, KernelPlan) or plan.singles is None or plan.n_outputs != len(plan.singles[0].writes):
         return False
-    if any(i is None for i in kernels.joint.saved) or not (kernels.result.is_lone or kernels.result.flat):
+    if any(i is None for i in plan.joint.saved) or not (plan.result.is_lone or plan.result.flat):
         return False
-    if kernels.result.template.count(TENSOR) != len(kernels.result.template):
+    if plan.result.template.count(TENSOR) != len(plan.result.template):
         return False
-    one, last = kernels.singles[0], kernels.singles[1].kernel
+    one, last = plan.singles[0], plan.singles[1].kernel
     alike = isinstance(one, LoneOp) or (one.kernel.shape, one.kernel.stride) == (last.shape, last.stride)
-    return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in kernels.singles)
+    return alike and all(len(s.reads) + len(s.writes) <= _MOST_TENSORS for s in plan.singles)
 
 
 def ask() -> bool:
@@ -85,28 +84,28 @@ def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
         reads.n_methods,
     )
     for key, plan in plans.items():
-        if plan.kernels is not None and is_served(plan.kernels):
-            _add(table, name, key, plan.kernels)
+        if isinstance(plan, KernelPlan) and is_served(plan):
+            _add(table, name, key, plan)
     return table
 
 
-def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
-    assert kernels.singles is not None
-    forward, backward = kernels.singles
+def _add(table: Any, name: str, key: Hashable, plan: KernelPlan) -> None:
+    assert plan.singles is not None
+    forward, backward = plan.singles
     arguments = _arguments(key, backward)
     if arguments is None:
         return
-    outputs = [torch.float32] * kernels.n_outputs
+    outputs = [torch.float32] * plan.n_outputs
     for i, dtype in zip(forward.writes, forward.dtypes, strict=True):
         outputs[i] = dtype
-    operands = [*kernels.operands, *(kernels.n_inputs + i for i in kernels.joint.connected)]
+    operands = [*plan.operands, *(plan.n_inputs + i for i in plan.joint.connected)]
     table.add(
         name,
         backward.kernel.shape,
         backward.kernel.stride,
         arguments,
-        tuple((dtype, i not in kernels.dead) for i, dtype in enumerate(outputs)),
-        kernels.result.is_lone,
+        tuple((dtype, i not in plan.dead) for i, dtype in enumerate(outputs)),
+        plan.result.is_lone,
         (
             forward.name if isinstance(forward, LoneOp) else forward.kernel.address,
             forward.reads,
@@ -117,11 +116,11 @@ def _add(table: Any, name: str, key: Hashable, kernels: Kernels) -> None:
         (
             backward.kernel.address,
             tuple(operands[i] for i in backward.reads),
-            tuple(kernels.joint.wanted[i] for i in backward.writes),
+            tuple(plan.joint.wanted[i] for i in backward.writes),
             backward.dtypes,
-            _written_over(backward, [operands[i] - kernels.n_inputs for i in backward.reads]),
+            _written_over(backward, [operands[i] - plan.n_inputs for i in backward.reads]),
         ),
-        _gradients(kernels, [_kind(backward, dtype) for dtype, _ in (a for a in arguments if len(a) == 2)]),
+        _gradients(plan, [_kind(backward, dtype) for dtype, _ in (a for a in arguments if len(a) == 2)]),
     )
 
 
@@ -142,20 +141,20 @@ def _written_over(backward: Single, cotangents: Sequence[int]) -> tuple[int, ...
     return tuple(taken.get(k, _NONE) for k in range(len(backward.writes)))
 
 
-def _kind(backward: Single, dtype: torch.dtype) -> Kind:
-    """Return the `kept.kind_of` of an input that owns its whole storage."""
+def _kind(backward: Single, dtype: torch.dtype) -> Layout:
+    """Return the `kernel_function.layout_of` of an input that owns its whole storage."""
     shape = backward.kernel.shape
     size = math.prod(shape) * dtype.itemsize
     return torch.Size(shape), dtype, torch.device("cpu"), tuple(backward.kernel.stride), size, False
 
 
 def _gradients(
-    kernels: Kernels, kinds: list[Kind | None]
+    plan: KernelPlan, layouts: list[Layout | None]
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]]:
     """Return the gradients in Python, as a function that Dynamo can trace for compiled autograd."""
 
     def gradients(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        return gradients_of(kernels, inputs, kinds, cotangents)
+        return gradients_of(plan, inputs, layouts, cotangents)
 
     return gradients
 

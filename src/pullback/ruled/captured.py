@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.bind.tree import TENSOR, Tree
-from pullback.bind.watch import tensors_in
+from pullback.call import TENSOR, Tree
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.identity import ATOMS
 from pullback.graph.reads import reads_of
-from pullback.ruled.rule import Record, Rule
+from pullback.modes import tensors_in
+from pullback.ruled.rule import CallRecord, DerivativeRule
 
 
 def value_of(
-    rule: Rule, record: Record, tensors: Sequence[Tensor], followed: bool
+    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], followed: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run the formula of a rule, as its `evaluate` does; track captured tensors if asked, or if its code is unclear.
 
@@ -65,7 +65,7 @@ def _may_write(code: CodeType) -> bool:
 _STORING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
-def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
+def look_beside(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
     """Run the formula in place of a compiler's trace, and raise the errors of `value_of`.
 
     It runs on tensors without data, so it changes none that it closes over. `args` are those of a call, with (shape,
@@ -75,11 +75,11 @@ def look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
         fresh.submit(_look_beside, rule, args, live).result()
 
 
-def _look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
+def _look_beside(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
     with _torch.fake_mode(), _torch.quiet_fake_tensors(), torch.no_grad():
         made = [torch.empty(a[0], dtype=a[1], device=a[2]) if type(a) is tuple else a for a in args]
         tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
-        record = Record(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
+        record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
         try:
             value_of(rule, record, tensors, followed=False)
         except DerivativeError:
@@ -88,7 +88,7 @@ def _look_beside(rule: Rule, args: Sequence[Any], live: Sequence[bool]) -> None:
             tell_mistake(error, rule.name)
 
 
-def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _evaluate(rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Run the formula, which must not write to an input of its rule: the derivative would miss the write."""
     before = []  # one plain loop: this runs at every call
     for t in tensors:
@@ -99,7 +99,7 @@ def _evaluate(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> tuple[li
     return outputs, kept
 
 
-def require_unwritten(rule: Rule, before: list[tuple[Tensor, int]]) -> None:
+def require_unwritten(rule: DerivativeRule, before: list[tuple[Tensor, int]]) -> None:
     """Refuse a formula that has written to an input: each is given with its version before.
 
     Raises:
@@ -113,11 +113,11 @@ def require_unwritten(rule: Rule, before: list[tuple[Tensor, int]]) -> None:
             )
 
 
-def _is_differentiated(record: Record, t: Tensor) -> bool:
+def _is_differentiated(record: CallRecord, t: Tensor) -> bool:
     return (record.recording and _torch.unwrapped(t).requires_grad) or _torch.is_differentiated_outside(t)
 
 
-def _reads_arguments_alone(rule: Rule, record: Record) -> bool:
+def _reads_arguments_alone(rule: DerivativeRule, record: CallRecord) -> bool:
     """Whether the code of a formula proves that it reads no other tensor, so that a small call stays cheap.
 
     An argument that is an object, such as a module, may lead to tensors.
@@ -138,7 +138,7 @@ class _Following(TorchFunctionMode):
     dependence.
     """
 
-    def __init__(self, rule: Rule, record: Record, arguments: Sequence[Tensor]) -> None:
+    def __init__(self, rule: DerivativeRule, record: CallRecord, arguments: Sequence[Tensor]) -> None:
         super().__init__()
         self._rule, self._record = rule, record
         self._known: dict[int, tuple[Tensor, Tensor | None]] = {id(t): (t, None) for t in arguments}
@@ -182,7 +182,7 @@ def _read_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
 _CUTS = frozenset({Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__})  # type: ignore[attr-defined, union-attr]
 
 
-def _refusal(rule: Rule, t: Tensor) -> DerivativeError:
+def _refusal(rule: DerivativeRule, t: Tensor) -> DerivativeError:
     found = inspect.getclosurevars(inspect.unwrap(rule.formula)) if inspect.isfunction(rule.formula) else None
     around = {**found.globals, **found.nonlocals} if found else {}
     name = next((f" ({name})" for name, value in around.items() if value is t), "")

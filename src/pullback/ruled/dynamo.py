@@ -17,16 +17,15 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback.bind.gradients import checked, wrong_number
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
-from pullback.guards import guarded_in_graphs, refuse_transforms, tripwire
+from pullback.guards import guard_in_graph, refuse_transforms, tripwire
 from pullback.ruled.captured import look_beside, may_do_more
 from pullback.ruled.linearity import require_linear_jvp
-from pullback.ruled.rule import Rule
+from pullback.ruled.rule import DerivativeRule, checked, wrong_number
 
 
-def compilable(rule: Rule) -> Callable[..., Any]:
+def compilable(rule: DerivativeRule) -> Callable[..., Any]:
     """Return the op as a function that Dynamo traces with its rule."""
     apply = _by_jvp(rule) if rule.vjp is None else _by_vjp(rule)
     name, is_transposed = rule.name, rule.vjp is None
@@ -58,7 +57,7 @@ def compilable(rule: Rule) -> Callable[..., Any]:
             prove([_kind(a) for a in args])
         if torch.is_grad_enabled() and is_suspect() and all(a is None or isinstance(a, _KNOWN) for a in args):
             look([_kind(a) for a in args], [isinstance(a, Tensor) and a.requires_grad for a in args])
-        return guarded_in_graphs(apply(*args), args, name)
+        return guard_in_graph(apply(*args), args, name)
 
     return call
 
@@ -69,7 +68,7 @@ _KNOWN = (Tensor, bool, int, float, str)
 """Arguments that Dynamo passes on as constants, tensors by their kind."""
 
 
-def _by_vjp(rule: Rule) -> Callable[..., Any]:
+def _by_vjp(rule: DerivativeRule) -> Callable[..., Any]:
     """Return an op with a vjp, as one Function."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
     vjp: Callable[..., Any] = rule.vjp  # type: ignore[assignment]
@@ -104,7 +103,7 @@ def _by_vjp(rule: Rule) -> Callable[..., Any]:
     return Compilable.apply
 
 
-def _by_jvp(rule: Rule) -> Callable[..., Any]:
+def _by_jvp(rule: DerivativeRule) -> Callable[..., Any]:
     """Return an op with a jvp, as a Function for each output."""
     name, formula, residuals, parameters = rule.name, rule.formula, rule.residuals, rule.parameters
     jvp: Callable[..., Any] = rule.jvp  # type: ignore[assignment]

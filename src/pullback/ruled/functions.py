@@ -6,59 +6,109 @@ slower; Dynamo refuses a Function that defines `jvp`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pullback import _torch
-from pullback.bind.once import RESIDUAL, guarded_against_twice, hidden, hidden_if_it_leaves
-from pullback.bind.transpose import or_zero, pull_by_transposition, push_by_transposition
-from pullback.bind.tree import Tree
+from pullback import _torch, dispatch
+from pullback.call import Tree
 from pullback.dtypes import has_derivative
-from pullback.guards import guarded, refuse_transforms
+from pullback.errors import DerivativeError
+from pullback.guards import (
+    RESIDUAL,
+    guard,
+    guard_double_backward,
+    guard_foreign_results,
+    refuse_transforms,
+    with_unknown_derivative,
+)
 from pullback.ruled.captured import require_unwritten, value_of
-from pullback.ruled.linearity import objection
-from pullback.ruled.rule import Record, Rule
-
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
-
-
-@_torch.left_alone_by_dynamo
-def run(rule: Rule, args: tuple[Any, ...]) -> Any:
-    """Run one call in any context except Dynamo's (see `compiled`)."""
-    tree, tensors = Tree.of(args)
-    record = Record(tree, [], recording=torch.is_grad_enabled())
-    plain, needs = _torch.is_plain_eager(), False
-    for t in tensors:  # one plain loop: this runs at every call
-        record.kinds.append((t.shape, t.dtype))
-        plain = plain and type(t) in _PLAIN
-        needs = needs or t.requires_grad
-    if not plain:
-        return _transformed(rule, record, tensors)
-    if needs and record.recording:
-        return _packed(record, _apply(rule, record, *tensors))
-    return _packed(record, value_of(rule, record, tensors, followed=False)[0])
+from pullback.ruled.dynamo import compilable
+from pullback.ruled.linearity import objection, or_zero, pull_by_transposition, push_by_transposition
+from pullback.ruled.rule import CallRecord, DerivativeRule
 
 
-def _transformed(rule: Rule, record: Record, tensors: Sequence[Tensor]) -> Any:
-    """Carry out one call under a transform, a tracer or a mode.
+class Ruled:
+    """The calls of an op with a rule.
 
-    Raises:
-        DerivativeError: where torch.export meets a rule under a torch.func transform, which it cannot record.
+    Args:
+        rule: of the op.
+        bind: assigns the arguments of a call to the formula's parameters.
     """
-    if torch.compiler.is_compiling():
-        refuse_transforms(rule.name)
-    below = [_torch.unwrapped(t) for t in tensors if has_derivative(t) and _torch.is_differentiated(t)]
-    before = [(t, _torch.version_of(t)) for t in below]
-    results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
-    require_unwritten(rule, before)
-    return _packed(record, results[: len(record.differentiable)])
+
+    table: Any = None
+    """No call runs in C++."""
+
+    def __init__(
+        self, rule: DerivativeRule, bind: Callable[[tuple[Any, ...], dict[str, Any]], inspect.BoundArguments]
+    ) -> None:
+        self.rule, self._bind = rule, bind
+        self._compilable = compilable(rule) if rule.is_given else None
+
+    def eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the formula inside one autograd node, whose backward is the rule."""
+        rule = self.rule
+        tree, tensors = Tree.of(self._positional(args, kwargs))
+        record, needs = CallRecord(tree, [], recording=torch.is_grad_enabled()), False
+        for t in tensors:  # one plain loop: this runs at every call
+            record.kinds.append((t.shape, t.dtype))
+            needs = needs or t.requires_grad
+        if needs and record.recording:
+            return _packed(record, _apply(rule, record, *tensors))
+        return _packed(record, value_of(rule, record, tensors, followed=False)[0])
+
+    def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the formula inside a Function that transforms, tracers and modes accept, with the rule.
+
+        Raises:
+            DerivativeError: where torch.export meets a rule under a torch.func transform, which it cannot record.
+        """
+        rule = self.rule
+        tree, tensors = Tree.of(self._positional(args, kwargs))
+        record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors], recording=torch.is_grad_enabled())
+        if dispatch.world().is_compiling:
+            refuse_transforms(rule.name)
+        below = [_torch.unwrapped(t) for t in tensors if has_derivative(t) and _torch.is_differentiated(t)]
+        before = [(t, _torch.version_of(t)) for t in below]
+        results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
+        require_unwritten(rule, before)
+        return _packed(record, results[: len(record.differentiable)])
+
+    subclassed = native
+
+    def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a Function that Dynamo traces, with the rule."""
+        args = self._positional(args, kwargs)
+        assert self._compilable is not None
+        return self._compilable(args)
+
+    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Refuse: the derivative of the recorded ops would be that of the formula."""
+        raise dispatch.lost_in_symbolic_trace(self.rule.name)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of a call by position, as a rule takes them."""
+        rule = self.rule
+        if not rule.is_given:
+            raise DerivativeError(
+                f"{rule.name} has residuals=True, which is for rules: give one by `op.vjp(rule)`, or leave it out."
+            )
+        if not kwargs and len(args) == len(rule.parameters):
+            return args
+        bound = self._bind(args, kwargs)
+        if bound.kwargs:
+            raise DerivativeError(
+                f"{rule.name} is called with {', '.join(bound.kwargs)} by keyword alone: a rule takes its "
+                "inputs by position. Name them in the signature, without `**`."
+            )
+        return bound.args
 
 
-def _packed(record: Record, outputs: Sequence[Tensor]) -> Any:
+def _packed(record: CallRecord, outputs: Sequence[Tensor]) -> Any:
     assert record.out is not None
     return record.out.filled(outputs)
 
@@ -71,7 +121,7 @@ class _Eager(torch.autograd.Function):
     """Plain eager mode."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, rule: DerivativeRule, record: CallRecord, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, kept = value_of(rule, record, tensors, followed=False)
         ctx.rule, ctx.record = rule, record
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
@@ -100,10 +150,10 @@ class _Transformable(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rule: Rule, record: Record, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(rule: DerivativeRule, record: CallRecord, *tensors: Tensor) -> tuple[Tensor, ...]:
         is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # a mode would change the graph
         outputs, kept = value_of(rule, record, tensors, followed=not is_traced)
-        return (*(guarded(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
+        return (*(guard(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -123,41 +173,41 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _rule: Any, _record: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
-        record: Record = ctx.record
+        record: CallRecord = ctx.record
         if ctx.rule.vjp is None:  # it is given zeros, as its cotangents are not
             inputs = _saved(ctx)[0]
             tangents = tuple(or_zero(t, x) if has_derivative(x) else t for t, x in zip(tangents, inputs, strict=True))
-        push = push_by_transposition if ctx.rule.jvp is None else Rule.push
+        push = push_by_transposition if ctx.rule.jvp is None else DerivativeRule.push
         with _torch.forward_grad_enabled():
             tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
-            kept, hides = _followed(ctx.rule, record, tensors, kept)
-            pushed = hidden_if_it_leaves(
+            kept, reason = _followed(ctx.rule, record, tensors, kept)
+            pushed = guard_foreign_results(
                 ctx.rule.name,
                 lambda: push(ctx.rule, record, tangents, tensors, outputs, kept),
                 [*tensors, *outputs, *kept, *tangents],
-                hides,
+                reason,
             )
         live = zip(pushed, outputs, record.differentiable, strict=True)
         return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
-    rule: Rule = ctx.rule
-    record: Record = ctx.record
+    rule: DerivativeRule = ctx.rule
+    record: CallRecord = ctx.record
     tensors, outputs, kept = _saved(ctx)
     live: Sequence[Tensor | None] = cotangents
     if not all(record.differentiable):
         live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
-    recording = torch.is_grad_enabled()
-    differentiated = (recording or _torch.in_dual_level()) and not torch.compiler.is_compiling()
-    hides = ""
+    recording, compiling = torch.is_grad_enabled(), dispatch.world().is_compiling
+    differentiated = (recording or _torch.in_dual_level()) and not compiling
+    reason = ""
     if differentiated:
-        kept, hides = _followed(rule, record, tensors, kept)
+        kept, reason = _followed(rule, record, tensors, kept)
 
-    pull = pull_by_transposition if rule.vjp is None else Rule.pull
+    pull = pull_by_transposition if rule.vjp is None else DerivativeRule.pull
     if not differentiated or _torch.is_recorded():
         gradients = pull(rule, record, live, tensors, outputs, kept, needs)
-        if torch.compiler.is_compiling():  # a graph states which results share memory
+        if compiling:  # a graph states which results share memory
             return gradients
         there = [t for t in (*tensors, *outputs, *kept) if t is not None]
         return [_owned(g, there) for g in gradients] if there else gradients
@@ -167,8 +217,8 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
 
     sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
     if recording and _torch.autograd_alone_records():
-        return guarded_against_twice(rule.name, pulled, live, sources, hides)
-    return hidden_if_it_leaves(rule.name, lambda: pulled(live), [*sources, *live], hides)
+        return guard_double_backward(rule.name, pulled, live, sources, reason)
+    return guard_foreign_results(rule.name, lambda: pulled(live), [*sources, *live], reason)
 
 
 def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
@@ -180,24 +230,28 @@ def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     return g
 
 
-def _followed(rule: Rule, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], str]:
+def _followed(
+    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], kept: list[Tensor]
+) -> tuple[list[Tensor], str]:
     """Return the residuals as functions of the inputs; where that is impossible, their derivative raises an error.
 
     If more than tensors is hidden, the derivative of the rule's result must raise too: the reason is returned as well.
     """
-    residuals, hides = rule.again(record, tensors, kept)
-    if hides != "nothing":
-        residuals = hidden(rule.name, residuals, tensors, RESIDUAL)
-    return residuals, RESIDUAL if hides == "all" else ""
+    residuals, reason = rule.recomputed_residuals(record, tensors, kept)
+    if reason != "nothing":
+        residuals = with_unknown_derivative(rule.name, residuals, tensors, RESIDUAL)
+    return residuals, RESIDUAL if reason == "all" else ""
 
 
 def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    record: Record = ctx.record
+    record: CallRecord = ctx.record
     n_inputs, n_outputs, saved = len(record.kinds), len(record.differentiable), ctx.saved_tensors
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 
-def _kept(rule: Rule, record: Record, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor | None]:
+def _kept(
+    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> list[Tensor | None]:
     """Return the inputs and the outputs, without those that the rule never reads.
 
     The transpose of a jvp reads their shapes, so an expanded scalar replaces each of them.

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.bind.tree import Tree
-from pullback.bind.watch import Draws
+from pullback.call import Tree
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.functional import functionalise
 from pullback.graph.reads import Reads, reads_of
 from pullback.graph.record import trace_ops
-from pullback.ruled.rule import Record, Rule
+from pullback.modes import RandomMode
+from pullback.ruled.rule import CallRecord, DerivativeRule
 
 _WORDS = {
     "vjp": ("cotangent", "tangent", "forward mode", "jvp"),
@@ -45,9 +45,9 @@ class Proof:
 
 
 def objection(
-    rule: Rule,
+    rule: DerivativeRule,
     what: str,
-    record: Record,
+    record: CallRecord,
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor],
     kept: Sequence[Tensor],
@@ -100,13 +100,13 @@ def _holds(reads: Reads) -> bool:
     return not reads.obstacle and reads.unchanged()
 
 
-def require_linear_jvp(rule: Rule, args: list[Any]) -> None:
+def require_linear_jvp(rule: DerivativeRule, args: list[Any]) -> None:
     """Raise a `DerivativeError` if the jvp of an op may not be transposed.
 
     `args` are those of a call, with (shape, dtype, device) in place of each tensor.
     """
     tree, tensors = Tree.of(tuple(torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args))
-    record = Record(tree, [(t.shape, t.dtype) for t in tensors])
+    record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors])
     with torch.no_grad():
         outputs, kept = rule.evaluate(record, tensors)
     refusal = objection(rule, "jvp", record, tensors, outputs, kept, [has_derivative(t) for t in tensors])
@@ -126,7 +126,13 @@ Ends = tuple[Map, list[Tensor], list[Tensor]]
 
 
 def _of_vjp(
-    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+    rule: DerivativeRule,
+    record: CallRecord,
+    tensors: Makers,
+    outputs: Makers,
+    kept: Makers,
+    needs: Sequence[bool],
+    number: float,
 ) -> Ends:
     """Return the vjp where all inputs are one number."""
     live = [i for i, yes in enumerate(record.differentiable) if yes]
@@ -139,7 +145,13 @@ def _of_vjp(
 
 
 def _of_jvp(
-    rule: Rule, record: Record, tensors: Makers, outputs: Makers, kept: Makers, needs: Sequence[bool], number: float
+    rule: DerivativeRule,
+    record: CallRecord,
+    tensors: Makers,
+    outputs: Makers,
+    kept: Makers,
+    needs: Sequence[bool],
+    number: float,
 ) -> Ends:
     """Return the jvp where all inputs are one number."""
     moved = [i for i, need in enumerate(needs) if need]
@@ -187,10 +199,10 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
         at: returns the map where all inputs are one number, its domain and its codomain.
     """
     image_of, domain, codomain = at(0.5)
-    draws = Draws()
+    random = RandomMode()
 
     def watched(arguments: Sequence[Tensor]) -> list[Tensor | None]:
-        with draws:
+        with random:
             return image_of(arguments)
 
     def transpose(*given: Tensor) -> list[Tensor | None]:
@@ -210,7 +222,7 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
             return "decides by values, which no graph shows"
         said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return said + "; what does not move has the tangent None" * ("NoneType" in said)
-    if draws.seen:
+    if random.drew:
         return "draws random numbers"
     if (write := functionalise(graph) or functionalise(of_map)) is not None:
         return f"writes to a tensor, {_name(write)}"
@@ -312,3 +324,105 @@ def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
 def _wide(t: Tensor | None) -> Tensor:
     assert t is not None
     return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def push_by_transposition(
+    rule: DerivativeRule,
+    record: CallRecord,
+    tangents: Sequence[Tensor | None],
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    kept: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """Return the tangents of the outputs: the vjp is `g -> J^T g`, its own vjp at a tangent `J t`.
+
+    Raises:
+        DerivativeError: if the vjp is not linear in the cotangent, or cannot be shown to be.
+    """
+    refusal = objection(rule, "vjp", record, tensors, outputs, kept, [True] * len(tensors))
+    if refusal:
+        raise DerivativeError(refusal)
+    needs = [t is not None for t in tangents]
+    moved = [i for i, t in enumerate(tangents) if t is not None]
+    live = [i for i, yes in enumerate(record.differentiable) if yes]
+
+    def transposed(*gs: Tensor) -> tuple[Tensor, ...]:
+        cotangents: list[Tensor | None] = [None] * len(outputs)
+        for i, g in zip(live, gs, strict=True):
+            cotangents[i] = g
+        gradients = rule.pull(record, cotangents, tensors, outputs, kept, needs)
+        return tuple(or_zero(gradients[i], tensors[i]) for i in moved)
+
+    pull = torch.func.vjp(transposed, *(torch.zeros_like(outputs[i]) for i in live))[1]
+    pushed = pull(tuple(t for t in tangents if t is not None))
+    result: list[Tensor | None] = [None] * len(outputs)
+    for position, pushed_one in zip(live, pushed, strict=True):
+        result[position] = pushed_one
+    return result
+
+
+def pull_by_transposition(
+    rule: DerivativeRule,
+    record: CallRecord,
+    cotangents: Sequence[Tensor | None],
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """Return the gradients of the inputs: the jvp is `t -> J t`, its vjp at a cotangent `J^T g`.
+
+    Raises:
+        DerivativeError: if the jvp is not linear in the tangents, or cannot be shown to be.
+    """
+    refusal = record.refusal
+    if refusal is None:
+        refusal = objection(rule, "jvp", record, tensors, outputs, kept, needs)
+    if refusal:
+        raise DerivativeError(refusal)
+    moved = [i for i, need in enumerate(needs) if need]
+    live = [i for i, g in enumerate(cotangents) if g is not None]  # zeros times an infinite slope would be NaN
+
+    def along(*ts: Tensor) -> tuple[Tensor, ...]:
+        tangents: list[Tensor | None] = [None] * len(tensors)
+        for i, t in zip(moved, ts, strict=True):
+            tangents[i] = t
+        pushed = rule.push(record, tangents, tensors, outputs, kept)
+        if any(t is not None and not t.requires_grad for t in (pushed[i] for i in live)):
+            raise DerivativeError(
+                f"the jvp of {rule.name} computes outside of PyTorch (NumPy, a kernel), so no vjp follows from it: "
+                f"give one with `@{rule.name}.vjp`. Where an output does not move, the jvp returns None for it."
+            )
+        return tuple(or_zero(pushed[i], outputs[i]) for i in live)
+
+    zeros = [torch.zeros_like(tensors[i]) for i in moved]
+    given = tuple(g for g in cotangents if g is not None)
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    if not live:
+        return gradients
+    for i, gradient in zip(moved, _transposed(along, zeros, given), strict=True):
+        gradients[i] = gradient
+    return gradients
+
+
+def _transposed(
+    linear: Callable[..., tuple[Tensor, ...]], zeros: Sequence[Tensor], cotangents: tuple[Tensor, ...]
+) -> Sequence[Tensor | None]:
+    """Apply the transpose of a linear map, by plain autograd where possible: torch.func refuses saved-tensor hooks."""
+    if _torch.in_functorch():
+        gradients: Sequence[Tensor] = torch.func.vjp(linear, *zeros)[1](cotangents)
+        return gradients
+    record = torch.is_grad_enabled()
+    with torch.enable_grad():
+        roots = [zero.requires_grad_() for zero in zeros]
+        pushed = linear(*roots)
+        live = [(out, g) for out, g in zip(pushed, cotangents, strict=True) if out.requires_grad]
+        if not live:
+            return [None] * len(roots)
+        outs, gs = zip(*live, strict=True)
+        return torch.autograd.grad(outs, roots, gs, create_graph=record, allow_unused=True)
+
+
+def or_zero(derivative: Tensor | None, like: Tensor) -> Tensor:
+    """Return a derivative, `None` standing for zeros."""
+    return torch.zeros_like(like) if derivative is None else derivative

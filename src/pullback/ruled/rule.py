@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
+import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pullback import _torch
-from pullback.bind.gradients import checked, wrong_number
-from pullback.bind.tree import TENSOR, Tree, apart, described
-from pullback.bind.watch import Cutting, Draws, Leaving
-from pullback.dtypes import has_derivative
-from pullback.errors import DerivativeError, tell_mistake
+from pullback import _torch, dispatch
+from pullback.call import TENSOR, Tree, described, parameters_of, unaliased
+from pullback.dispatch import World
+from pullback.dtypes import has_derivative, is_continuous
+from pullback.errors import DerivativeError, OptionError, tell_mistake
 from pullback.graph.reads import Reads
+from pullback.modes import DetachMode, EscapeMode, RandomMode
 
-Hides = Literal["nothing", "tensors", "all"]
+Untracked = Literal["nothing", "tensors", "all"]
 """Residuals that a second derivative cannot see: none, those in tensors, or all."""
 
 
 @dataclass(slots=True)
-class Record:
+class CallRecord:
     """Non-tensor state of one call of a ruled op, for its rule.
 
     Attributes:
@@ -47,7 +50,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Rule:
+class DerivativeRule:
     """A given derivative of an op.
 
     Attributes:
@@ -78,7 +81,24 @@ class Rule:
     idle: set[int] = field(default_factory=set)
     reads: Reads | None = field(default=None, repr=False)
 
-    def evaluate(self, record: Record, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a vjp or a jvp."""
+        return self.vjp is not None or self.jvp is not None
+
+    def with_vjp(self, vjp: Callable[..., Any], linear: bool | None) -> DerivativeRule:
+        """Return the rule with a vjp; one that was given before is replaced."""
+        require_signature(self, "vjp", vjp)
+        needs = takes(vjp, "needs")
+        return replace(self, vjp=vjp, linear=linear, wants_needs=needs, idle=unread(vjp), proven={})
+
+    def with_jvp(self, jvp: Callable[..., Any], linear: bool | None) -> DerivativeRule:
+        """Return the rule with a jvp; one that was given before is replaced."""
+        require_signature(self, "jvp", jvp)
+        idle = unread(jvp) if self.vjp is None else self.idle
+        return replace(self, jvp=jvp, jvp_linear=linear, idle=idle, proven={})
+
+    def evaluate(self, record: CallRecord, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Run the formula: the tensors of its result, and the residuals."""
         args = record.args.filled(tensors)
         try:
@@ -97,12 +117,14 @@ class Rule:
         if not outputs:
             forgotten = " A forgotten `return`?" if result is None else ""
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
-        outputs = apart(outputs, tensors)
+        outputs = unaliased(outputs, tensors)
         record.differentiable = tuple(map(has_derivative, outputs))
         record.autocast = _torch.any_autocast()
         return outputs, kept
 
-    def again(self, record: Record, tensors: Sequence[Tensor], kept: list[Tensor]) -> tuple[list[Tensor], Hides]:
+    def recomputed_residuals(
+        self, record: CallRecord, tensors: Sequence[Tensor], kept: list[Tensor]
+    ) -> tuple[list[Tensor], Untracked]:
         """Recompute the residuals where autograd sees how they depend on the inputs.
 
         Also return which of them remain constants to autograd, namely the saved ones: "tensors", if the formula draws
@@ -113,36 +135,36 @@ class Rule:
         if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
             return kept, "nothing"
         strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
-        is_eager = _torch.is_plain_eager()
+        is_eager = dispatch.world() is World.EAGER
         live = [t for t in tensors if has_derivative(t) and (t.requires_grad or not is_eager)]
         try:
-            with Draws() as draws, Leaving() as leaving, Cutting(live) as cutting, torch.enable_grad():
-                residuals = self.evaluate(Record(record.args, record.kinds), tensors)[1]
-            opaque = draws.seen or leaving.left
+            with RandomMode() as random, EscapeMode() as escape, DetachMode(live) as detach, torch.enable_grad():
+                residuals = self.evaluate(CallRecord(record.args, record.kinds), tensors)[1]
+            opaque = random.drew or escape.escaped
             lost = is_eager and not (
                 opaque or (_same(residuals, kept) and self._have_graphs(residuals, record, tensors))
             )
         except Exception as error:  # any error of a formula that runs a second time
             tell_mistake(error, self.name)
             return kept, "all" if strange else "tensors"
-        cut = [t for t in residuals if cutting.is_cut(t)]
+        cut = [t for t in residuals if detach.is_detached(t)]
         if strange or not all(map(has_derivative, cut)):
             return kept, "all"
         return (kept, "tensors") if opaque or lost or cut else (residuals, "nothing")
 
-    def _have_graphs(self, residuals: Sequence[Tensor], record: Record, tensors: Sequence[Tensor]) -> bool:
+    def _have_graphs(self, residuals: Sequence[Tensor], record: CallRecord, tensors: Sequence[Tensor]) -> bool:
         """Whether autograd follows the residuals, or would if all inputs required grad: then they are constants."""
         without = [i for i, t in enumerate(residuals) if has_derivative(t) and not t.requires_grad]
         if not without:
             return True
         live = [t.detach().requires_grad_() if has_derivative(t) and not t.requires_grad else t for t in tensors]
         with torch.enable_grad():
-            again = self.evaluate(Record(record.args, record.kinds), live)[1]
+            again = self.evaluate(CallRecord(record.args, record.kinds), live)[1]
         return len(again) == len(residuals) and all(again[i].requires_grad for i in without)
 
     def pull(
         self,
-        record: Record,
+        record: CallRecord,
         cotangents: Sequence[Tensor | None],
         tensors: Sequence[Tensor | None],
         outputs: Sequence[Tensor | None],
@@ -182,7 +204,7 @@ class Rule:
         found = self._gradients(record, result)
         return found if all(needs) else [g if need else None for g, need in zip(found, needs, strict=True)]
 
-    def _gradients(self, record: Record, result: tuple[Any, ...]) -> list[Tensor | None]:
+    def _gradients(self, record: CallRecord, result: tuple[Any, ...]) -> list[Tensor | None]:
         tree = record.args
         marks = tree.template if tree.flat else tree.filled([TENSOR] * len(record.kinds))
         kinds = iter(record.kinds)
@@ -219,7 +241,7 @@ class Rule:
 
     def push(
         self,
-        record: Record,
+        record: CallRecord,
         tangents: Sequence[Tensor | None],
         tensors: Sequence[Tensor],
         outputs: Sequence[Tensor],
@@ -278,7 +300,7 @@ class Rule:
             "transform have no values. Call the op outside of the transform, or write it in torch ops."
         )
 
-    def _needs(self, record: Record, needs: Sequence[bool]) -> tuple[bool, ...]:
+    def _needs(self, record: CallRecord, needs: Sequence[bool]) -> tuple[bool, ...]:
         """Return for each argument whether any of its tensors needs a gradient."""
         marks = record.args.of_tensors(needs)
         return tuple(any(leaf is True for leaf in _torch.tree_leaves(mark)[0]) for mark in marks)
@@ -301,3 +323,90 @@ def _same(new: Sequence[Tensor], old: Sequence[Tensor]) -> bool:
         a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=0, atol=0, equal_nan=True)
         for a, b in zip(new, old, strict=True)
     )
+
+
+def wrong_number(op: str, parameters: tuple[str, ...], result: Sequence[Any], args: Sequence[Any]) -> DerivativeError:
+    """Return the error for more or fewer gradients than arguments."""
+    return DerivativeError(
+        f"the vjp of {op} returned {len(result)} gradient{'s' * (len(result) != 1)} for {len(args)} "
+        f"input{'s' * (len(args) != 1)} ({', '.join(parameters)}): one for each, None where there is none."
+    )
+
+
+def checked(op: str, argument: str, kind: tuple[Sequence[int], torch.dtype], g: Any, cast: bool) -> Tensor | None:
+    """Return a gradient of an argument if it has its shape and dtype; with `cast` the engine sees to the dtype.
+
+    Raises:
+        DerivativeError: if it has not.
+    """
+    if g is None:
+        return None
+    shape, dtype = kind
+    if not isinstance(g, Tensor):
+        raise DerivativeError(f"the vjp of {op} returned a {type(g).__name__} for `{argument}`, not a tensor or None.")
+    if not is_continuous(dtype):
+        raise DerivativeError(
+            f"the vjp of {op} returned a gradient for `{argument}`, which holds {dtype}: return None."
+        )
+    if g.shape != shape or (g.dtype != dtype and not cast):
+        raise DerivativeError(
+            f"the vjp of {op} returned shape {tuple(g.shape)}, {g.dtype} for `{argument}` of shape "
+            f"{tuple(shape)}, {dtype}: sum over what was broadcast, and cast back."
+        )
+    return g
+
+
+_BY_NAME = frozenset({"locals", "eval", "exec", "vars", "sys", "inspect"})
+"""Functions by which a function can read its parameters without naming them."""
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a keyword-only parameter of this name."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def require_signature(rule: DerivativeRule, what: str, function: Callable[..., Any]) -> None:
+    """Raise an `OptionError` if a rule cannot be called as it will be.
+
+    Where the formula has a variable number of parameters, or the rule's own are not known, anything goes.
+    """
+    if not callable(function):
+        raise OptionError(f"the {what} of {rule.name} is {function!r}: it has to be a function.")
+    by_name = [p.name for p in parameters_of(rule.formula) if p.kind is p.KEYWORD_ONLY]
+    if by_name:
+        raise OptionError(
+            f"{rule.name} takes {', '.join(by_name)} by keyword alone, and a rule takes its inputs by position: leave "
+            "out the `*` of its signature."
+        )
+    first = "g" if what == "vjp" else "tangents"
+    expected = [first, "out", *(["saved"] if rule.residuals else []), *rule.parameters]
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    if any(p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD} for p in parameters_of(rule.formula)):
+        return
+    options = {"needs": ()} if what == "vjp" and takes(function, "needs") else {}
+    try:
+        signature.bind(*expected, **options)
+    except TypeError as error:
+        raise OptionError(
+            f"the {what} of {rule.name} is called as ({', '.join(expected)}), and is defined as {signature}: {error}."
+        ) from None
+
+
+def unread(function: Callable[..., Any]) -> set[int]:
+    """Return the positions of the parameters that a Python function never reads: these need not be saved.
+
+    Return `None` if unknown: for a method, whose code counts `self`, and for code that can read by name.
+    """
+    if not isinstance(function, types.FunctionType) or _BY_NAME.intersection(function.__code__.co_names):
+        return set()
+    code = function.__code__
+    read: set[str] = set(code.co_cellvars)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_FAST") or instruction.opname.startswith("STORE_FAST_LOAD_FAST"):
+            names = instruction.argval
+            read |= set(names) if isinstance(names, tuple) else {names}
+    return {i for i, name in enumerate(code.co_varnames[: code.co_argcount]) if name not in read}

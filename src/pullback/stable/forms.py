@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback import _torch
+from pullback import dispatch
+from pullback.dispatch import World
 from pullback.errors import FormulaError, PullbackError
 from pullback.stable import certificate
 from pullback.stable.certificate import Certificate, Key
@@ -158,9 +159,9 @@ def _gradients(
 
 def _recorded(turns: Turns, native: Native) -> Callable[..., Tensor]:
     def recorded(*tensors: Tensor) -> Tensor:
-        if torch.compiler.is_dynamo_compiling():
+        if dispatch.in_dynamo():
             return native.made[2](*tensors)
-        return turns(*tensors) if _torch.is_plain_eager() else native.of(MOST)(*tensors)
+        return turns(*tensors) if dispatch.world() is World.EAGER else native.of(MOST)(*tensors)
 
     return recorded
 

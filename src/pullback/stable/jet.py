@@ -1,8 +1,9 @@
 """Functions with given derivatives, in native ops: the native form of an op whose derivatives have stable forms.
 
 With `a` a copy of `x` whose gradient is stopped and `d = x − a`, the Taylor polynomial s = d f₁(a) + d² f₂(a) / 2 + …
-is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (cut(s) − s)` then has the value f(a), bit
-for bit, and these derivatives, in every transform. With several inputs there is a term for each partial derivative.
+is 0, and its derivatives are f₁(a), f₂(a), …. As for a relaxed op, `f(a) − (stop_gradient(s) − s)` then has the value
+f(a), bit for bit, and these derivatives, in every transform. With several inputs there is a term for each partial
+derivative.
 
 A polynomial of order n has no derivative beyond n: that would be 0, silently. So the next one is an error
 (`_error_from`). No composition of finitely many native ops is right in all orders: the terms of a Taylor series with
@@ -23,7 +24,7 @@ from math import factorial, prod
 import torch
 from torch import Tensor
 
-from pullback.relaxed import cut
+from pullback.guards import stop_gradient
 from pullback.stable.formats import working
 
 Function = Callable[..., Tensor]
@@ -100,10 +101,10 @@ def jet(value: Function, partials: Mapping[By, Function]) -> Function:
     order = max(map(len, partials))
 
     def function(*xs: Tensor) -> Tensor:
-        point = _Point(xs, cut)
+        point = _Point(xs, stop_gradient)
         out, s = _expanded(value, partials, point)
         s = s + _error_from(order + 1, _total(point.steps))
-        return out - (cut(s) - s).to(out.dtype)
+        return out - (stop_gradient(s) - s).to(out.dtype)
 
     return function
 

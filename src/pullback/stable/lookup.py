@@ -25,7 +25,7 @@ from pullback.stable.quick import quick_forms, unnoticed
 from pullback.stable.written import is_as_written
 
 
-class Stable:
+class StableForms:
     """The stable forms of one formula of tensors."""
 
     def __init__(self, formula: Callable[..., Any]) -> None:
@@ -55,38 +55,30 @@ class Stable:
 
     def forms(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Forms | None:
         """Return the stable forms for a call, if there are any for tensors like these."""
-        compiling = torch.compiler.is_dynamo_compiling()
-        if kwargs or not args or not isinstance(args[0], Tensor) or (not compiling and is_as_written()):
-            return None
-        dtype = args[0].dtype
-        for a in args:
-            if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_kind(a):
-                return None
-        if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
-            return None
-        if compiling:
-            self._look_up_compiling(dtype)
-            forms = self._known.get(dtype)  # on which Dynamo then guards
-        else:
-            forms = self._of(dtype)
+        dtype = None if is_as_written() else _dtype_of(args, kwargs)
+        forms = None if dtype is None else self._of(dtype)
         return None if forms is None or forms.arity != len(args) else forms
 
     def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Return the native form for transforms and tracers, if it differs from the formula as written.
+        """Return the native form for transforms and tracers; `None` where the formula as written stands.
 
-        The formula as written is used for derivatives beyond the orders that native forms carry, and where torch.jit's
-        passes would drop ops that the forms need.
+        That is where there are no forms, and for derivatives beyond the orders that native forms carry.
         """
-        if not torch.compiler.is_dynamo_compiling() and _torch.is_jit_tracing():
-            return None
         forms = self.forms(args, kwargs)
-        if forms is None:
+        order = 0 if forms is None else _order(args)
+        return forms.native.of(order) if forms is not None and order else None
+
+    def compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """Return the native form where Dynamo traces the call: it guards on the attributes that this reads."""
+        dtype = _dtype_of(args, kwargs)
+        if dtype is None:
             return None
-        if torch.compiler.is_dynamo_compiling():
-            order = self._make_compiling(args[0].dtype)
-            return forms.native.made[order] if order else None  # on which Dynamo then guards
-        order = _order(args)
-        return forms.native.of(order) if order else None
+        self._look_up_compiling(dtype)
+        forms = self._known.get(dtype)
+        if forms is None or forms.arity != len(args):
+            return None
+        order = self._make_compiling(dtype)
+        return forms.native.made[order] if order else None
 
     def use(self, *found: Certificate) -> None:
         """Use a certificate from now on, or those of the formula's parts, all for one dtype.
@@ -192,6 +184,19 @@ class Stable:
 
     def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
         return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
+
+
+def _dtype_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """Return the dtype of a call's arguments, if all are tensors that stable forms are made for."""
+    if kwargs or not args or not isinstance(args[0], Tensor):
+        return None
+    dtype = args[0].dtype
+    for a in args:
+        if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_kind(a):
+            return None
+    if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
+        return None
+    return dtype
 
 
 def _order(args: Sequence[Tensor]) -> int:

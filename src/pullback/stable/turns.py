@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback import _torch
+from pullback import _torch, dispatch
+from pullback.dispatch import World
 
 Function = Callable[..., Tensor]
 By = tuple[int, ...]
@@ -40,7 +41,7 @@ class Turns:
         if form is not None:
             if not torch.is_grad_enabled():
                 return form(*xs)
-            if _torch.is_plain_eager():
+            if dispatch.world() is World.EAGER:
                 out: Tensor = _apply(self, form, by, *xs)
                 return out
         return self._as_written(by, xs)

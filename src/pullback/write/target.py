@@ -21,7 +21,7 @@ from pullback.errors import FormulaError, OptionError, PullbackError
 from pullback.function_class import AutogradFunction
 from pullback.introspect import input_names
 from pullback.op import Op
-from pullback.ruled.rule import Rule
+from pullback.ruled.rule import DerivativeRule
 from pullback.write.spec import FunctionSpec
 
 _MOST_SUMMARY = 400
@@ -167,7 +167,7 @@ def _without_residuals(op: Op) -> Callable[..., Any]:
     return value
 
 
-def _add_rule(spec: FunctionSpec, rule: Rule, call: Call) -> None:
+def _add_rule(spec: FunctionSpec, rule: DerivativeRule, call: Call) -> None:
     """Take vjp and jvp of a specification from a rule, called with the arguments of the example's structure."""
     positions = [next(i for i, leaf in enumerate(call.leaves) if leaf is x) for x in call.tensors]
     if any(isinstance(a, list | tuple | dict) for a in call.arguments()[0]):

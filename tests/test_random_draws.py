@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pullback
 from pullback._torch import is_dispatched_op
-from pullback.bind.draws import RANDOM
+from pullback.relaxed import RANDOM
 from tests.compose.test_compile import compiled
 
 X, W = torch.randn(2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -152,7 +152,7 @@ def test_in_a_graph_one_draw_is_kept():
 
 def test_an_unknown_device_is_refused(monkeypatch):
     op = pullback.function(derivative_of=masked)(lambda x, generator=None: masked(x).sign())
-    monkeypatch.setattr("pullback.bind.draws._DEFAULT", {})
+    monkeypatch.setattr("pullback.relaxed._DEFAULT", {})
     with pytest.raises(pullback.DerivativeError, match="draws random numbers on cpu"):
         grad(lambda x: op(x).sum())(X)
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pullback
 from pullback.errors import FormulaError, OptionError
+from pullback.plan import ChunkPlan
 
 ROWS, HIDDEN, CLASSES = 11, 5, 11
 """A weight has as many rows as there are."""
@@ -522,7 +523,7 @@ def test_it_says_how_it_runs():
 def test_it_is_compiled_ahead():
     op, given = pullback.function(chunk=4)(Head.formula), inputs()[:3]
     op.compile(*given)
-    assert [plan.chunks.slopes is None for plan in op._plans.plans.values()] == [False, True]
+    assert [plan.run.args[0].slopes is None for plan in op._plans.plans.values()] == [False, True]
     op(*given).backward()
     assert len(op._plans.plans) == 2
 
@@ -532,7 +533,8 @@ def passes(loss):
     op, given = op_of(loss), inputs()
     op(*given)
     (plan,) = op._plans.plans.values()
-    return plan.chunks.slopes.ahead, plan.chunks.slopes.alone
+    slopes = plan.run.args[0].slopes
+    return slopes.ahead, slopes.alone
 
 
 def test_what_is_computed_ahead_is_as_little_as_can_be():
@@ -549,7 +551,7 @@ def test_more_kinds_of_call_than_plans_are_chunked_too(monkeypatch):
     for rows in (5, 6, 7, 5):
         given = inputs(rows=rows)
         torch.testing.assert_close(gradients(op, given), gradients(squares, given))
-        assert next(reversed(op._plans.plans.values())).chunks is not None
+        assert isinstance(next(reversed(op._plans.plans.values())), ChunkPlan)
 
 
 class Head:

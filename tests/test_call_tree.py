@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.bind.tree import TENSOR, Tree, described
+from pullback.call import TENSOR, Tree, described
 
 A, B = torch.zeros(2), torch.ones(3)
 

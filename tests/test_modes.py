@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pullback.bind.watch import Draws, Leaving
+from pullback.modes import EscapeMode, RandomMode
 
 X = torch.ones(2)
 
@@ -24,9 +24,9 @@ X = torch.ones(2)
     ],
 )
 def test_values_that_leave_pytorch_are_noticed(leaves, call):
-    with Leaving() as watch:
+    with EscapeMode() as watch:
         call(X)
-    assert watch.left is leaves
+    assert watch.escaped is leaves
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ def test_values_that_leave_pytorch_are_noticed(leaves, call):
     ],
 )
 def test_random_numbers_are_noticed(draws, call):
-    with Draws() as watch:
+    with RandomMode() as watch:
         call(X)
-    assert watch.seen is draws
+    assert watch.drew is draws

@@ -1,1 +1,0 @@
-"""How a call is carried out: kernels inside one Function in plain eager mode, native ops anywhere else."""

@@ -11,10 +11,10 @@ _MAY_IMPORT = {
     "ops": {"ops"},
     "graph": {"graph", "ops"},
     "kernels": {"kernels", "graph", "triton", "ops"},
-    "stable": {"stable", "bind", "graph", "report", "relaxed", "plan", "ops"},
-    "ruled": {"ruled", "bind", "graph", "guards"},
-    "chunked": {"chunked", "bind", "kernels", "graph", "call", "plan", "derived"},
-    "node": {"node", "bind", "kernels", "graph", "plan", "derived"},
+    "stable": {"stable", "dispatch", "guards", "graph", "report", "plan", "ops"},
+    "ruled": {"ruled", "dispatch", "modes", "call", "guards", "graph"},
+    "chunked": {"chunked", "dispatch", "kernels", "graph", "call", "plan", "kernel_function"},
+    "node": {"node", "call", "kernels", "graph", "plan", "kernel_function"},
     "triton": {"triton", "kernels", "graph"},
     "catalog": {"catalog", "op"},
     "check/find": {"check/find", "check", "report"},
@@ -27,7 +27,6 @@ _MAY_IMPORT = {
         "write",
         "graph",
         "ops",
-        "bind",
         "stable",
         "ruled",
         "call",
@@ -46,18 +45,28 @@ _COMMANDS = {"stable/command.py": {"check/find", "check/runner"}, "stable/renew.
 
 _MAKING = {
     "op",
-    "method",
     "introspect",
     "function_class",
     "graph",
     "kernels",
-    "bind",
     "catalog",
     "call",
     "plan",
     "plans",
 }
-_MAKING |= {"sizes", "derived", "relaxed", "ruled", "guards", "chunked", "node", "triton"}
+_MAKING |= {
+    "sizes",
+    "derived",
+    "dispatch",
+    "modes",
+    "kernel_function",
+    "relaxed",
+    "ruled",
+    "guards",
+    "chunked",
+    "node",
+    "triton",
+}
 """What the audit does not know: it calls an op like anything else."""
 
 _TOP_OF_CHECK = {"case", "clock", "device", "trial", "events", "subject"}

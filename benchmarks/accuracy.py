@@ -1,17 +1,18 @@
-"""How accurate are the programs that the search finds, beside the formulas as written?
+"""Accuracy of the programs that the search finds, compared with the formulas as written.
 
-Searches programs for the formulas of `accuracy_formulas.py` and their derivatives and measures them, with PyTorch's
-kernels on the CPU, against exact values. A target is *good* if it is within some ulp wherever the exact value is a
-normal number, and *clean*: no NaN, infinity or 0 where there is none. bfloat16 and float16 are measured at every finite
-number; float32 at fresh points (`accuracy_points.py`), a sample, so a maximum is a lower bound.
+Searches programs for the formulas of `accuracy_formulas.py` and their derivatives, and compares them, with PyTorch's
+kernels on the CPU, with exact values. A target is *good* if it is within some ulp wherever the exact value is a normal
+number, and *clean*: without a spurious NaN, infinity or 0. bfloat16 and float16 are measured at every finite number.
+float32 is measured at a sample of points that the search has not seen (`accuracy_points.py`), so a maximum is a lower
+bound.
 
-Beside each figure, at the same points: the formula as written under PyTorch's autograd; the same in a wider dtype all
-the way, rounded at the end (float64 for float32, float32 for 16 bits); and what PyTorch has for it, where it has.
+Beside each figure, at the same points: the formula as written under PyTorch's autograd; the same computed in a wider
+dtype and rounded at the end (float64 for float32, float32 for 16 bits); and PyTorch's own function, if there is one.
 
     python benchmarks/accuracy.py [--rows never,second] [--only TEXT] [--json FILE [--keep]] [--write docs/numerics.md]
 
-All of it takes about half an hour. With `--json FILE` each formula is written as it is done, and with `--keep` what is
-in that file is not measured again.
+The whole table takes about half an hour. `--json FILE` saves every formula as soon as it is measured, and `--keep`
+skips the formulas that are in this file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SEED, POINTS = 20261, 60_000
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table: formulas, the derivatives that are measured, and how they are computed."""
+    """One row of the table: formulas, the derivatives to measure, and the options of the search."""
 
     cases: Sequence[Case]
     orders: tuple[int, ...] = (0, 1)
@@ -74,7 +75,7 @@ ROWS = {
 
 @dataclass
 class Score:
-    """What one method does at the points."""
+    """Errors of one method at the points."""
 
     ulp: float
     nan: int = 0
@@ -102,7 +103,7 @@ class Result:
 
 
 class Bench:
-    """Measures; searches and exact values are shared by the rows that need them."""
+    """Measurements, with the searches and exact values that several rows share."""
 
     def __init__(self) -> None:
         self._searches: dict[tuple[str, Wide, torch.dtype], Search] = {}
@@ -153,7 +154,7 @@ Run = Callable[[list[Tensor]], Tensor]
 
 
 def score(run: Run, names: Sequence[str], at: dict[str, Any], truth: Truth, dtype: torch.dtype) -> tuple[Score, int]:
-    """Return what a method does, on consecutive and on strided tensors the worse, and at how many points."""
+    """Return the score of a method, the worse one of contiguous and strided tensors, and the number of points."""
     tensors = [torch.from_numpy(at[name]).to(dtype) for name in names]
     strided = [torch.stack([x, x], dim=1)[:, 0] for x in tensors]
     (found,) = summarise([[run(xs).to(dtype) for xs in (tensors, strided)]], [truth], at)
@@ -162,7 +163,7 @@ def score(run: Run, names: Sequence[str], at: dict[str, Any], truth: Truth, dtyp
 
 
 def methods(case: Case, formula: Term, names: Sequence[str], by: tuple[str, ...], dtype: torch.dtype) -> dict[str, Run]:
-    """Return what a program is compared with."""
+    """Return the methods that a program is compared with."""
 
     def written(xs: list[Tensor]) -> Tensor:
         return evaluate(formula, dict(zip(names, xs, strict=True)))
@@ -198,17 +199,19 @@ def target_of(formula: Term, by: tuple[str, ...]) -> Term:
 
 
 def label(by: tuple[str, ...]) -> str:
-    """Return how a derivative is written."""
+    """Return the notation of a derivative."""
     return "f" if not by else f"d{'²' if len(by) == 2 else ''}/d{by[0]}{'²' if len(by) == 2 else ''}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}; by default all")
-    parser.add_argument("--only", default="", metavar="TEXT", help="formulas whose name or text contains TEXT")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write each result there as it is had")
-    parser.add_argument("--keep", action="store_true", help="do not measure again what that file has")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="renew the tables between the markers of a page")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows to measure, of {', '.join(ROWS)} (default: all)")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="measure only formulas whose name or text contains TEXT"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save every result in FILE as soon as it is measured")
+    parser.add_argument("--keep", action="store_true", help="skip the formulas whose results are in that file")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="update the tables between the markers of a page")
     options = parser.parse_args()
     rows = options.rows.split(",")
     if unknown := [row for row in rows if row not in ROWS]:
@@ -238,13 +241,13 @@ def main() -> int:
 
 
 def read(file: Path) -> list[Result]:
-    """Return the results that a file has."""
+    """Return the results in a file."""
     records = json.loads(file.read_text(encoding="utf-8"))
     return [Result(**{**r, "scores": {m: Score(**s) for m, s in r["scores"].items()}}) for r in records]
 
 
 def renew(page: Path, tables: str) -> None:
-    """Replace what is between the markers of a page."""
+    """Replace the text between the markers of a page."""
     begin, end = (f"<!-- benchmarks/accuracy.py: {word} -->" for word in ("begin", "end"))
     before, rest = page.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)

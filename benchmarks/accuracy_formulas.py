@@ -1,4 +1,4 @@
-"""The formulas that `accuracy.py` measures, as people write them."""
+"""Formulas that `accuracy.py` measures, as people write them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Case:
     """A formula.
 
     Attributes:
-        name: of it.
-        text: as `pullback.stable.term.parse` reads it.
-        domain: bounds of its variables; all numbers for those that are not in it.
-        builtin: what PyTorch has for it, taking the variables in alphabetical order.
+        name: of the formula.
+        text: its source for `pullback.stable.term.parse`.
+        domain: bounds of variables; a variable without bounds takes all numbers.
+        builtin: PyTorch's function for it, if there is one; takes the variables in alphabetical order.
     """
 
     name: str
@@ -60,7 +60,7 @@ FORMULAS = (
     Case("hypot difference", "sqrt(x*x+1)-x"),
     Case("Gumbel cdf", "exp(-exp(-x))"),
 )
-"""Of one variable: 25 usual ones, the same that the prototype of the search was measured on."""
+"""25 common formulas of one variable, on which the prototype of the search was measured, too."""
 
 
 def _bce(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -95,4 +95,4 @@ SEVERAL = (
     Case("difference of squares", "x*x-y*y"),
     Case("log of a ratio", "log(x/y)", {"x": ABOVE_0, "y": ABOVE_0}),
 )
-"""Of two or three variables: 20 from losses, activations and likelihoods."""
+"""20 formulas of two or three variables, from losses, activations and likelihoods."""

@@ -1,4 +1,4 @@
-"""Points that `accuracy.py` measures at: its own sampler, so that no search has seen them."""
+"""Sample points of `accuracy.py`, from a sampler of its own, so that no search has seen them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pullback.stable.formats import Floats
 
 CENTRES = (0.0, 1.0, -1.0, 88.72, -88.72, 87.34, -87.34, 103.97, -103.97, 16.64, -16.64, 9.01, -9.01)
-"""Where formulas change: exp over- and underflows, 1 + eˣ and tanh x round to 1."""
+"""Points where formulas change: exp over- and underflows, 1 + eˣ and tanh x round to 1."""
 
 Intervals = Mapping[str, tuple[float, float]]
 

@@ -1,4 +1,4 @@
-"""The tables of `accuracy.py`, for the terminal and for the docs."""
+"""Tables of `accuracy.py`, for the terminal and for the docs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_good(score: Score | None, row: str) -> bool:
 
 
 def figures(results: Sequence[Result]) -> Iterable[tuple[str, ...]]:
-    """Yield a row for each setting: title, limit, of how many, how many are good by each method, the coverage."""
+    """Yield a row for each setting: title, limit, number of targets, number of good ones by method, coverage."""
     for row, title in TITLES.items():
         some = [r for r in results if r.row == row]
         if not some:
@@ -92,7 +92,7 @@ def _share(count: int, points: int) -> str:
 
 
 def details(results: Sequence[Result], pair: tuple[str, str], mark: str) -> Iterable[tuple[str, ...]]:
-    """Yield a row for each target: formula, target, the other methods, what is found with and without float64."""
+    """Yield a row for each target: formula, target, the other methods, the programs found with and without float64."""
     by_key = {(r.row, r.formula, r.target): r for r in results}
     for formula, target in dict.fromkeys((r.formula, r.target) for r in results if r.row in pair):
         found = [by_key.get((row, formula, target)) for row in pair]

@@ -1,24 +1,24 @@
-"""How many seeded bugs does `pullback.check` find, and how many do PyTorch's own checkers?
+"""Number of seeded bugs that `pullback.check` finds, and that PyTorch's own checkers find.
 
 Runs every mutant of `tests/mutants` through
 
 - `pullback.check(function, *inputs)`, as a user would call it;
-- `torch.autograd.gradcheck` as it is by default, which is how nearly everyone calls it;
+- `torch.autograd.gradcheck` with its defaults, as nearly everyone calls it;
 - `gradcheck` with every flag on: batched gradients, undefined gradients, gradient dtypes, `nondet_tol=0` and,
   where the Function has a jvp, forward mode and batched forward mode;
 - `torch.autograd.gradgradcheck` with every flag on, forward over reverse included where there is a jvp, and
   non-contiguous cotangents.
 
-The peers get the same float64 (or complex128) inputs as Pullback, and anything that they raise is a kill. Each runs
-in a process of its own, as Pullback's audits do: if the mutant ends that, it is a kill too.
-With every flag on they run twice, in slow mode (unit cotangents) and in fast mode (random ones), and either
-may kill. A flag that the *right* base fails with cannot tell the bug from the base; it is dropped for the
-mutants of that base, and the summary names it (on torch 2.13 there is none). Pullback kills a mutant by a
-finding of severity error, or by a warning of a rule that the mutant's entry expects; an exception out of
-Pullback is no kill. A base with an error finding is a false alarm.
+The peers get the same float64 (or complex128) inputs as Pullback, and any exception of theirs is a kill. Each runs in a
+process of its own, as Pullback's audits do; if the mutant crashes it, that is a kill, too. With every flag on, the
+peers run twice, in slow mode (unit cotangents) and in fast mode (random ones), and either may kill. A flag with which
+the *correct* base fails does not distinguish the bug from the base. It is dropped for the mutants of that base, and the
+summary names it (on torch 2.13 there is none). Pullback kills a mutant by a finding of severity error, or by a warning
+of a rule that the mutant's entry expects; an exception from Pullback is no kill. An error finding on a base is a false
+alarm.
 
-Read the totals by family: the mutants of `hidden inputs` are mostly right at the inputs given, on purpose,
-and those of `transforms` lie outside of what the peers set out to test.
+Read the totals by family: the mutants of `hidden inputs` are mostly correct at the given inputs, on purpose, and those
+of `transforms` are beyond the scope of the peers.
 
     python benchmarks/check_power.py [--peers-only] [--only TEXT] [--json FILE]
 """
@@ -50,12 +50,12 @@ PEERS = {"gradcheck": gradcheck, "gradcheck+": gradcheck, "gradgradcheck+": grad
 WIDTHS = {"pullback": 34, "gradcheck": 15, "gradcheck+": 15, "gradgradcheck+": 15}
 
 Flags = dict[str, bool]
-"""The flags of one peer for one base: off where the right base fails with it."""
+"""Flags of one peer for one base, without those with which the correct base fails."""
 
 
 @dataclass
 class Outcome:
-    """What one tool said of one Function: `by` names the rules, or the exception, that killed it."""
+    """Verdict of one tool on one Function; `by` names the rules, or the exception, that killed it."""
 
     killed: bool
     by: str
@@ -80,7 +80,7 @@ class Row:
 
 
 def run_peer(tool: str, module: ModuleType, flags: Flags) -> Outcome:
-    """Let gradcheck or gradgradcheck judge a Function; any exception is a kill."""
+    """Run gradcheck or gradgradcheck on a Function; any exception is a kill."""
     start = time.perf_counter()
     reason = ""
     for fast_mode in (False, True) if tool.endswith("+") else (False,):
@@ -96,7 +96,7 @@ def run_peer(tool: str, module: ModuleType, flags: Flags) -> Outcome:
 
 
 def run_peer_apart(tool: str, module: ModuleType, flags: Flags) -> Outcome:
-    """Let a peer judge a mutant, which may free memory that the peer reads, or call itself until the stack ends."""
+    """Run a peer on a mutant in a separate process: it may free memory in use, or recurse until the stack overflows."""
     start = time.perf_counter()
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -111,7 +111,7 @@ def run_peer_apart(tool: str, module: ModuleType, flags: Flags) -> Outcome:
 
 
 def peer_flags(base: str) -> dict[str, Flags]:
-    """For each peer the flags that the right base passes with."""
+    """The flags with which the correct base passes, for each peer."""
     has_jvp = function_of(load_base(base)).jvp is not Function.jvp
     return {
         "gradcheck": {},
@@ -121,7 +121,7 @@ def peer_flags(base: str) -> dict[str, Flags]:
 
 
 def usable_flags(tool: str, base: str, wanted: tuple[str, ...]) -> Flags:
-    """Switch the flags on one by one, and off again what the base fails with."""
+    """Switch the flags on one by one; drop those with which the base fails."""
     flags: Flags = {}
     assert not run_peer(tool, load_base(base), flags).killed, f"{tool} refuses the base {base}"
     for name in wanted:
@@ -137,7 +137,7 @@ def audit(module: ModuleType) -> list:
 
 
 def run_pullback(mutant: Mutant, module: ModuleType) -> Outcome:
-    """Let Pullback judge a mutant."""
+    """Run Pullback on a mutant."""
     start = time.perf_counter()
     try:
         rules = mutant.caught_by(audit(module))
@@ -164,7 +164,7 @@ def measure(chosen: list[tuple[str, Mutant]], flags: dict[str, dict[str, Flags]]
 
 
 def false_alarms() -> dict[str, list[str]]:
-    """The rules that report an error on a right base."""
+    """The rules that report an error on a correct base."""
     alarms = {}
     for base in base_names():
         try:
@@ -177,7 +177,7 @@ def false_alarms() -> dict[str, list[str]]:
 
 
 def print_row(row: Row) -> None:
-    """One line as soon as it is measured: the whole takes minutes."""
+    """Print a row as soon as it is measured, since all take minutes."""
     cells = []
     for tool, outcome in row.outcomes.items():
         text = outcome.by if outcome.killed else f"- {outcome.by}"
@@ -188,7 +188,7 @@ def print_row(row: Row) -> None:
 
 
 def totals(rows: list[Row], tools: list[str]) -> dict[str, int]:
-    """Kills by tool, by the peers together, and by one side alone."""
+    """Kills by tool, by the peers together, and by Pullback or the peers alone."""
     counts = {tool: sum(row.killed(tool) for row in rows) for tool in tools}
     counts["all peers together"] = sum(row.killed(*PEERS) for row in rows)
     if "pullback" in tools:
@@ -231,9 +231,9 @@ def print_summary(rows: list[Row], tools: list[str], flags: dict[str, dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers-only", action="store_true", help="leave pullback out")
-    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose id contains TEXT")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to FILE too")
+    parser.add_argument("--peers-only", action="store_true", help="run the peers without Pullback")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run only mutants whose id contains TEXT")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcomes to FILE")
     options = parser.parse_args()
 
     chosen = [(family, m) for family, mutants in FAMILIES.items() for m in mutants if options.only in m.id]

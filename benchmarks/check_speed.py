@@ -1,17 +1,16 @@
-"""How long does an audit take? Three measurements, each against a bound:
+"""Duration of an audit: three measurements, each with a bound.
 
-- one function: an elementwise Function of one input that supports every transform, so that no rule is refused
-  early; `pullback.check` with all rules, in a process where torch and Pullback are loaded and warm. Five audits;
-  their median may be at most 3 s.
-- a budget of one second: every contract rule (PB1) must still run, on a fast Function and on one whose forward
-  takes 5 ms. The rules that ran are listed, and how long `pullback.check` then takes.
-- a hundred functions: a file of 100 distinct Functions, made from ten templates, right and wrong ones, through
-  the command line on two cores, start-up included; at most 180 s. Each must be audited, each wrong one found,
-  and no right one accused of an error, or the figure means nothing.
+- one function: `pullback.check` with all rules, in a warm process, on an elementwise Function of one
+  input that supports every transform, so that no rule ends early. The median of five audits may be at most 3 s.
+- a budget of one second: every contract rule (PB1) must still run, on a fast Function and on one whose forward takes
+  5 ms. The report lists the rules that ran and the duration of `pullback.check`.
+- a hundred functions: a file of 100 distinct Functions, correct and wrong ones from ten templates, through the command
+  line on two cores, including start-up; at most 180 s. The figure counts only if all are audited, all wrong ones are
+  found, and no correct one gets an error.
 
     python benchmarks/check_speed.py [--json FILE] [--keep FILE]
 
-The exit status is 1 if a bound is missed. Run it on a machine that has nothing else to do.
+The exit status is 1 if a bound is missed. Run it on an idle machine.
 """
 
 import argparse
@@ -74,7 +73,7 @@ class SlowTanh(Tanh):
 
 
 def measure_one() -> dict:
-    """Audit one function several times in this process, once beforehand to warm up."""
+    """Audit one function several times in this process, after one audit to warm up."""
     reports, seconds = [], []
     for _ in range(1 + REPEATS):
         start = time.perf_counter()
@@ -94,7 +93,7 @@ def measure_one() -> dict:
 
 
 class Recorder:
-    """Receives the events of an audit and remembers which rules were run."""
+    """Receives the events of an audit and records which rules ran."""
 
     def __init__(self) -> None:
         self.rules: dict[str, None] = {}
@@ -110,7 +109,7 @@ class Recorder:
 
 
 def measure_budget(function: type[torch.autograd.Function]) -> dict:
-    """Audit a function with a budget of one second: as users do, for the time, and here, to see which rules run."""
+    """Audit a function with a budget of one second: by `pullback.check` for the time, in this process for the rules."""
     start = time.perf_counter()
     pullback.check(function, budget=1.0)
     seconds = time.perf_counter() - start
@@ -156,7 +155,7 @@ def measure_hundred(keep: Path | None) -> dict:
 
 
 class two_cores:  # noqa: N801 - used like a function
-    """Confine what is started meanwhile to two cores, where the system can; gives the number of cores."""
+    """Confine child processes to two cores, where the system supports it; yield the number of cores."""
 
     def __enter__(self) -> int:
         if not hasattr(os, "sched_setaffinity"):
@@ -171,7 +170,7 @@ class two_cores:  # noqa: N801 - used like a function
 
 
 def machine() -> dict:
-    """Return what the figures depend on."""
+    """Describe the machine that the figures depend on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -184,7 +183,7 @@ def machine() -> dict:
 
 
 def cpu_name() -> str:
-    """Return the processor's name, as far as the system tells."""
+    """Return the name of the processor, if the system has one."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -231,8 +230,8 @@ def show(result: dict) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE too")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the hundred functions to FILE too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="also write the hundred functions to FILE")
     options = parser.parse_args()
     result = {
         "machine": machine(),

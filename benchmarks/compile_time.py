@@ -1,15 +1,15 @@
-"""How long the first call takes: with empty caches, and in a second process that finds them warm.
+"""Duration of the first call: with empty caches, and in a second process with warm ones.
 
     python benchmarks/compile_time.py [--repeat N] [--json FILE] [--write docs/performance.md]
 
-Each figure is of a process of its own, forward and backward of a formula at 2^12 elements, ours and `torch.compile`'s
-in turns, medians. `import torch` is not counted on either side; `import pullback` is. A first compilation in an empty
-cache also builds what serves all that follow (the precompiled headers of Inductor and of ours): the time of a second
-formula in the same process is shown apart. The first call in a second process is split into import, making the
-op, stable forms, trace and derivation, and loading kernels.
+Each figure is a median over separate processes that run forward and backward of a formula at 2^12 elements, Pullback
+and `torch.compile` alternating. `import torch` is not counted on either side; `import pullback` is. A first compilation
+in an empty cache also builds the precompiled headers of Inductor and of Pullback, so a second formula in the same
+process has a figure of its own. The first call in a second process is split into import, creation of the op, stable
+forms, trace and derivation, and loading of the kernels.
 
-What is differentiated is a sum. Where it is given a cotangent, PyTorch itself imports sympy to compare shapes, which
-takes a quarter of a second, once, whoever made the op.
+The loss is a sum. With an explicit cotangent PyTorch itself imports sympy to compare shapes, once, for a quarter of a
+second, with any op.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from side_by_side import parsed, publish, ratio, table
 
 FORMULAS = ("gate", "gelu")
 COLD, WARM = (0.4, 0.15), (0.5, 0.15)
-"""Floor and goal: cold over `torch.compile`'s, warm in seconds."""
+"""Floor and goal: cold time relative to `torch.compile`, warm time in seconds."""
 
 PARTS = ("the op", "stable forms", "trace", "kernels")
 

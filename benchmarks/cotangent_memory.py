@@ -1,11 +1,11 @@
-"""A gradient in the memory of its cotangent: a step in which the engine alone holds it, beside one in which it is held.
+"""Reuse of the cotangent's memory for the gradient: a step where it is possible, and the same step where it is not.
 
     python benchmarks/cotangent_memory.py [--json FILE] [--write docs/performance.md]
 
-(op(x) · w).sum() and its gradient: the cotangent of the op is what the product's backward makes, and nobody else has
-it, as between the layers of a network. Beside the same step with a hook on the op's result, that does nothing but has
-Python hold the cotangent for a moment (*held*); with `torch.sigmoid` for the op, which allocates its gradient; and with
-`torch.compile` of the whole step.
+The step is (op(x) · w).sum() and its gradient. The cotangent of the op comes from the backward of the product, and only
+the engine refers to it, as between the layers of a network. The peers are the same step with a no-op hook on the op's
+result, through which Python holds a reference to the cotangent (*held*); with `torch.sigmoid` as the op, which
+allocates its gradient; and `torch.compile` of the whole step.
 """
 
 from __future__ import annotations

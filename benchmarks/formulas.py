@@ -1,4 +1,4 @@
-"""The formulas that kernels are measured on: what one writes, how it is written by hand, and inputs of a size."""
+"""Formulas that kernels are measured on, with the Function written by hand and inputs of a given size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lsq(x, s):
 
 
 def soft_lsq(x, s):
-    """The identity stands for the rounding, in what is left of it in the slope by s too (Esser et al., 2020)."""
+    """The derivative replaces rounding by the identity, also in the slope by s (Esser et al., 2020)."""
     v = torch.clamp(x / s, LOW, HIGH)
     return (v + (torch.round(v) - v).detach()) * s
 
@@ -124,10 +124,10 @@ class Case:
     """A formula and its peers.
 
     Attributes:
-        formula: gives the value.
-        hand: the Function that one writes instead.
+        formula: computes the value.
+        hand: the Function written by hand.
         make: inputs, for a size.
-        soft: gives the derivative, where the formula does not.
+        soft: the function that is differentiated, where it is not the formula.
     """
 
     name: str
@@ -138,28 +138,28 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The name, and what is special about it."""
+        """The name, and the kind of op unless it is derived."""
         return f"{self.name} (relaxed)" if self.soft is not None else self.name
 
     @property
     def is_one_input(self) -> bool:
-        """Whether it reads and writes what `torch.sigmoid` does."""
+        """Whether it reads and writes as much as `torch.sigmoid`."""
         return self.make is one
 
     @property
     def is_searched(self) -> bool:
-        """Whether stable forms can be searched for in seconds: pointwise, and derived."""
+        """Whether a search for stable forms takes seconds: the op is pointwise and derived."""
         return self.soft is None and self.make in (one, two)
 
     def op(self, **options: Any) -> pullback.Op:
-        """Return our op, with options of `pullback.function`."""
+        """Return the op, with options of `pullback.function`."""
         if self.soft is not None:
             options.pop("stable", None)
             return pullback.function(derivative_of=self.soft, **options)(self.formula)
         return pullback.function(**options)(self.formula)
 
     def eager(self, *inputs: Tensor) -> Tensor:
-        """Compute it as one does without a Function."""
+        """Compute the formula under PyTorch's autograd, without a Function."""
         if self.soft is None:
             return self.formula(*inputs)
         soft = self.soft(*inputs)
@@ -186,4 +186,4 @@ CASES = [
 ]
 
 KEEPING = [*CASES, Case("linear + ReLU6", linear_relu6, by_hand.LinearReLU6, layer)]
-"""What is of interest for what it keeps, too: its time is that of matrix products."""
+"""Cases for the memory of residuals alone: their time is that of matrix products."""

@@ -1,4 +1,4 @@
-"""The formulas of `formulas.py` as one writes them by hand: Functions that save little, with a simplified backward."""
+"""Functions written by hand for the formulas of `formulas.py`: they save little and have a simplified backward."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""How many formulas that the search was not made for does it make accurate?
+"""Number of unseen formulas that the search makes accurate.
 
 Reads every FPCore of one variable in some folders (`fpcore_reader.py`), searches a program for it and for its
-derivative, and measures these in float32 at points that the search does not see: uniform in the domain and around 0,
-of any magnitude, near the ends of the domain, and near the places where the exact value ends or changes its sign.
-Beside it the formula as written under PyTorch's autograd, in float32 and in float64.
+derivative, and measures these in float32 at points that the search does not see: uniform in the domain and around 0, of
+any magnitude, near the ends of the domain, and near points where the exact value ceases to exist or changes its sign.
+The peer is the formula as written under PyTorch's autograd, in float32 and in float64.
 
-Counted are points where the exact value is a normal float32. A target is *good* if it is within 4 ulp at all of
-them, without NaN, infinity or 0 there and without NaN where there is an exact value at all; it is left out where no
-such point is found.
+Only points count where the exact value is a normal float32. A target is *good* if it is within 4 ulp at all of them,
+without NaN, infinity or 0 there, and without NaN wherever an exact value exists. A target without such points is left
+out.
 
-The formulas are not part of this repository, so that nobody tunes to them. Two collections, both MIT-licensed, are
-`bench` of github.com/herbie-fp/herbie and `benchmarks` of github.com/FPBench/FPBench.
+The formulas are not part of this repository, so that the search is not tuned to them. Two collections, both
+MIT-licensed, are `bench` of github.com/herbie-fp/herbie and `benchmarks` of github.com/FPBench/FPBench.
 
     python benchmarks/fpcore.py FOLDER... [--wide never] [--only TEXT] [--every 3] [--limit N] [--json FILE]
 """
@@ -42,7 +42,7 @@ METHODS = ("naive32", "naive64", "found")
 
 @dataclass
 class Measured:
-    """What one method does at the points: the largest error in ulp and where, and how many wrong kinds of value."""
+    """Errors of one method: the largest in ulp, its point, and the number of spurious NaN, infinities and zeros."""
 
     worst: float
     at: float
@@ -82,7 +82,7 @@ class Row:
 
 
 def points_of(target: Term, low: float, high: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return float32 numbers in an interval, as the head of this file says."""
+    """Return float32 points of an interval, as described above."""
     windows = [(max(low, -size), min(high, size)) for size in (LARGEST, 100.0, 10.0)]
     near, nearer = ((a, b) if a < b else windows[0] for a, b in windows[1:])
     parts = [
@@ -114,7 +114,7 @@ def _kept(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _bisected(target: Term, low: float, high: float) -> tuple[float, float]:
-    """Return neighbouring numbers between which the sign of a target changes or its values end."""
+    """Return neighbouring numbers between which the sign of a target changes or its value ceases to exist."""
     kinds = [_kind(target, x) for x in (low, high)]
     if kinds[0] == kinds[1]:
         return low, high
@@ -211,10 +211,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--wide", choices=("never", "where-needed", "always"), default="where-needed")
-    parser.add_argument("--only", default="", help="formulas whose name or file contains one of these, by commas")
-    parser.add_argument("--every", type=int, default=1, help="every n-th formula")
+    parser.add_argument(
+        "--only", default="", help="formulas whose name or file contains one of these texts, separated by commas"
+    )
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="measure every N-th formula")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--points", type=int, default=4000, help="of each kind")
+    parser.add_argument("--points", type=int, default=4000, help="number of points of each kind")
     parser.add_argument("--seed", type=int, default=20260731)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

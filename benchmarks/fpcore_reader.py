@@ -1,7 +1,7 @@
-"""FPCore files (https://fpbench.org) read as terms: the cores of one variable, with the interval of their precondition.
+"""Reader of FPCore files (https://fpbench.org): cores of one variable as terms, with the bounds of their precondition.
 
-Decimals are exact rationals, as the standard says, and constants such as PI exact. What the search has no words for
-(loops, tensors, cores that call cores, most of C's remainders and roundings) is refused with `UnreadableError`.
+Decimals are exact rationals, as in the standard, and constants such as PI are exact. `UnreadableError` refuses what has
+no term: loops, tensors, cores that call cores, most of C's remainders and roundings.
 """
 
 import itertools
@@ -52,7 +52,7 @@ MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 
 
 class UnreadableError(Exception):
-    """A core that is not of the kind that is wanted here."""
+    """A core that cannot be read as a term of one variable."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Core:
 
 
 def cores(folders: list[Path]) -> tuple[list[Core], dict[str, int]]:
-    """Return the cores of one variable in some folders, each formula once, and for what reasons others are left out."""
+    """Return the distinct cores of one variable in some folders, and the reasons for leaving out others."""
     found: dict[tuple, Core] = {}
     left_out: dict[str, int] = {}
     taken: set[str] = set()
@@ -125,7 +125,7 @@ def read(core: list, fallback: str, file: str) -> Core:
 
 
 def term(expression: list | str, scope: dict[str, Term]) -> Term:
-    """Return an expression as a term."""
+    """Convert an expression to a term."""
     if isinstance(expression, str):
         return _atom(expression, scope)
     head, *operands = expression
@@ -192,7 +192,7 @@ def _folded(op: str, args: list[Term]) -> Term:
 
 
 def interval(condition: list | str, name: str) -> tuple[float, float]:
-    """Return the bounds, in float32, of what a precondition allows; the whole line where it says something else."""
+    """Return the float32 bounds of a precondition; the whole line if it has another form."""
     low, high = -inf, inf
     for op, left, right in _comparisons(condition):
         if right == name or right == ["fabs", name]:
@@ -233,7 +233,7 @@ def _number(expression: list | str) -> float | None:
 
 
 def _inwards(bound: float, towards: float, strict: bool) -> float:
-    """Return the float32 nearest to a bound that it allows."""
+    """Return the float32 nearest to a bound, within it."""
     with np.errstate(over="ignore"):
         rounded = np.float32(bound)
     if not np.isfinite(rounded):

@@ -1,7 +1,7 @@
-"""A hundred distinct Functions as the source of one file: ten templates, ten variants of each.
+"""Source of a hundred distinct Functions: ten variants of ten templates.
 
-Nine templates are right; the tenth has a gradient that is one per cent too large. They are what code has: one input
-or several, one output or two, old and new style, reductions, matrix products, kinks, a straight-through estimator.
+Nine templates are correct; the tenth has a gradient that is one per cent too large. They are typical code: one input or
+several, one output or two, old and new style, reductions, matrix products, kinks, a straight-through estimator.
 """
 
 ONE_INPUT = """
@@ -148,7 +148,7 @@ RIGHT = (ONE_INPUT, ONE_INPUT_SPLIT, NUMBER, TWO_INPUTS, TWO_OUTPUTS, REDUCTION,
 
 
 def hundred() -> str:
-    """Return the source; the names of the wrong Functions start with Wrong, those of the others with Right."""
+    """Return the source; names of wrong Functions start with Wrong, those of the others with Right."""
     templates = [(f"Right{order}", text, 1.0) for order, text in enumerate(RIGHT)] + [("Wrong", ONE_INPUT, 1.01)]
     parts = ["import torch\n"]
     for order, (kind, text, factor) in enumerate(templates):

@@ -1,13 +1,13 @@
-"""What does an audit find in published packages?
+"""Findings of an audit of published packages.
 
-Installs each package of `wild_packages.py`, at the version that is named there, into a folder that is deleted at the
-end, audits every custom function in it by the command line, and prints a table: how many functions there are, how many
-could be run by the examples that the audit makes, what it says of them rule by rule, and how long it takes. Each error
-was checked by hand once and is in docs/in_the_wild.md; one that is not in there is new, and the exit status is 1.
+Installs each package of `wild_packages.py`, at the version given there, into a temporary folder, audits every custom
+function in it by the command line, and prints a table: the number of functions, the number that ran with generated
+examples, the findings by rule, and the duration. All known errors were checked by hand and are listed in
+docs/in_the_wild.md. An error that is not listed there is new, and the exit status is 1.
 
     python benchmarks/in_the_wild.py [--only NAME,…] [--json FILE] [--write docs/in_the_wild.md]
 
-The packages' code is imported and run, as by a test runner. Needs a network.
+Imports and runs code of the packages, as a test runner does. Needs a network.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from pullback.report.model import Report
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "in_the_wild.md"
 BUDGET = "15"
-"""Seconds for each function."""
+"""Time limit of a function in seconds."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """How the audit of a package went.
+    """Result of the audit of a package.
 
     Attributes:
         subjects: custom functions in it.
-        audited: of these, those that ran.
-        errors, warnings: how many functions each rule names.
+        audited: number of functions that ran.
+        errors, warnings: number of functions with a finding, by rule.
         findings: each error, as rule and function.
-        seconds: of the command.
+        seconds: duration of the command.
     """
 
     package: str
@@ -101,13 +101,13 @@ def _row(package: Package, report: Report, seconds: float) -> Row:
 
 
 def _by_rule(report: Report, severity: str) -> dict[str, int]:
-    """Return for each rule how many functions it names."""
+    """Count the functions with a finding, by rule."""
     named = {(f.rule, f.subject) for f in report.findings if f.severity == severity}
     return dict(sorted(Counter(rule for rule, _ in named).items()))
 
 
 def _unchecked(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the errors that the page does not speak of."""
+    """Yield the errors that the page does not list."""
     page = PAGE.read_text()
     for row in rows:
         for found in row.findings:
@@ -150,9 +150,9 @@ def _markdown(rows: Sequence[Row]) -> str:
 
 def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="names of packages")
-    parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--write", help="page whose table is renewed")
+    parser.add_argument("--only", help="audit only these packages, separated by commas")
+    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--write", help="update the table of this page")
     return parser.parse_args()
 
 

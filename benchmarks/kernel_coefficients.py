@@ -1,10 +1,10 @@
-"""The polynomials of the elementary functions of the kernels: writes `src/pullback/kernels/include/coefficients.h`.
+"""Generator of `src/pullback/kernels/include/coefficients.h`: polynomials of the kernels' elementary functions.
 
     python benchmarks/kernel_coefficients.py [--check]
 
-Each is fitted by weighted least squares on Chebyshev's points, which is near the best; the leading coefficients are
-rounded first, one by one, and the others fitted to what they leave. --check writes nothing and fails where the file is
-another one. The largest weighted error of each is told, in powers of 2.
+Each polynomial is fitted by weighted least squares on Chebyshev points, which is close to the minimax fit. The leading
+coefficients are rounded one by one; after each, the others are fitted to the remainder. Prints the largest weighted
+error of each polynomial as a power of 2. `--check` writes nothing and fails if the file differs.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import mpmath as mp
 FILE = Path(__file__).resolve().parents[1] / "src/pullback/kernels/include/coefficients.h"
 HEAD = "// What `functions.h` computes with, of floats and of doubles: made by `benchmarks/kernel_coefficients.py`."
 LEAST = mp.mpf(10) ** -12
-"""Instead of 0, where a function is a quotient."""
+"""Argument in the place of 0, for functions that are quotients."""
 
 
 def scaled_erfc(t):
@@ -74,8 +74,8 @@ def equally(_):
 
 
 def fits(bits):
-    """Return of each polynomial what it stands for, from where to where, its degree, the weight of an error, and how
-    many coefficients are rounded one by one."""
+    """Return for each polynomial its function, interval, degree, weight of an error, and number of coefficients that
+    are rounded one by one."""
     narrow = bits == 24
     half = mp.log(2) / 2 * mp.mpf("1.0001")
     floats = {"ERFCX": (erfcx, -0.0001, 3, 8, lambda t: mp.exp(-((1 + t) ** 2)), 1)}
@@ -116,7 +116,7 @@ def parts_of(value, bits):
 
 
 def fit(function, lowest, highest, degree, weight, one_by_one, bits):
-    """Return coefficients, from the constant on, and the largest weighted error."""
+    """Return the coefficients, constant first, and the largest weighted error."""
     middle, width = (mp.mpf(highest) + lowest) / 2, (mp.mpf(highest) - lowest) / 2
     points = [middle + width * mp.cos(mp.pi * (2 * k + 1) / (8 * degree + 16)) for k in range(4 * degree + 8)]
     values, weights, found = [function(x) for x in points], [abs(weight(x)) for x in points], []

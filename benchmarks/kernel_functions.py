@@ -1,14 +1,14 @@
-"""How good the elementary functions of the kernels are: float by float against NumPy's float64, doubles against Arb.
+"""Accuracy of the kernels' elementary functions: every float against NumPy's float64, doubles against Arb.
 
     python benchmarks/kernel_functions.py [--every K] [--double N] [--time] [NAME …]
 
-Every K-th block of 4096 neighbouring floats is tried, all of them by default: a minute or two for each function. With
---double, N doubles are tried instead: random bits, random numbers of all usual sizes, and the neighbourhood of the
-numbers in HARD; it needs python-flint. The largest error in ulp, and how many special values (NaN, infinities, signs of
-zero) are wrong. The exit status is 1 if an error exceeds its bound, or a special value is wrong. --time tells what 16
-numbers take instead, in nanoseconds, of float32 and of float64: by how much longer a kernel takes for more numbers.
+Tries every K-th block of 4096 consecutive floats, by default all, which takes a minute or two for each function. With
+`--double`, tries N doubles: random bits, random numbers of all usual magnitudes, and the neighbourhood of the numbers
+in HARD; this needs python-flint. Prints the largest error in ulp, and the number of wrong special values (NaN,
+infinities, signed zeros). The exit status is 1 if an error exceeds its bound, or a special value is wrong. `--time`
+prints instead the nanoseconds per 16 numbers in float32 and in float64, without the constant cost of a call.
 
-ATEN_CPU_CAPABILITY=avx2 has the kernels of AVX2 tried on a processor that has AVX-512.
+ATEN_CPU_CAPABILITY=avx2 selects the AVX2 kernels on a processor with AVX-512.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FUNCTIONS["erf"] = lambda x: torch.erf(torch.from_numpy(x)).numpy()
 FUNCTIONS["erfc"] = lambda x: torch.erfc(torch.from_numpy(x)).numpy()
 FUNCTIONS["rsqrt"] = lambda x: 1 / np.sqrt(x)
 BLOCK, BOUNDS = 4096, {"rsqrt": 1.5, "sinh": 1.1, "erf": 1.1, "erfc": 1.4, "sin": 1.1, "cos": 1.1, "atan": 1.4}
-"""Two roundings, of the root and of its reciprocal. The others are within 1 ulp, which is SLEEF's own bound."""
+"""Bounds in ulp: two roundings, of the root and of its reciprocal. The others have SLEEF's bound of 1 ulp."""
 HARD = {"exp": (0.35, -708.5, 709.0), "expm1": (0.35, -1.0, 36.0), "log": (0.75, 1.0, 1.5), "log1p": (-0.5, 0.5, 1.0)}
 HARD |= {
     "sinh": (0.35, 1.0, 709.0),
@@ -49,11 +49,11 @@ HARD |= {
     "cos": (0.79, 1.57079633, 1e8),
     "atan": (0.9, 1.0, 1.1),
 }
-"""Where errors are large: what functions are made of changes there."""
+"""Points near which errors are large: ends of the pieces of functions."""
 
 
 def lowered_of(name, dtype, size):
-    """Return our kernel of one op, as a function of a tensor of some size."""
+    """Return the kernel of one op, as a function of a tensor of some size."""
     regions.FEWEST = 1
     example = torch.zeros(size, dtype=dtype)
     graph = make_fx(lambda x: [getattr(torch, name)(x)], tracing_mode="fake")(example)
@@ -61,19 +61,19 @@ def lowered_of(name, dtype, size):
 
 
 def kernel_of(name, dtype=torch.float32):
-    """Return a function of arrays of blocks that runs our kernel of one op."""
+    """Return the kernel of one op, as a function of arrays of blocks."""
     run = lowered_of(name, dtype, BLOCK)
     return lambda x: np.concatenate([run(block)[0].numpy() for block in torch.from_numpy(x).split(BLOCK)])
 
 
 def wrong_ones(got, rounded, special):
-    """Return how many of the special values are not as they should be, to the sign of zero."""
+    """Count wrong special values, including signs of zeros."""
     same = (got == rounded) & (np.signbit(got) == np.signbit(rounded)) | np.isnan(got) & np.isnan(rounded)
     return int((special & ~same).sum())
 
 
 def worst_of(name, every):
-    """Return the largest error of a function in ulp, where it is, and how many special values are wrong."""
+    """Return the largest error of a function in ulp, its point, and the number of wrong special values."""
     run, right = kernel_of(name), FUNCTIONS[name]
     worst, where, wrong = 0.0, 0.0, 0
     for block in range(0, 2**32 // BLOCK, every):
@@ -104,7 +104,7 @@ def doubles(name, count):
 
 
 def worst_double_of(name, count):
-    """Return the same as `worst_of`, of some doubles."""
+    """Return what `worst_of` does, for some doubles."""
     from flint import arb, ctx
 
     ctx.prec = 140
@@ -123,7 +123,7 @@ def worst_double_of(name, count):
 
 
 def nanoseconds_of(name, dtype):
-    """Return what 16 numbers take beside what a call takes; all that they need lies in the cache."""
+    """Return the time of 16 more numbers, without the constant cost of a call; all data is in the cache."""
     runs = {n: lowered_of(name, dtype, n) for n in (BLOCK, 4 * BLOCK)}
     best = dict.fromkeys(runs, math.inf)
     for _ in range(2000):

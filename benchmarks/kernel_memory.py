@@ -1,10 +1,10 @@
-"""Bytes that a forward keeps for its backward, and what a process grows by over many calls.
+"""Bytes of the residuals of a forward, and growth of a process over many calls.
 
     python benchmarks/kernel_memory.py [--calls N] [--json FILE] [--write docs/performance.md]
 
-Counted are the distinct storages that autograd saves, by hooks: in all, and those that are neither an input nor the
+Saved-tensor hooks count the distinct storages that autograd saves: all, and those that are neither an input nor the
 output, which the caller often holds anyway. `torch.compile` is counted on its compiled graphs. Growth is that of the
-resident memory of a process of its own, over calls with their backward, after a tenth as many to warm up.
+resident memory of a separate process, over calls with their backward, after a tenth as many to warm up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kept(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Kept:
-    """Return the bytes that a call saves: in all, and of them those of neither inputs nor output."""
+    """Return the bytes that a call saves: all, and those of neither inputs nor outputs."""
     storages: dict[int, int] = {}
     alive = []  # or another tensor may take the address of a freed one
 
@@ -62,7 +62,7 @@ def measured(case: Case, device: str, quick: bool) -> dict[str, Kept]:
 
 
 def grown(name: str, calls: int, threads: int, queue: multiprocessing.Queue) -> None:
-    """Put the bytes that a process grows by over some calls of an op into a queue."""
+    """Put into a queue the bytes by which the process grows over some calls of an op."""
     torch.set_num_threads(threads)
     case = next(case for case in CASES if case.name == name)
     op, inputs = case.op(), case.inputs(64, "cpu")

@@ -1,17 +1,16 @@
-"""What an op costs, forward and backward, beside its peers, over sizes.
+"""Time of an op, forward and backward, and of its peers, by size.
 
     python benchmarks/kernels.py --wide [--threads 1|2] [--device cpu|cuda] [--json FILE] [--write docs/performance.md]
     python benchmarks/kernels.py --plot docs/performance.svg --from FILE
 
-Medians in turns, in one process, float32. For each formula: our op as `pullback.function` makes it (*op*: what rules
-give in place of the formula may compute in float64), fused as it is written (*written*: `stable=False,
-backend="native"`), with searched forms (*wide*: `--wide`), the formula under eager autograd, a hand-written Function,
-`torch.compile` of the formula, warm, `torch.sigmoid` of the same size, and a copy of the bytes that have to be moved.
-The compiled functions alone, on outputs that are there, are timed apart: what a round trip takes beyond them is
-overhead.
+Medians of alternating runs in one process, in float32. For each formula: the op as `pullback.function` makes it (*op*;
+its stable forms may compute in float64), the op fused as written (*written*: `stable=False, backend="native"`), with
+searched forms (*wide*: `--wide`), the formula under eager autograd, a hand-written Function, warm `torch.compile` of
+the formula, `torch.sigmoid` of the same size, and a copy of the bytes that have to be moved. The compiled functions are
+also timed alone, on allocated outputs: the difference to a round trip is overhead.
 
-On the CPU the largest size is measured twice: as it comes, where our kernels alone ask for large pages, and in another
-process with `THP_MEM_ALLOC_ENABLE=1`, where PyTorch's allocator asks for them too, and every peer has them.
+On the CPU the largest size is measured twice: by default, where only Pullback's kernels request large pages, and in a
+process with `THP_MEM_ALLOC_ENABLE=1`, where PyTorch's allocator requests them for every peer.
 """
 
 from __future__ import annotations
@@ -36,11 +35,15 @@ Row = dict[str, Any]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wide", action="store_true", help="also with forms that a search finds (python-flint)")
-    parser.add_argument("--only", help="formulas with this in their names")
-    parser.add_argument("--plot", type=Path, help="draw time over size (matplotlib)")
-    parser.add_argument("--large-pages", action="store_true", help="the largest size alone, with them for all")
-    parser.add_argument("--from", dest="taken", type=Path, help="an earlier --json, in place of measuring")
+    parser.add_argument(
+        "--wide", action="store_true", help="also measure stable forms from a search (needs python-flint)"
+    )
+    parser.add_argument("--only", help="measure only formulas whose name contains this text")
+    parser.add_argument("--plot", type=Path, help="plot time over size into this file (needs matplotlib)")
+    parser.add_argument(
+        "--large-pages", action="store_true", help="measure only the largest size, with large pages for all peers"
+    )
+    parser.add_argument("--from", dest="taken", type=Path, help="read the figures from an earlier --json file")
 
 
 def measured(case: Case, options: argparse.Namespace) -> list[Row]:
@@ -65,7 +68,7 @@ def measured(case: Case, options: argparse.Namespace) -> list[Row]:
 
 
 def with_large_pages() -> list[Row]:
-    """Measure the largest size in another process, whose allocator asks for large pages: it reads that as it starts."""
+    """Measure the largest size in another process, whose allocator requests large pages: an option read at start."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "found.json")
         run = [sys.executable, *sys.argv, "--large-pages", "--json", str(path)]  # the last --json holds
@@ -75,7 +78,7 @@ def with_large_pages() -> list[Row]:
 
 
 def size(row: Row) -> str:
-    """Return the size of a row in words."""
+    """Describe the size of a row."""
     n = row["n"]
     return (str(n) if n < SMALL else f"2^{n.bit_length() - 1}") + ", large pages for all" * row["large_pages"]
 
@@ -94,7 +97,7 @@ BARS = [  # what, over what, and of each n the floor and the goal
     ("overhead", "sigmoid's", dict.fromkeys(SIZES[:1], (1.3, 1.1))),
 ]
 SMALL = 1024
-"""A copy is a limit of memory, which counts beyond this; overhead is what counts below."""
+"""Size from which memory is the limit, so that a copy is a meaningful peer; below it, overhead is."""
 
 
 def figure(row: Row, what: str, over: str) -> float | None:
@@ -111,7 +114,7 @@ def figure(row: Row, what: str, over: str) -> float | None:
 
 
 def summary(rows: list[Row]) -> str:
-    """Return the figures that the floors and goals are for: median and worst of the formulas."""
+    """Return the figures that have floors and goals: median and worst of the formulas."""
     sizes = {size(row): row["n"] for row in rows}
     lines = []
     for what, over, bars in BARS:

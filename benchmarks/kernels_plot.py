@@ -1,4 +1,4 @@
-"""Time over size of the peers of one formula, as a share of `torch.sigmoid`'s, from what `kernels.py` measured."""
+"""Plot of the figures of `kernels.py`: time of the peers of one formula by size, relative to `torch.sigmoid`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = {
     "copy": "copy of the same bytes",
 }
 FEW = 1024
-"""Numbers whose copying says nothing of memory."""
+"""Sizes up to this one fit the cache, so a copy does not measure memory."""
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Linear + cross-entropy over a large vocabulary: peak memory and time over eager PyTorch's.
+"""Linear + cross-entropy over a large vocabulary: peak memory and time, relative to eager PyTorch.
 
     python benchmarks/linear_cross_entropy.py [--chunk ROWS] [--json FILE] [--write docs/performance.md]
 
-The formula is two lines; what is large are the logits. Each measurement is of a process of its own, the peers in turns.
-Memory is the largest resident set of the process (`ru_maxrss`) after a first forward and backward, beyond what was
-resident before, when a call of tiny sizes had loaded what has to be loaded; on CUDA, `max_memory_allocated` beyond what
-was allocated. The gradients are part of it. The time is that of a later call, the median of the processes.
+The formula is two lines, and the logits are large. Every measurement runs in a process of its own, with the peers
+alternating. Memory is the increase of the largest resident set (`ru_maxrss`) by a first forward and backward, after a
+call of tiny sizes has loaded the libraries; on CUDA, that of `max_memory_allocated`. It includes the gradients. Time is
+that of a later call, the median of the processes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunk", type=int, default=128, help="rows at a time, of the op")
+    parser.add_argument("--chunk", type=int, default=128, help="number of rows in a chunk of the op")
 
 
 def main() -> None:

@@ -1,12 +1,11 @@
-"""What a call of an op costs, beside the same formula under PyTorch's autograd, on small tensors.
+"""Overhead of a call of an op on small tensors, relative to the formula under PyTorch's autograd.
 
     python benchmarks/op_cost.py [--json FILE]
 
-One thread, tensors of 8 elements, so that the time is that of the machinery. Each pair is measured in turns, the
-fastest of many rounds on either side, in processor time. Bounds: a call may cost 10 µs more than the formula, forward
-and backward together, and the choice between the two worlds 1 µs. What rules or a certificate give in place of a
-formula runs more kernels: the last row has no bound. The exit status is 1 if one is missed. Run it on a machine that
-has nothing else to do.
+One thread and tensors of 8 elements, so that overhead dominates. The two sides of a pair alternate; the figure is the
+processor time of the fastest of many rounds. Bounds: a call may cost 10 µs more than the formula, forward and backward
+together, and the dispatch between eager mode and all others 1 µs. Stable forms run more kernels than the formula, so
+the last row has no bound. The exit status is 1 if a bound is missed. Run it on an idle machine.
 """
 
 import argparse
@@ -56,7 +55,7 @@ def round_native(x):
 
 
 class Clip(torch.autograd.Function):
-    """What one writes by hand."""
+    """The Function written by hand."""
 
     @staticmethod
     def forward(ctx, x, bound):
@@ -74,7 +73,7 @@ rounded = pullback.function(derivative_of=lambda x: x)(straight)
 
 
 def microseconds(calls, number=CALLS):
-    """Return the fastest time of each of several calls, measured in turns."""
+    """Return the fastest time of several calls, which alternate."""
     best = [float("inf")] * len(calls)
     for _ in range(ROUNDS):
         for i, call in enumerate(calls):

@@ -1,10 +1,10 @@
-"""Memory after a hundred thousand calls of ops of every kind: flat.
+"""Memory growth over a hundred thousand calls of ops of every kind.
 
     python benchmarks/op_leaks.py [--calls N] [--json FILE]
 
-Each kind is called with its backward a tenth of the times to warm up, then N times, in a process of its own, the
-garbage collector running as ever. The exit status is 1 if the process has grown by more than 1 MiB, which is ten
-bytes a call, or has more tensors or classes than before.
+Each kind runs in a process of its own, with its backward: a tenth of the calls to warm up, then N calls, with the
+garbage collector enabled. The exit status is 1 if the process has grown by more than 1 MiB, ten bytes a call, or has
+more tensors or classes than before.
 """
 
 import argparse
@@ -67,7 +67,7 @@ CASES = {
 
 
 def resident():
-    """Return the bytes of this process that are in memory (Linux)."""
+    """Return the resident set size of this process in bytes (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 

@@ -1,8 +1,8 @@
-"""What a search finds for the pointwise parts of five formulas that are not pointwise, and what a call then costs.
+"""Search for stable forms of the pointwise parts of five formulas that are not pointwise, and the cost of a call.
 
     python benchmarks/parts.py [NAME …]
 
-The search takes from seconds to minutes for each. Nothing is written.
+Each search takes from seconds to minutes. Writes no file.
 """
 
 import sys

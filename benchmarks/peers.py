@@ -1,4 +1,4 @@
-"""The peers of a formula, ready to be timed: each is its forward and backward on the same tensors."""
+"""Peers of a formula, ready to be timed: forward and backward of each on the same tensors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Calls = dict[str, Callable[[], object]]
 
 
 def ops_of(case: Case, wide: bool) -> dict[str, Op]:
-    """Return our ops: as `pullback.function` makes them, and fused as written.
+    """Return the ops: as `pullback.function` makes them, and fused as written.
 
-    `wide` adds the one whose forms are searched; the others have to have looked up theirs before, in this process.
+    `wide` adds the op with searched forms. The others must have looked up theirs before, in this process.
     """
     ops = {"op": case.op(), "written": case.op(stable=False, backend="native")}
     if wide and case.is_searched:
@@ -39,7 +39,7 @@ def ops_of(case: Case, wide: bool) -> dict[str, Op]:
 
 
 def calls_of(case: Case, ops: Mapping[str, Op], inputs: tuple[Tensor, ...], compiled: bool) -> Calls:
-    """Return forward and backward of each peer, warm, and checked against each other."""
+    """Return forward and backward of each peer, warmed up and compared with each other."""
     with torch.no_grad():
         g = torch.ones_like(case.eager(*inputs))
     functions = {**ops, "eager": case.eager, "hand": case.hand.apply}
@@ -75,7 +75,7 @@ def _compiled(case: Case, inputs: tuple[Tensor, ...], g: Tensor) -> Callable[[],
 
 
 def _require_same(case: Case, calls: Calls) -> None:
-    """A peer that computes something else is none."""
+    """Raise if a peer computes something else."""
     right = calls["eager"]()
     for name, call in calls.items():
         for got, wanted in zip(call(), right, strict=True):
@@ -87,8 +87,8 @@ def _require_same(case: Case, calls: Calls) -> None:
 def references(inputs: tuple[Tensor, ...], g: Tensor) -> Calls:
     """Return `torch.sigmoid` of the size of the largest tensor, and a copy of the bytes that have to be moved.
 
-    Those of inputs and outputs in the forward, of inputs, cotangent and gradients in the backward; to where pages are
-    mapped already. It is the limit.
+    The bytes are those of inputs and outputs in the forward, and of inputs, cotangent and gradients in the backward.
+    The target pages are mapped already, so the copy is the lower limit.
     """
     x = torch.randn(max(t.numel() for t in (*inputs, g)), device=g.device).requires_grad_()
     moved = 2 * sum(t.nbytes for t in (*inputs, g)) + sum(t.nbytes for t in inputs if t.requires_grad)
@@ -98,7 +98,7 @@ def references(inputs: tuple[Tensor, ...], g: Tensor) -> Calls:
 
 
 def kernels_alone(op: Op, inputs: tuple[Tensor, ...], g: Tensor) -> Callable[[], object] | None:
-    """Return the compiled functions of forward and backward on outputs that are there; `None` unless one does each."""
+    """Return the compiled forward and backward on allocated outputs; `None` unless each is one function."""
     plan = op._plans.known(key_of(inputs, True))
     if not isinstance(plan, KernelPlan) or g.device.type != "cpu":
         return None
@@ -119,7 +119,7 @@ def kernels_alone(op: Op, inputs: tuple[Tensor, ...], g: Tensor) -> Callable[[],
 
 
 def _run(kernel: Kernel, given: Sequence[Tensor]) -> Callable[[], object]:
-    """Return the compiled function with its arguments."""
+    """Return the compiled function, bound to its arguments."""
     layout, steps, scattered = kernel._layout(tuple(t.stride() for t in given))
     assert not scattered  # all of them lie as they did when the graph was recorded
     outputs = [torch.empty_strided(kernel.shape, stride, dtype=dtype).zero_() for stride, dtype in kernel.outputs]
@@ -135,7 +135,7 @@ def _run(kernel: Kernel, given: Sequence[Tensor]) -> Callable[[], object]:
 
 
 def sigmoid_alone(n: int, device: str) -> Callable[[], object]:
-    """Return the kernels of `torch.sigmoid`, forward and backward, on outputs that are there."""
+    """Return the kernels of `torch.sigmoid`, forward and backward, on allocated outputs."""
     x, g, y, gx = (torch.randn(n, device=device) for _ in range(4))
     backward = torch.ops.aten.sigmoid_backward.grad_input
     return lambda: (torch.sigmoid(x, out=y), backward(g, y, grad_input=gx))

@@ -1,18 +1,17 @@
-"""What the quick rule pass does for usual formulas, and what a first call costs.
+"""Accuracy of the quick rule pass on common formulas, and its cost at a first call.
 
     python benchmarks/quick_forms.py [--dtype bfloat16] [--backend native] [--json FILE]
 
-The 25 formulas of one variable and the 20 of several of `accuracy_formulas.py`, without a certificate. Of each the
-value, the first and the second derivatives are measured at fresh points (`accuracy_points.py`; of one 16-bit variable
-at every number) against exact values, as written under autograd and as the op computes them. *Good* is within 4 ulp
-wherever the exact value is a normal number, without a NaN, infinity or 0 that should not be; *clean* is the latter
-alone. The cost is that of the look-up at the first call for a dtype, in milliseconds of processor time, the fastest of
-three: reading the formula, the rules, and trying what they give; with a file of certificates beside the module that has
-32, as the catalogue's, and none for the formula. That file is read once by a process: what that costs is printed too.
-Run it on a machine that has nothing else to do.
+Measures the 25 formulas of one variable and the 20 of several of `accuracy_formulas.py`, without certificates. Value,
+first and second derivatives, as written under autograd and as the op computes them, are compared with exact values at
+fresh points (`accuracy_points.py`; for one 16-bit variable at every number). *Good* is within 4 ulp wherever the exact
+value is a normal number, without a spurious NaN, infinity or 0; *clean* is the latter alone. The cost is the processor
+time of the look-up at the first call for a dtype, in milliseconds, the fastest of three: reading the formula, applying
+the rules, and testing the results. The module has a file of 32 certificates, like the catalogue's, with none for the
+formula; a process reads the file once, and the cost of that is printed, too. Run it on an idle machine.
 
-What is written is measured in PyTorch's kernels, whose bits it keeps; the forms in those of the backend. No form is to
-be worse there either: those that are, beyond 4 ulp, are listed, and make the script fail.
+The formula as written runs in PyTorch's kernels, whose bits the op keeps; the forms run in those of the backend. Forms
+that are worse there, by more than 4 ulp, are listed and make the script fail.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from pullback.stable.ulp import Errors, errors
 
 POINTS, SEED, ROUNDS, BOUND = 4000, 20262, 3, 50.0
 ZERO = 2.0**24
-"""The error of a false 0, in ulp of float32, at least half of that."""
+"""Error that a spurious 0 counts as, in ulp of float32; any error from half of it on is one."""
 CATALOGUE = Path(pullback.__file__).parent / "catalog" / "activations.stable.toml"
 
 
 @dataclass
 class Score:
-    """What a quantity was measured to be."""
+    """Errors of one quantity."""
 
     formula: str
     target: str
@@ -65,7 +64,7 @@ class Score:
 
 
 def functions(folder: Path) -> dict[Case, Callable[..., Any]]:
-    """Return the formulas as functions of a module, which has a file of certificates beside it, of other formulas."""
+    """Return the formulas as functions of a module with a file of certificates for other formulas."""
     path = folder / "formulas.py"
     cases = (*FORMULAS, *SEVERAL)
     lines = [f"def f{i}({', '.join(variables(parse(c.text)))}): return {c.text}" for i, c in enumerate(cases)]
@@ -78,7 +77,7 @@ def functions(folder: Path) -> dict[Case, Callable[..., Any]]:
 
 
 def milliseconds(function: Callable[..., Any], dtype: torch.dtype) -> float:
-    """Return what the look-up costs; the op is made anew each time."""
+    """Return the cost of the look-up, for a new op each time."""
     best = float("inf")
     for _ in range(ROUNDS):
         stable = Stable(function)
@@ -89,7 +88,7 @@ def milliseconds(function: Callable[..., Any], dtype: torch.dtype) -> float:
 
 
 def reading() -> float:
-    """Return what it costs to read a file of certificates."""
+    """Return the cost of reading a file of certificates."""
     start = time.process_time()
     load(CATALOGUE, ("none of these", (), "", ""))
     return 1e3 * (time.process_time() - start)
@@ -125,7 +124,7 @@ def differentiated(term: Any, by: By) -> Any:
 
 
 def summary(found: Errors) -> tuple[float, int, float]:
-    """Return the largest error, how many results are spurious, and the largest error with these among them."""
+    """Return the largest error, the number of spurious results, and the largest error including these."""
     normal = found.stated & ~found.subnormal
     largest, spurious = float(found.ulp[normal].max(initial=0.0)), found.spurious & ~found.subnormal
     lost = bool((spurious & ~found.zero).any())

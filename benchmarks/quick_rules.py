@@ -1,12 +1,12 @@
-"""What each rule of the quick pass gains: errors before and after, against exact values.
+"""Gain of each rule of the quick pass: errors before and after, against exact values.
 
     python benchmarks/quick_rules.py [--write docs/numerics.md]
 
-Of every rule the left side is run as it is written, op by op in the dtype, and the right side as the pass runs it (of
-16 bits in float32), at the same points: a sample over all magnitudes of float32, bfloat16 and float16. A derivative of
-an op is compared with what autograd computes. One line each, in PyTorch's kernels and again in those that are compiled
-here, which keep 16 bits in float32 from end to end, before a rule as after it. The tables in the docs are what the
-pass's rules are accountable for, and a test holds them against a new measurement. It takes about five minutes.
+The left side of a rule runs as written, op by op in the dtype; the right side runs as in the pass (16-bit dtypes in
+float32), at the same points: a sample over all magnitudes of float32, bfloat16 and float16. A derivative of an op is
+compared with autograd's. There is one line per rule, in PyTorch's kernels and in Pullback's, which compute 16-bit
+dtypes in float32 from end to end on both sides of a rule. A test compares the tables in the docs with a new
+measurement. Takes about five minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEED, MOST = 4, 4000
 
 
 def markers(backend: Backend) -> tuple[str, str]:
-    """Return what the table of a backend stands between."""
+    """Return the markers of the table of a backend."""
     return (
         f"<!-- benchmarks/quick_rules.py, {backend}: begin -->",
         f"<!-- benchmarks/quick_rules.py, {backend}: end -->",
@@ -46,7 +46,7 @@ def markers(backend: Backend) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Score:
-    """The largest error at the points, and how many results are a spurious NaN, infinity or 0, of how many."""
+    """Largest error at the points, and number of spurious NaN, infinities and zeros, of all results."""
 
     ulp: float
     nan: int
@@ -62,7 +62,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Subject:
-    """A rule, or the derivative of an op: what is run before it and after."""
+    """A rule, or the derivative of an op: the functions before and after it."""
 
     name: str
     target: Term
@@ -123,7 +123,7 @@ def lines(backend: Backend) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="renew the table between the markers of a page")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="update the table between the markers of a page")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for backend in BACKENDS:

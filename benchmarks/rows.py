@@ -1,11 +1,12 @@
-"""How accurate the catalogue's softmax, log_softmax, logsumexp and cross_entropy are beside PyTorch's, and their price.
+"""Accuracy and time of the catalogue's softmax, log_softmax, logsumexp and cross_entropy, compared with PyTorch's.
 
     python benchmarks/rows.py [--json FILE] [--write docs/numerics.md]
 
-Rows of 2 to 1000 entries of twelve kinds, four cotangents each, in four dtypes; exact values by the textbook formulas
-in ball arithmetic of 3000 bits. Errors of values are in ulp of the exact value. Errors of gradients are in ulp of
-Σ_j |J_ij| |g_j|, with the exact Jacobian J: what the exact gradient would be if its terms did not cancel. For a
-cotangent with one entry that is the exact gradient itself. Below the normal numbers the unit is the smallest number.
+Twelve kinds of rows with 2 to 1000 entries and four cotangents each, in four dtypes. Exact values come from the
+textbook formulas in ball arithmetic of 3000 bits. Errors of values are in ulp of the exact value. Errors of gradients
+are in ulp of Σ_j |J_ij| |g_j| with the exact Jacobian J, the magnitude of the gradient if no terms cancelled. For a
+cotangent with one entry that is the exact gradient itself. Below the normal numbers the unit is the smallest subnormal
+number.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MARK = "<!-- benchmarks/rows.py: {} -->"
 
 
 def pairs(k: Tensor) -> dict[str, tuple[Function, Function]]:
-    """Return the catalogue's functions of a row and PyTorch's, for the target class k."""
+    """Return the functions of the catalogue and PyTorch's, for the target class k."""
     return {
         "softmax": (catalog.softmax, lambda x: torch.softmax(x, -1)),
         "log_softmax": (catalog.log_softmax, lambda x: torch.log_softmax(x, -1)),
@@ -47,7 +48,7 @@ def pairs(k: Tensor) -> dict[str, tuple[Function, Function]]:
 
 
 def rows(dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yield one row after another, of every kind."""
+    """Yield rows of every kind."""
     random = torch.Generator().manual_seed(5)
     wide = torch.float64
     most = torch.finfo(dtype).max
@@ -71,7 +72,7 @@ def rows(dtype: torch.dtype) -> Iterator[Tensor]:
 
 
 def cotangents(x: Tensor, k: int, random: torch.Generator) -> Iterator[Tensor]:
-    """Yield those with one entry, at the largest and at k, a random one, and one that is nearly constant."""
+    """Yield cotangents: one entry at the largest element and at k, a random one, and a nearly constant one."""
     for place in (int(x.argmax()), k):
         yield torch.zeros_like(x).index_fill_(0, torch.tensor(place), 1.0)
     noise = torch.randn(len(x), generator=random, dtype=torch.float64)
@@ -79,7 +80,7 @@ def cotangents(x: Tensor, k: int, random: torch.Generator) -> Iterator[Tensor]:
 
 
 class Row:
-    """What is exact of one row."""
+    """Exact value, gradients and magnitudes of one row."""
 
     def __init__(self, x: Tensor) -> None:
         entries, largest = [arb(v) for v in x.tolist()], arb(x.max().item())
@@ -116,7 +117,7 @@ class Row:
 
 @dataclass
 class Tally:
-    """The errors of one function in one dtype, value or gradient, of the catalogue's and of PyTorch's."""
+    """Errors of one function in one dtype, value or gradient, of the catalogue and of PyTorch."""
 
     worst: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WHO, 0.0))
     bad: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WHO, 0))
@@ -168,7 +169,7 @@ def _numbers(results: list[Tensor]) -> dict[str, list[float]]:
 
 
 def price(dtype: torch.dtype, shape: tuple[int, int]) -> dict[str, tuple[float, float]]:
-    """Return how many times longer each takes than PyTorch's own: the value, and the value with the gradient."""
+    """Return the time relative to PyTorch's function: of the value, and of the value with the gradient."""
     x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).requires_grad_()
     k = torch.zeros(shape[0], dtype=torch.long)
     found = {}
@@ -216,7 +217,7 @@ def _shown(tally: Tally, who: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="put the tables between the marks of this page")
+    parser.add_argument("--write", type=Path, help="write the tables between the markers of this page")
     options = parser.parse_args()
     ctx.prec = BITS
     torch.set_num_threads(1)

@@ -1,9 +1,8 @@
-"""Does `pullback run` leave a published library's training script as it is, and what does it find?
+"""`pullback run` on the training script of a published library: unchanged output, and findings.
 
-Installs e3nn (equivariant networks; its radial basis is a custom Function) into a folder that is deleted at the end,
-and runs the training script that it ships, `examples/tetris.py`, twice with one seed: by Python, and by `pullback run`.
-What the script prints has to be the same, to the last digit of every loss, and the Function that it calls has to be
-audited on inputs that it gave. The exit status is 1 where one is not so.
+Installs e3nn (equivariant networks; its radial basis is a custom Function) into a temporary folder, and runs its
+training script `examples/tetris.py` twice with one seed: by Python, and by `pullback run`. The output must agree to the
+last digit of every loss, and the Function must be audited on inputs of the script. Otherwise the exit status is 1.
 
     python benchmarks/run_in_the_wild.py
 

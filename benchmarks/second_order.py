@@ -1,12 +1,13 @@
-"""A training step with a second derivative: forces of a small MLP matched, with an op for its activation.
+"""Training step with a second derivative: force matching of a small MLP, with an op as its activation.
 
     python benchmarks/second_order.py [--json FILE] [--write docs/performance.md]
 
-Energy of the positions, forces by its gradient with `create_graph=True`, a loss on both, backward: the step that
-potentials of atoms are trained with; gradient penalties and physics-informed losses are like it. Beside the formula in
-eager PyTorch, in turns; that the gradients agree is checked first. What becomes of the whole step under `torch.compile`
-as it comes is recorded. Where PyTorch has the option `torch._dynamo.config.trace_autograd_ops`,
-which is off by default, the whole step compiled with it is a peer (*compile*).
+The step computes an energy of positions, forces as its gradient with `create_graph=True`, a loss on both, and a
+backward: interatomic potentials are trained like this, and gradient penalties and physics-informed losses are similar.
+The op alternates with the formula in eager PyTorch, after a check that the gradients agree. The outcome of
+`torch.compile` on the whole step with default options is recorded. If PyTorch has the option
+`torch._dynamo.config.trace_autograd_ops`, which is off by default, the whole step compiled with it is a peer
+(*compile*).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Step:
         return energy
 
     def gradients(self, energy: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        """Return those of the loss by the weights."""
+        """Return the gradients of the loss with respect to the weights."""
         x = self.x.detach().requires_grad_()
         energies = energy(x)
         (slopes,) = torch.autograd.grad(energies.sum(), x, create_graph=True)
@@ -59,7 +60,7 @@ class Step:
 
 
 def measured(case: Case, width: int, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds of a step with our ops and with the formula."""
+    """Return the seconds of a step with the ops and with the formula."""
     step = Step(width, options.device)
     functions = {"op": case.op(), "written": case.op(stable=False, backend="native"), "eager": case.eager}
     calls = {name: functools.partial(step.gradients, step.energy(f)) for name, f in functions.items()}
@@ -74,19 +75,19 @@ def measured(case: Case, width: int, options: argparse.Namespace) -> dict[str, f
 
 
 def with_option(step: Callable[..., tuple[Tensor, ...]], *args: object) -> tuple[Tensor, ...]:
-    """Run a compiled step; set once and for all, since Dynamo compiles anew whenever an option changes."""
+    """Run a compiled step; the option is never reset, since Dynamo recompiles whenever an option changes."""
     if not torch._dynamo.config.trace_autograd_ops:
         torch._dynamo.config.trace_autograd_ops = True
     return step(*args)
 
 
 def error(got: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """Return the largest difference, as a share of the largest entry of each gradient."""
+    """Return the largest difference, relative to the largest entry of a gradient."""
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, right, strict=True))
 
 
 def compiled_by_default(case: Case, device: str) -> dict[str, str]:
-    """Return what becomes of the step under `torch.compile` without an option."""
+    """Return the outcome of the step under `torch.compile` with default options."""
     step = Step(WIDTHS[0], device)
     energy = step.energy(case.eager)
     right, found = step.gradients(energy), {}

@@ -1,4 +1,4 @@
-"""What the benchmarks of kernels share: options, times taken in turns, and tables in Markdown."""
+"""Shared parts of the benchmarks of kernels: options, timing of alternating calls, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def parsed(doc: str, arguments: Callable[[argparse.ArgumentParser], None] | None
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--quick", action="store_true", help="small and few, to see that it runs: no figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a few small cases to test the script; the figures are meaningless"
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="put the table between the marks of this page")
+    parser.add_argument("--write", type=Path, help="write the table between the markers of this page")
     if arguments is not None:
         arguments(parser)
     options = parser.parse_args()
@@ -40,15 +42,15 @@ def parsed(doc: str, arguments: Callable[[argparse.ArgumentParser], None] | None
 
 
 def _settle_allocator() -> None:
-    """Free a large block once, as any longer program has: from then on glibc keeps twice as much for all peers.
+    """Free a large block once, as any longer program does: glibc then keeps twice as much memory for all peers.
 
-    Before, memory of some MiB is given back and mapped anew in some steps, whoever's turn it is.
+    Before that, some steps return memory of some MiB to the system and map it again, whichever peer runs.
     """
     torch.zeros(31 << 20, dtype=torch.uint8)
 
 
 def with_caches_of_its_own() -> tempfile.TemporaryDirectory[str]:
-    """Have empty caches, of ours and of PyTorch's: what a user keeps there (stable forms) must not change a figure."""
+    """Use empty caches of Pullback and PyTorch: what a user has cached (stable forms) must not change a figure."""
     folder = tempfile.TemporaryDirectory(prefix="pullback-benchmark-")
     os.environ["PULLBACK_CACHE_DIR"] = str(Path(folder.name, "pullback"))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder.name, "inductor"))
@@ -57,7 +59,7 @@ def with_caches_of_its_own() -> tempfile.TemporaryDirectory[str]:
 
 
 def medians(calls: Mapping[str, Callable[[], object]], options: argparse.Namespace) -> dict[str, float]:
-    """Return the median seconds of each call, taken in turns, so that what disturbs one disturbs all."""
+    """Return the median seconds of calls that alternate, so that a disturbance affects all of them."""
     timers = {
         name: Timer("call()", globals={"call": call}, num_threads=options.threads) for name, call in calls.items()
     }
@@ -84,7 +86,7 @@ def ratio(a: float | None, b: float | None) -> str:
 
 
 def machine(options: argparse.Namespace) -> str:
-    """Return what figures depend on, in one line."""
+    """Describe the machine that figures depend on, in one line."""
     where = f"{torch.backends.cpu.get_cpu_capability()}, {options.threads} thread{'s' * (options.threads > 1)}"
     if options.device == "cuda":
         where = torch.cuda.get_device_name()
@@ -92,7 +94,7 @@ def machine(options: argparse.Namespace) -> str:
 
 
 def publish(script: str, options: argparse.Namespace, shown: str, found: Any) -> None:
-    """Print a table, and write it and what it was made of where the options say.
+    """Print a table; write it and its figures to the files of the options.
 
     Raises:
         SystemExit: if figures of `--quick` are to go into a page.
@@ -108,7 +110,7 @@ def publish(script: str, options: argparse.Namespace, shown: str, found: Any) ->
 
 
 def place(page: Path, name: str, shown: str) -> None:
-    """Put a text between the marks of a page that have a name."""
+    """Write a text between the markers of a page that have a name."""
     begin, end = MARK.format(name, "begin"), MARK.format(name, "end")
     before, rest = page.read_text(encoding="utf-8").split(begin)
     page.write_text(f"{before}{begin}\n{shown}\n{end}{rest.split(end)[1]}", encoding="utf-8")

@@ -1,12 +1,12 @@
-"""What calls of many sizes cost: a stream of lengths in random order, each a new kind of call or one seen before.
+"""Cost of calls of many sizes: a stream of new and repeated lengths in random order.
 
     python benchmarks/sizes.py [--threads 1|2] [--json FILE] [--write docs/performance.md]
 
-Forward and backward of a formula at 300 lengths, each twice, in random order: the first time that any of them is seen,
-everything is new. Each figure is of a process of its own with empty caches, ours and those of `torch.compile` with
-`dynamic=True`; imports and the first eager call are not counted. *All* is the time of the stream over that of the
-formula under autograd; *new* is the median of the calls whose length is new, after the first fifty, and *again* that of
-the others, over the formula's. *Traces* is how often the formula's Python ran on tensors without values.
+Forward and backward of a formula at 300 lengths, each twice, in random order. Every figure is from a separate process
+with empty caches, of Pullback and of `torch.compile` with `dynamic=True`; imports and the first eager call are not
+counted. All times are relative to the formula under autograd: *all* is that of the stream, *new* the median of the
+calls with a new length, after the first fifty, and *again* that of the others. *Traces* is the number of times that the
+formula's Python ran on tensors without values.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ print(json.dumps({"seconds": seconds, "traces": traces}))
 
 
 def child(peer: str, name: str, threads: int, lengths: list[int]) -> dict[str, object]:
-    """Return the seconds of each call in a new process, and how often it traced."""
+    """Return the seconds of each call in a new process, and the number of traces."""
     with tempfile.TemporaryDirectory() as folder:  # a formula has to lie in a file to be read
         kept = {"PULLBACK_CACHE_DIR": f"{folder}/pullback", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
         kept["PULLBACK_NODE"] = "off"  # it would be compiled beside what is measured
@@ -105,7 +105,7 @@ def child(peer: str, name: str, threads: int, lengths: list[int]) -> dict[str, o
 
 
 def stream(count: int) -> list[int]:
-    """Return so many lengths, each twice, in random order."""
+    """Return a number of lengths, each twice, in random order."""
     order = random.Random(0)
     lengths = [8 * i + order.randrange(8) + 8 for i in range(count)] * 2
     order.shuffle(lengths)
@@ -113,7 +113,7 @@ def stream(count: int) -> list[int]:
 
 
 def summary(seconds: list[float], lengths: list[int]) -> dict[str, float]:
-    """Return the time of all calls, and medians of those whose length is new, or was there before."""
+    """Return the time of all calls, and medians of those with a new and with a repeated length."""
     settled = min(SETTLED, len(lengths) // 2)
     is_new = [n not in lengths[:i] for i, n in enumerate(lengths)]
     late = [(s, new) for s, new in zip(seconds, is_new, strict=True)][settled:]

@@ -1,18 +1,17 @@
-"""How much of what is wrong does an audit tell, and how much of what it tells is right?
+"""Recall and precision of the audit: known bugs that it finds, and findings that are right.
 
-Installs each package of `labels/` into a folder that is deleted at the end, audits its labelled calls, and holds every
-finding against the labels: those are in `labels/`, with proofs in plain PyTorch, and were written before the audit ran
-on the package. Every second package, by name, is held out: its findings are not looked at while the audit is worked on.
-Those of `labels/fresh/` are a third part, which nobody had looked at when the other two had been, and those of
-`labels/blind/`, `labels/last/`, `labels/unseen/`, `labels/outside/`, `labels/beyond/`, `labels/afield/` and
-`labels/anew/` seven more, each from after the part before it had been worked on.
+Installs each package of `labels/` into a temporary folder, audits its labelled calls, and compares every finding with
+the labels. These have proofs in plain PyTorch and were written before the audit ran on the package. Every second
+package, by name, is held out: its findings are not looked at during work on the audit. `labels/fresh/` is a third part,
+unseen when the first two had been worked on. `labels/blind/`, `labels/last/`, `labels/unseen/`, `labels/outside/`,
+`labels/beyond/`, `labels/afield/` and `labels/anew/` are seven more, each collected after work on the part before it.
 
     python benchmarks/truth.py [--half tuned|held-out|fresh|blind|last|unseen|outside|beyond|afield|anew]
                                [--only NAME,…] [--guess] [--prove | --proofs] [--json FILE] [--write FILE]
 
-With `--guess` the audit gets the labelled Functions without inputs, as from the command line. With `--proofs` the calls
-and the proofs of the known bugs run, and no audit.
-The exit status is 1 if an error is not judged yet, or a proof fails. The packages' code is run. Needs a network.
+With `--guess` the audit gets the labelled Functions without inputs, as from the command line. With `--proofs` only the
+calls and the proofs of the known bugs run, without an audit. The exit status is 1 if an error is not judged yet, or a
+proof fails. Runs code of the packages. Needs a network.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ FIRST_ORDER = "PB1"
 
 @dataclass
 class Audited:
-    """What the audit said of one call.
+    """Result of the audit of one call.
 
     Attributes:
         call: its name.
-        purpose: what its gradient is meant to be.
-        bugs: for each known bug, what is wrong, and the rules that tell it.
+        purpose: the intended gradient.
+        bugs: description of each known bug, and the rules that report it.
         findings: rule, severity and message of each.
-        judged: of errors that no bug covers, whether they are right; of those that may be said, `None`.
+        judged: whether errors that no bug covers are right; `None` for those that are open to debate.
         is_run: whether a call was audited.
         lines: of the report.
         seconds: that it took.
@@ -123,7 +122,7 @@ def main() -> int:
 
 
 def halves() -> dict[str, str]:
-    """Return which part each labelled package is of, by the name of its module within `labels`."""
+    """Return the part of each labelled package, by the name of its module within `labels`."""
     seen = {name: HALVES[position % 2] for position, name in enumerate(_modules(LABELS))}
     return seen | {f"{part}.{name}": part for part in LATER for name in _modules(LABELS / part)}
 
@@ -133,7 +132,7 @@ def _modules(folder: Path) -> list[str]:
 
 
 def _run(name: str, options: Any) -> tuple[list[Audited], list[str]]:
-    """Audit the labelled calls of a package in a process of its own; return what was said, and proofs that failed."""
+    """Audit the labelled calls of a package in a separate process; return the results, and failed proofs."""
     package: Package = importlib.import_module(f"labels.{name}").PACKAGE
     with tempfile.TemporaryDirectory(prefix="pullback-truth-") as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -149,7 +148,7 @@ def _run(name: str, options: Any) -> tuple[list[Audited], list[str]]:
 
 
 def _print_audits(options: Any) -> None:
-    """Print what the audit says of each labelled call of a package, as JSON: in a process of its own."""
+    """Print the results of the audit of a package as JSON; runs in a separate process."""
     labels = importlib.import_module(f"labels.{options.of}")
     calls = [call for call in labels.CALLS if not options.proofs and (not options.guess or _is_function(call))]
     audited = [asdict(_audited(labels.PACKAGE, call, options.guess)) for call in calls]
@@ -158,7 +157,7 @@ def _print_audits(options: Any) -> None:
 
 
 def _failed(calls: Sequence[Call]) -> list[str]:
-    """Return which calls do not run, and which proofs fail."""
+    """Return the calls that do not run, and the proofs that fail."""
     claims = [(call, "it runs", partial(_runs, call)) for call in calls]
     claims += [(call, bug.what, bug.proof) for call in calls for bug in call.bugs]
     return [f"{call.make.__name__}: {what}" for call, what, proof in claims if not _is_proven(proof)]
@@ -241,7 +240,7 @@ def _print(rows: dict[str, dict[str, str]]) -> None:
 
 
 def _print_misses(calls: Sequence[Audited]) -> None:
-    """Print known bugs that were not told, and errors that are false or not judged."""
+    """Print known bugs that were not found, and errors that are false or not judged."""
     for call in calls:
         for what, rules in call.bugs:
             if not call.tells(rules, ["error"]):
@@ -262,12 +261,12 @@ def _markdown(rows: dict[str, dict[str, str]]) -> str:
 def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=HALVES, default="")
-    parser.add_argument("--only", help="names of modules of labels/")
-    parser.add_argument("--guess", action="store_true", help="give the audit no inputs")
-    parser.add_argument("--prove", action="store_true", help="run the proofs of the known bugs, too")
-    parser.add_argument("--proofs", action="store_true", help="run the proofs of the known bugs, and no audit")
-    parser.add_argument("--json", help="file for every finding")
-    parser.add_argument("--write", help="page whose table is renewed")
+    parser.add_argument("--only", help="audit only these modules of labels/, separated by commas")
+    parser.add_argument("--guess", action="store_true", help="audit the labelled Functions without inputs")
+    parser.add_argument("--prove", action="store_true", help="also run the proofs of the known bugs")
+    parser.add_argument("--proofs", action="store_true", help="run only the proofs of the known bugs, without an audit")
+    parser.add_argument("--json", help="write every finding to this file")
+    parser.add_argument("--write", help="update the table of this page")
     parser.add_argument("--of", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,11 +1,12 @@
-"""How many custom functions of packages that nobody here chose by them does the audit run without a word from the user?
+"""Share of custom functions of published packages that the audit runs without input from the user.
 
-Installs each package of `labels/fresh/` into a folder that is deleted at the end, and audits it by its name, as
-`pullback check NAME` does. Counts its functions, those that ran, and says of each other one why not.
+Installs each package of `labels/fresh/` into a temporary folder, and audits it by its name, as `pullback check NAME`
+does. Counts its functions and those that ran, and gives the reason for each of the others. The packages were not chosen
+for their functions.
 
     python benchmarks/unaided.py [--only NAME,…] [--json FILE] [--write FILE]
 
-The packages' code is imported and run. Needs a network.
+Imports and runs code of the packages. Needs a network.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _ABSENT = ("it needs what is not here", "its module could not be imported", "cou
 
 @dataclass(frozen=True)
 class Row:
-    """What the audit of a package ran.
+    """Functions of a package that the audit ran, and did not run.
 
     Attributes:
-        functions, audited: custom functions in it, and those that ran.
-        absent: those that need a package, an extension or a GPU that is not here.
-        missed: of each other one its name, why it did not run, and what the report says to do.
+        functions, audited: number of custom functions, and of those that ran.
+        absent: number of functions that need a missing package, extension or GPU.
+        missed: name of each other function, the reason, and the advice of the report.
     """
 
     package: str
@@ -55,9 +56,9 @@ class Row:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="names of modules of labels/fresh/")
+    parser.add_argument("--only", help="audit only these modules of labels/fresh/, separated by commas")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="put the table between the marks of this page")
+    parser.add_argument("--write", type=Path, help="write the table between the markers of this page")
     options = parser.parse_args()
     rows = []
     for name in sorted(path.stem for path in FRESH.glob("*.py") if path.stem != "__init__"):
@@ -103,7 +104,7 @@ def _given() -> list[str]:
 
 
 def _modules(folder: str, package: Package) -> list[str]:
-    """Return the names that a package is imported by."""
+    """Return the import names of a package."""
     wanted = package.name.lower().replace("_", "-")
     found: Distribution = next(d for d in distributions(path=[folder]) if d.name.lower().replace("_", "-") == wanted)
     tops = {file.parts[0] for file in found.files or () if file.suffix == ".py"}

@@ -1,12 +1,11 @@
-"""What does `pullback run` add to a training step?
+"""Overhead of `pullback run` on a training step.
 
     python benchmarks/watch_cost.py [--json FILE]
 
-A small network with a custom activation, one thread: steps of training as they are, and watched, once the first calls
-have been noted, in turns; the fastest of many rounds on either side, in processor time. A watched step may take 5 %
-longer; the first hundred, of which some inputs are copied, are told apart. The same for an activation alone on 8
-elements, the dearest case, without a bound. The exit status is 1 if the bound is missed. Run it on a machine that has
-nothing else to do.
+A small network with a custom activation, one thread. Plain and watched training steps alternate; the figure is the
+processor time of the fastest of many rounds. A watched step may take 5 % longer, after the first hundred, which copy
+some inputs and have a figure of their own. The activation alone on 8 elements is the worst case, without a bound. The
+exit status is 1 if the bound is missed. Run it on an idle machine.
 """
 
 import argparse
@@ -25,7 +24,7 @@ BOUND = 1.05
 
 
 class Swish(torch.autograd.Function):
-    """What the network calls."""
+    """The activation of the network."""
 
     @staticmethod
     def forward(ctx, x):
@@ -51,7 +50,7 @@ class Layer(torch.nn.Module):
 
 
 def training():
-    """Return a step of training."""
+    """Return a training step."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(*(Layer() for _ in range(LAYERS)))
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
@@ -81,7 +80,7 @@ def seconds(call, number=STEPS):
 
 
 def measured(call, number):
-    """Return seconds a call as it is, watched from the first call on, and watched later."""
+    """Return the seconds of a plain call, a watched one from the first call on, and a watched one later."""
     watch = Watch(make_options((), (), 0, 1.0, False))
     seconds(call, number)
     watch.start()
@@ -99,7 +98,7 @@ def measured(call, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = {}

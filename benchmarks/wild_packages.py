@@ -1,4 +1,4 @@
-"""The packages that `in_the_wild.py` audits: pure Python, with custom functions that run on a CPU."""
+"""Packages that `in_the_wild.py` audits: pure Python, with custom functions that run on a CPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Package:
     """A published package.
 
     Attributes:
-        name: of it, as it is installed.
-        version: that was audited.
-        field: what it is for.
-        targets: modules of it that hold custom functions.
-        needs: what else they import, beside PyTorch and NumPy.
+        name: name on PyPI.
+        version: the audited one.
+        field: field of application.
+        targets: its modules with custom functions.
+        needs: further imported packages, besides PyTorch and NumPy.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """Name and version, as pip takes them."""
+        """Requirement specifier for pip."""
         return f"{self.name}=={self.version}"
 
 

@@ -1,18 +1,19 @@
-"""Errors of ops against those of their formulas in native PyTorch, at each point: where they are worse, where better.
+"""Comparison of the errors of ops with those of their formulas in native PyTorch, point by point.
 
     python benchmarks/worse.py [--points 4000] [--seed 1] [--only gelu] [--backend native] [--json FILE] [--write PAGE]
 
-The formulas are the 25 of one variable and the 20 of several of `accuracy_formulas.py` and the losses and activations
-below. Each is measured as an op, on the native and on the eager backend, without certificates, and as written: value,
-first and second derivatives in float32, at random points (`accuracy_points.py`; the seed is drawn and printed unless it
-is given) and in the neighbourhood of every root, against exact values from ball arithmetic. A spurious NaN or infinity
-is an infinite error, a false zero one of 2²⁴ ulp; points whose exact value is below the normal numbers do not count.
+The formulas are the 25 of one variable and the 20 of several of `accuracy_formulas.py`, and the losses and activations
+below. Each is measured as an op without certificates, on the native and on the eager backend, and as written: value,
+first and second derivatives in float32, at random points (`accuracy_points.py`; the seed is printed, and random unless
+it is given) and in the neighbourhood of every root, against exact values from ball arithmetic. A spurious NaN or
+infinity is an infinite error, a spurious zero one of 2²⁴ ulp; points whose exact value is below the normal numbers do
+not count.
 
 The table pools the points of all formulas: percentiles of the errors, and the share of points at which the op is more
-than 4 ulp worse or better than the formula as written at that same point. A difference that cancels magnifies the
-last bit of `exp`, which is a matter of luck in both, so a formula that stays as written can be worse at one point and
-better at the next: the table says how often. *New NaN, ∞* are spurious ones where the formula as written has none. The
-last column counts quantities with a point that is more than 4 ulp worse.
+than 4 ulp worse or better than the formula as written. Cancellation magnifies the last bit of `exp`, which is
+effectively random in both, so even a formula that stays as written can be worse at one point and better at the next.
+*New NaN, ∞* are spurious ones where the formula as written has none. The last column counts quantities with a point
+that is more than 4 ulp worse.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Compared:
 
 
 def functions(cases: Sequence[Case], folder: str = "worse") -> dict[Case, Callable[..., Any]]:
-    """Return formulas as functions of a module without a file: nothing is looked up for them."""
+    """Return formulas as functions of a module without a file of certificates."""
     lines = [f"def f{i}({', '.join(variables(parse(c.text)))}): return {c.text}" for i, c in enumerate(cases)]
     scope: dict[str, Any] = {**vars(torch), **VALUES, "__name__": folder}
     exec("\n".join(lines), scope)
@@ -114,7 +115,7 @@ def compared(case: Case, function: Callable[..., Any], backends: Sequence[str], 
 
 
 def errors_of(formula: Formula, tensors: Sequence[Any], quantity: Quantity, truth: Any) -> tuple[Any, Any]:
-    """Return errors at points and which of these count."""
+    """Return errors at points, and a mask of the points that count."""
     found = errors(formula.run(tensors, len(quantity.by))[quantity], truth)
     ulp = np.where(found.zero, ZERO, np.where(found.nan | found.inf, np.inf, found.ulp))
     return ulp, ~(found.subnormal | found.undefined | found.undecided)
@@ -142,7 +143,7 @@ def lines(all_of: Sequence[Compared]) -> Iterator[str]:
 
 
 def worse(c: Compared, backend: str) -> Any:
-    """Return at which points an op is more than 4 ulp worse than its formula."""
+    """Return the points at which an op is more than 4 ulp worse than its formula."""
     return np.array(c.ours[backend]) > np.array(c.written) + FAR
 
 
@@ -158,10 +159,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", default="", help="formulas whose name has this in it")
-    parser.add_argument("--backend", choices=BACKENDS, help="one alone")
+    parser.add_argument("--only", default="", help="measure only formulas whose name contains this text")
+    parser.add_argument("--backend", choices=BACKENDS, help="measure only this backend")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="renew the table between the markers of a page")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="update the table between the markers of a page")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}\n")

@@ -1,4 +1,4 @@
-"""Whether an op agrees with PyTorch on a program: the one assertion of the adversary."""
+"""Comparison of an op with PyTorch on a random program: the one assertion of the adversary."""
 
 import functools
 import re
@@ -31,12 +31,12 @@ GUARDED = ("ruled", "ruled, of a module", *CLASSES)
 
 @dataclass(frozen=True)
 class Trial:
-    """A program, and how it is run.
+    """A program and a way to run it.
 
     Attributes:
-        context: calls of `contexts`, without the side, one after another on one op; `; ` is between them.
+        context: calls of functions of `contexts`, run one after another on one op; separated by `; `, without the side.
         backend: of the op.
-        making: how the op is made of the formula, one of `MAKINGS`.
+        making: the kind of op that is made of the formula, one of `MAKINGS`.
     """
 
     program: Program
@@ -45,7 +45,7 @@ class Trial:
     making: str = "derived"
 
     def __str__(self) -> str:
-        """Return a program that can be run."""
+        """Return the trial as a runnable program."""
         p = self.program
         sizes = f"sizes={p.sizes!r}"
         given = [f"context={self.context!r}", f"backend={self.backend!r}", f"making={self.making!r}"]
@@ -66,7 +66,7 @@ def agree(
     seed: int = 0,
     sizes: dict[str, int] | None = None,
 ) -> None:
-    """Raise AssertionError, with all that is wrong, if an op does not agree with PyTorch, or PyTorch itself raises."""
+    """Raise AssertionError, with all differences, if an op does not agree with PyTorch, or if PyTorch itself raises."""
     program = Program(_lines(inputs), _lines(formula), sizes or {}, packing, seed)
     trial = Trial(program, context, backend, making)
     wrong = wrongs(trial)
@@ -77,7 +77,7 @@ def agree(
 
 
 def in_pytorch(inputs: str, formula: str, context: str = "backward()", making: str = "derived", **given: Any) -> None:
-    """Run the side of PyTorch alone of what `agree` takes, to see whether it ends the process."""
+    """Run the PyTorch side of `agree` alone, to see whether it crashes the process."""
     kept = {name: given[name] for name in ("packing", "seed", "sizes") if name in given}
     program = Program(_lines(inputs), _lines(formula), **{"sizes": {}, "packing": "arguments", "seed": 0, **kept})
     natively = MAKINGS[making][1]
@@ -116,7 +116,7 @@ def _relaxed_natively(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _doubled(formula: Callable[..., Any], g: Any, out: Any, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
-    """Return twice the gradients of a formula: a context that drops a rule gives half of them."""
+    """Return a rule with twice the gradients of a formula: a context that loses the rule returns half of them."""
     live = [i for i, needed in enumerate(needs) if needed]
 
     def of_live(*values: Tensor) -> list[Tensor]:
@@ -142,7 +142,7 @@ def _ruled(formula: Callable[..., Any]) -> Any:
 
 
 class _Module(torch.nn.Module):
-    """A formula beside a parameter that it does not read."""
+    """A formula as a module with an unused parameter."""
 
     def __init__(self, formula: Callable[..., Any]) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def _forward_alone(formula: Callable[..., Any]) -> Any:
 
 
 class _TwiceInReverse(torch.autograd.Function):
-    """The identity, of which every gradient is twice what it would be. Dynamo takes no Function that has a jvp."""
+    """The identity with doubled gradients, in reverse mode alone: Dynamo supports no Function that has a jvp."""
 
     generate_vmap_rule = True
 
@@ -218,7 +218,7 @@ class _TwiceInReverse(torch.autograd.Function):
 
 
 class _Twice(_TwiceInReverse):
-    """The same in forward mode too."""
+    """The identity with doubled gradients in both modes."""
 
     @staticmethod
     def jvp(ctx: Any, t: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ MAKINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def wrongs(trial: Trial) -> list[Wrong] | None:
-    """Run a program on all sides; return what is wrong with the op; `None` where PyTorch itself raises."""
+    """Run a program on all sides; return the differences of the op, `None` where PyTorch itself raises."""
     program, (make, natively) = trial.program, MAKINGS[trial.making]
     transposed = trial.making in GUARDED
     native = Side(program, natively(program.function()), is_transposed=transposed)
@@ -300,7 +300,7 @@ _IN_EAGER_MODE = re.compile(
 
 
 def _usual(trial: Trial) -> Side:
-    """Return an `autograd.Function` of the code of a class."""
+    """Return an `autograd.Function` with the code of a class."""
     return Side(trial.program, _class(trial.program.function(), torch.autograd.Function, trial.making == "old class"))
 
 
@@ -311,7 +311,7 @@ def _is_same(got: Observed, usual: Observed, label: str) -> bool:
 
 
 def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
-    """Run a context; return what it observes, or what it raises."""
+    """Run a context; return its observations, or its error."""
     name, _, rest = context.partition("(")
     space = {name: functools.partial(_NAMES[name], side)}
     try:
@@ -323,7 +323,7 @@ def observe(side: Side, context: str, mode: Any = None) -> Observed | Exception:
 
 
 def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
-    """Whether an error is one that docs/make.md and docs/composition.md announce, or PyTorch's of the same class."""
+    """Whether an error is documented in docs/make.md or docs/composition.md, or of the class of PyTorch's own."""
     if trial.making in GUARDED and "the derivative given for " in str(error) and "would be lost" in str(error):
         return True  # perhaps in the words of Dynamo
     if context == "into()" and re.search("has been modified by an inplace operation|_Kernels is a view", str(error)):
@@ -350,14 +350,14 @@ def _is_documented(error: Exception, trial: Trial, context: str) -> bool:
 def _differences(
     got: Observed, right: Observed, wide: Side, context: str, strides: bool = False, limits: bool = False
 ) -> Iterator[Wrong]:
-    """Yield what is wrong with what an op gives.
+    """Yield the differences between the results of an op and those of PyTorch.
 
     Args:
-        got: what is observed of the op.
-        right: the same of PyTorch.
-        wide: PyTorch in float64.
+        got: observations of the op.
+        right: those of PyTorch.
+        wide: those of PyTorch in float64.
         context: the context.
-        strides: whether gradients are to lie as PyTorch's do.
+        strides: whether gradients must have the strides of PyTorch's.
         limits: whether a derivative at an infinite input may be a limit, where the formula as written has NaN.
     """
     true = observe(wide, context)
@@ -404,9 +404,9 @@ _OF_A_CALL = re.compile(r"(?:grad(?:ient)? of (\w+)|output \d+)[^(]*(.*)")
 
 
 def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> Tensor | None:
-    """Return where the input of a derivative by one is infinite, or any input that a value of this shape may be of.
+    """Return a mask: the input of a derivative is infinite, or any input that a value of this shape may depend on.
 
-    A derivative is a sum over what its input is broadcast to: if another input is infinite anywhere, all may be of it.
+    A derivative is a sum over the broadcast dimensions, so one infinite element of another input may affect all.
     """
     of = _OF_A_CALL.search(label)
     if of is None:
@@ -430,7 +430,7 @@ def _of_infinite(label: str, wide: Side, seen: Observed, shape: torch.Size) -> T
 
 
 def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Side, context: str) -> list[Wrong]:
-    """After a write an op raises, or has each gradient of before or after it."""
+    """Yield the differences after a write: an op must raise, or return the gradient of before or after it."""
     if isinstance(got, Exception):
         return []
     if isinstance(before, Exception):
@@ -443,7 +443,7 @@ def _after_a_write(got: Observed | Exception, right: Any, before: Any, wide: Sid
 
 
 def metadata(x: Tensor, strides: bool) -> dict[str, Any]:
-    """Return what a tensor is, apart from its values; strides only where they decide what lies where.
+    """Return the metadata of a tensor; strides only where they matter for the layout.
 
     The gradient that PyTorch returns for an empty tensor may be the tensor itself, which requires grad.
     """

@@ -1,4 +1,4 @@
-"""Ways to run a program and to differentiate it: each returns what it observes, by name, of an op or of PyTorch."""
+"""Contexts: ways to run and differentiate a program, which return named observations of an op or of PyTorch."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ IS_INFINITE = " is infinite"
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that run a program: the op, PyTorch, or PyTorch in float64."""
+    """One side of a comparison: the op, PyTorch, or PyTorch in float64."""
 
     program: Program
     function: Callable[..., Any]
@@ -39,13 +39,13 @@ class Side:
     """Whether its tangents are those of the transposed gradient, as an op with a rule has them: it rounds otherwise."""
 
     def inputs(self, sizes: dict[str, int] | None = None) -> dict[str, Any]:
-        """Return new inputs, and start the random state that the formula draws from."""
+        """Return new inputs, and seed the generator that the formula draws from."""
         made = self.program.make(sizes)
         torch.manual_seed(self.program.seed)
         return {name: widened(x) for name, x in made.items()} if self.is_wide else made
 
     def call(self, inputs: dict[str, Any]) -> list[Tensor]:
-        """Return the tensors that the formula gives."""
+        """Return the tensors that the formula returns."""
         return tree_leaves(self.program.call(self.function, inputs))
 
 
@@ -54,7 +54,7 @@ def leaves_of(inputs: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
-    """Return a cotangent whose numbers every dtype holds, in some layout."""
+    """Return a cotangent of numbers that are exact in every dtype, in some layout."""
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> Tensor:
@@ -82,9 +82,9 @@ def cotangent(out: Tensor, layout: str = "dense", seed: int = 1) -> Tensor:
 
 
 def _with_cotangents(outs: list[Tensor], layout: str = "dense") -> tuple[list[Tensor], list[Tensor]]:
-    """Return the outputs that require grad, and the cotangent of each, which depends on its place among all outputs.
+    """Return the outputs that require grad, and their cotangents, which depend on their positions among all outputs.
 
-    An op with a rule gives more of them a derivative than the formula does.
+    An op with a rule has more differentiable outputs than its formula.
     """
     live = {i: out for i, out in enumerate(outs) if out.requires_grad}
     return list(live.values()), [cotangent(out, layout, i) for i, out in live.items()]
@@ -105,7 +105,7 @@ def _outputs(outs: list[Tensor]) -> Observed:
 
 
 def backward(side: Side, g: str = "dense") -> Observed:
-    """`autograd.grad` with cotangents of some layout; inputs keep their versions."""
+    """`autograd.grad` with cotangents of some layout; the versions of the inputs must not change."""
     inputs = side.inputs()
     tensors = {name: x for name, x in inputs.items() if isinstance(x, Tensor)}
     versions = {name: x._version for name, x in tensors.items()}
@@ -116,7 +116,7 @@ def backward(side: Side, g: str = "dense") -> Observed:
 
 
 def sizes(side: Side, *others: dict[str, int]) -> Observed:
-    """Calls of one op with other sizes, as many as it takes until plans with symbols are made, then other layouts."""
+    """Calls of one op with other sizes, until a plan with symbolic sizes is made; then with other layouts."""
     seen: Observed = {}
     for i, other in enumerate(others):
         at = ", ".join(f"{k}={v}" for k, v in other.items())
@@ -127,7 +127,7 @@ def sizes(side: Side, *others: dict[str, int]) -> Observed:
 
 
 def numbers(side: Side, *others: complex) -> Observed:
-    """Calls of one op with other numbers beside its tensors, some of which are equal and not the same."""
+    """Calls of one op with other plain arguments, some of which are equal but not identical."""
     seen: Observed = {}
     for i, other in enumerate(others):
         inputs = {name: x if isinstance(x, Tensor) else other for name, x in side.inputs().items()}
@@ -136,11 +136,12 @@ def numbers(side: Side, *others: complex) -> Observed:
 
 
 def points(side: Side, *edges: float, order: int = 1) -> Observed:
-    """Calls of one op at other points: edges of a formula's pieces, numbers that are not finite, ties, large and small.
+    """Calls of one op at other points: kinks and ends of pieces, non-finite numbers, ties, large and small numbers.
 
-    Each is differentiated so many times.
+    Each call is differentiated this number of times.
 
-    A plan is made once, and its kernels compiled; what they do at a point of measure zero is seen at no random one.
+    A plan is made once and its kernels are compiled. An error of theirs at a point of measure zero shows at no random
+    one.
     """
     seen: Observed = {}
     draws: dict[str, tuple[float, ...]] = {
@@ -160,7 +161,7 @@ def points(side: Side, *edges: float, order: int = 1) -> Observed:
 
 
 def layouts(side: Side) -> Observed:
-    """Calls of one op with other strides, other subsets of leaves, and again with the first."""
+    """Calls of one op with other strides, other subsets of leaves, and then the first ones again."""
     seen: Observed = {}
     for i, change in enumerate((_fixed, _dense, _turned, _gapped, _fixed, _dense)):
         seen |= _labelled(_called(side, _changed(side.inputs(), change)), f"{change.__name__}, call {i}")
@@ -172,7 +173,7 @@ def _infinite(leaves: dict[str, Tensor]) -> Observed:
 
 
 def _called(side: Side, inputs: dict[str, Any], order: int = 1) -> Observed:
-    """Return what a call and its derivatives give, or the error that PyTorch or the op raises for such inputs."""
+    """Return the results of a call and its derivatives, or the error that PyTorch or the op raises for such inputs."""
     leaves = leaves_of(inputs)
     infinite = _infinite(leaves)
     try:
@@ -187,7 +188,7 @@ def _labelled(seen: Observed, call: str) -> Observed:
 
 
 def _changed(inputs: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Return inputs with each tensor changed; only the first, where some leaves are to be none."""
+    """Return inputs with every tensor changed; only the first one if not all leaves are kept."""
     some = list(inputs)[: 1 if change is _fixed else None]
     return {name: change(x) if name in some and isinstance(x, Tensor) else x for name, x in inputs.items()}
 
@@ -226,7 +227,7 @@ def single(side: Side, output: int = 0) -> Observed:
 
 
 def twice(side: Side, g: str = "dense") -> Observed:
-    """Two backward passes through one graph, the second with another cotangent, then a look at what is saved."""
+    """Two backward passes through one graph, the second with another cotangent; then access to the saved tensors."""
     inputs = side.inputs()
     outs = side.call(inputs)
     leaves = leaves_of(inputs)
@@ -250,7 +251,7 @@ def accumulated(side: Side) -> Observed:
 
 
 def second(side: Side, g: str = "dense") -> Observed:
-    """First derivatives that are differentiated again, by the leaves."""
+    """Second derivatives with respect to the leaves."""
     inputs = side.inputs()
     outs = side.call(inputs)
     leaves = leaves_of(inputs)
@@ -320,7 +321,7 @@ def dual(side: Side) -> Observed:
 
 
 def _transposed(function: Callable[..., list[Tensor]], leaves: dict[str, Tensor]) -> Observed:
-    """Tangents as the derivative of the gradient by the cotangent, which is its transpose."""
+    """Tangents by transposition: the derivative of the gradient with respect to the cotangent."""
     with forward_ad.dual_level():  # where the numbers of an input overlap in memory, PyTorch changes its tangent
         duals = [forward_ad.make_dual(x, t) for x, t in zip(leaves.values(), _tangents(leaves), strict=True)]
         tangents = [forward_ad.unpack_dual(dual).tangent for dual in duals]
@@ -335,7 +336,7 @@ def _transposed(function: Callable[..., list[Tensor]], leaves: dict[str, Tensor]
 
 
 def loss_of(function: Callable[..., list[Tensor]], gs: Sequence[Tensor] = ()) -> Callable[..., Tensor]:
-    """Return a function whose gradients are those of all outputs; cotangents are drawn where there are none."""
+    """Return a scalar function with the gradients of all outputs; missing cotangents are drawn."""
 
     def loss(*values: Tensor) -> Tensor:
         outs = function(*values)
@@ -393,7 +394,7 @@ def vmap_backward(side: Side) -> Observed:
 
 
 def vmap_of_grad(side: Side) -> Observed:
-    """Gradients of single samples."""
+    """Per-sample gradients."""
     function, leaves = _function_of_leaves(side)
     grad = torch.func.grad(loss_of(function), tuple(range(len(leaves))))
     batched = _batched(leaves)
@@ -412,7 +413,7 @@ def batched_grad(side: Side) -> Observed:
 
 
 def compiled(side: Side, backend: str = "aot_eager", dynamic: bool | None = None) -> Observed:
-    """`torch.compile` of a function that calls the op; PyTorch's own formula is compiled too, in its dtype."""
+    """`torch.compile` of a function that calls the op; PyTorch's side in the dtype of the program is compiled, too."""
     inputs = side.inputs()
     call = side.call
     if not side.is_wide:
@@ -429,7 +430,7 @@ def compiled(side: Side, backend: str = "aot_eager", dynamic: bool | None = None
 
 
 def checkpointed(side: Side, reentrant: bool = False) -> Observed:
-    """The op inside of `checkpoint`, between two other ops."""
+    """The op within `checkpoint`, between two other ops."""
     inputs = side.inputs()
     names = list(inputs)
 
@@ -443,7 +444,7 @@ def checkpointed(side: Side, reentrant: bool = False) -> Observed:
 
 
 def packed(side: Side, how: str = "same") -> Observed:
-    """Hooks that pack what is saved: in float64 and back, in float64 and not back, in a copy with other strides."""
+    """Saved-tensor hooks that convert to float64 and back, to float64 for good, or to a copy with other strides."""
 
     def pack(x: Tensor) -> Any:
         return x.dtype, x.detach().to(WIDER.get(x.dtype, x.dtype), copy=True)
@@ -469,7 +470,7 @@ def autocast(side: Side) -> Observed:
 
 
 def threads(side: Side, n: int = 4) -> Observed:
-    """Threads that call and differentiate the op at once; in float64 one after another, since modes are a thread's."""
+    """Concurrent calls and derivatives in threads; sequential in float64, since modes are local to a thread."""
     results: list[Any] = [None] * n
     given = [side.inputs() for _ in range(n)]
 
@@ -491,7 +492,7 @@ def threads(side: Side, n: int = 4) -> Observed:
 
 
 def no_grad(side: Side) -> Observed:
-    """The value alone, then with a gradient, then alone again."""
+    """The value under `no_grad`, then with a gradient, then under `no_grad` again."""
     inputs = side.inputs()
     with torch.no_grad():
         first = {f"{k} (no_grad)": x for k, x in _outputs(side.call(inputs)).items()}
@@ -507,7 +508,7 @@ def no_grad(side: Side) -> Observed:
 
 
 def into(side: Side) -> Observed:
-    """Writes in place to the outputs before the backward, on non-leaf inputs."""
+    """In-place writes to the outputs before the backward, for non-leaf inputs."""
     inputs = side.inputs()
     moved = tree_map_only(Tensor, lambda x: x * 1 if x.requires_grad else x, inputs)
     outs = [out.mul_(2) if out.requires_grad else out for out in side.call(moved)]
@@ -515,7 +516,7 @@ def into(side: Side) -> Observed:
 
 
 def written(side: Side, name: str, how: str = "add") -> Observed:
-    """A write to an input between forward and backward: one that counts as a version, or other data in its place."""
+    """A write to an input between forward and backward: in place, or by replacing its data."""
     inputs = side.inputs()
     x = inputs[name]
     outs = side.call(inputs)

@@ -1,4 +1,4 @@
-"""Random trials, drawn by hypothesis: inputs of all shapes and layouts, a formula that PyTorch accepts, a context."""
+"""Random trials, drawn by Hypothesis: inputs of all shapes and layouts, a formula that PyTorch accepts, a context."""
 
 import math
 import re
@@ -21,18 +21,18 @@ from tests.adversary.program import PACKINGS, Program
 SIZES = (4, 5, 3, 2, 1, 7, 16, 8, 33, 17, 64, 15, 31, 9, 0, 13, 65, 127, 128, 129, 257, 300, 1023, 4097, 65537)
 ROWS = (64, 65, 127, 100, 257, 67, 1023)
 COLUMNS = (17, 16, 31, 33, 32, 18, 65, 15, 129, 300)
-"""Many rows, each of a few vectors and a remainder: what kernels over rows and sums over rows are made for."""
+"""Many rows of a few vectors and a remainder each: sizes for which row kernels and row sums are written."""
 LINES = 8
 FEW_LINES = (2, 3, 1, 4)
-"""Of a small program, so that the rounding of later lines does not hide what an earlier one gets wrong."""
+"""Lengths of small programs: the rounding of later lines could hide an error of an earlier one."""
 MOST = 1 << 17
-"""Numbers in a tensor."""
+"""Largest size of a tensor."""
 _MOST_TENSORS = 1 << 10
-"""That an op returns: Inductor takes minutes for what unbinds 2¹⁶."""
+"""Most tensors that an op returns: Inductor takes minutes to unbind 2¹⁶."""
 _ROWS_IN_CHUNKS = 300
-"""At most: with more, the error of adding up chunk by chunk is larger than that of PyTorch's sums."""
+"""Most rows where a sum runs in chunks: with more, its error is larger than that of PyTorch's sums."""
 _MOST_AT_POINTS = 1 << 12
-"""Numbers that are differentiated more than once where some are 0: for a product PyTorch takes the square of them."""
+"""Largest size for higher derivatives where some numbers are 0: for `prod` PyTorch needs the square of it."""
 _LARGEST = 1e4
 _TRIES = 3
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Largest(TorchDispatchMode):
-    """Notes how many numbers the largest result of an op has, and of how many tensors it consists."""
+    """Mode that records the size of the largest result of an op, and its number of tensors."""
 
     size = tensors = 0
 
@@ -56,10 +56,10 @@ class _Largest(TorchDispatchMode):
 
 
 class Draw:
-    """Choices made by bytes: 0 takes the first, which is the simplest.
+    """Source of choices from bytes: 0 takes the first, which is the simplest.
 
-    All choices of a trial are one string of bytes to hypothesis. Drawn apart they would be mixed up by its mutations,
-    and most programs would resemble one another.
+    Hypothesis draws all choices of a trial as one string of bytes. Its mutations would mix up separate draws, and most
+    programs would resemble one another.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -74,11 +74,11 @@ class Draw:
         return choices[self.number(len(choices))]
 
     def rarely(self, one_in: int) -> bool:
-        """Return true one time in so many."""
+        """Return true one time in n."""
         return self.number(one_in) == one_in - 1
 
     def part(self, n: int) -> "Draw":
-        """Return the next bytes as draws of their own, so that what one part takes changes no other."""
+        """Split off the next bytes as a source of their own, so that one part's choices do not shift another's."""
         return Draw(bytes(next(self._data, 0) for _ in range(n)))
 
 
@@ -137,7 +137,7 @@ def _numbers(shape: list[str], dtype: str, kind: str) -> str:
 
 
 def _shapes(draw: Draw, is_small: bool) -> tuple[dict[str, int], list[str]]:
-    """Return sizes, and the shape of the largest input in terms of them."""
+    """Draw sizes, and the shape of the largest input in terms of them."""
     rank = draw.of((2, 3, 2, 2, 3, 1) if is_small else (2, 2, 1, 3, 2, 1, 4, 0))
     names = list("nmkl"[:rank])
     choices = [SIZES] * rank
@@ -152,7 +152,7 @@ def _shapes(draw: Draw, is_small: bool) -> tuple[dict[str, int], list[str]]:
 
 
 def _inputs(draw: Draw, names: list[str], is_small: bool) -> dict[str, str]:
-    """Return inputs that broadcast against one another; the first is as large as they get."""
+    """Draw inputs that broadcast against one another; the first is the largest."""
     mains = ["float32", "float32", "bfloat16", "float64", "float16", "bfloat16", "float64"]
     main = draw.of(mains if is_small else ["float32", *mains, "complex64"])
     inputs: dict[str, str] = {}
@@ -208,11 +208,11 @@ class _Formula:
 
     @property
     def made(self) -> list[str]:
-        """Names of the values that it made, the last one first."""
+        """Names of the values that the lines define, the last one first."""
         return [line.split(" ")[0] for line in reversed(self.lines) if line.split(" ")[0] in self.names]
 
     def add(self, draw: Draw) -> None:
-        """Draw a line that PyTorch accepts, or none."""
+        """Draw a line; keep it if PyTorch accepts it."""
         self.draw = draw
         if draw.number(8) < self.skips:
             return
@@ -243,7 +243,7 @@ class _Formula:
         return True
 
     def _is_large(self, expression: str) -> bool:
-        """Whether a value, or one on the way, has too many numbers, as far as shapes tell: it is not computed then."""
+        """Whether a value or an intermediate one would be too large, by its shape; it is then not computed."""
         shapes = {name: x.detach().to("meta") if isinstance(x, Tensor) else x for name, x in self.space.items()}
         with _Largest() as largest:
             try:
@@ -287,7 +287,7 @@ class _Formula:
         return template.format(**given)
 
     def _value(self, kind: str, taken: Collection[str] = ()) -> str | None:
-        """Return a value of a kind, and one that is not taken yet if there is one."""
+        """Draw a value of a kind, preferably an unused one."""
         names = [name for name in reversed(self.names) if _is(self.space[name], kind)]
         names = [name for name in names if name not in taken] or names
         if kind == "o":
@@ -315,7 +315,7 @@ def _is(x: Tensor, kind: str) -> bool:
 
 
 def _is_tame(x: Tensor) -> bool:
-    """Whether a value is small in size and in what it holds, so that what follows is not all infinities."""
+    """Whether a value has few and moderate numbers, so that later lines do not overflow everywhere."""
     if x.numel() > MOST or x.layout is not torch.strided:
         return False
     if not (x.is_floating_point() or x.is_complex()) or not x.numel():
@@ -339,7 +339,7 @@ def _returned(draw: Draw, formula: _Formula, is_loss: bool) -> str:
 
 
 def _other_sizes(draw: Draw, sizes: dict[str, int]) -> list[dict[str, int]]:
-    """Return other sizes: of one kind, as many as plans with symbols are made for, and two that differ in any."""
+    """Draw other sizes: enough of one kind for a plan with symbolic sizes, and two that differ in any respect."""
     varying = [name for name in sizes if draw.number(2)] or list(sizes)
     alike = draw.of(((4, 5, 3, 2, 7, 9, 13, 6, 10, 12, 11), (33, 17, 64, 16, 31, 65, 18, 67, 20, 40, 50)))
     every = [size for size in SIZES if size < 70]
@@ -361,7 +361,7 @@ GRAPHS = [
     "branch()",
     "symbolic()",
 ]
-"""Contexts that make a graph of a program: there rules are lost."""
+"""Contexts that make a graph of a program, where rules can be lost."""
 NATIVE_FORMS = [
     "grad_of_grad()",
     "jvp_of_grad()",
@@ -372,7 +372,7 @@ NATIVE_FORMS = [
     "second()",
     "third()",
 ]
-"""Contexts in which an op with stable forms is a jet of native ops, or is differentiated beyond them."""
+"""Contexts in which an op with stable forms uses its jet of native ops, or is differentiated beyond it."""
 PLAIN = (
     ["backward()"] * 8
     + ["layouts()"] * 3
@@ -403,7 +403,7 @@ PLAIN = (
 
 
 def _edges(draw: Draw, formula: str) -> list[float]:
-    """Return numbers at which pieces of a formula may end: those in it, those of its activations, and both of signs."""
+    """Return numbers where pieces of a formula may end: its constants and those of its activations, of both signs."""
     text = [float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?", formula)]
     ends = {0.0, 1.0, *text, *(end for name, some in _ENDS.items() if name in formula for end in some)}
     scaled = [end / by for by in (1, 3, 4) for end in ends]
@@ -418,7 +418,7 @@ _ENDS = {"relu6": (3.0, 6.0), "hardsw": (3.0,), "hardsi": (3.0,), "shrink": (0.5
 def _context(
     draw: Draw, sizes: dict[str, int], inputs: dict[str, Any], is_small: bool, formula: str, others: list[str]
 ) -> str:
-    """Return a context; mostly a plain one or one of `others`, if there are any, in which alone such an op can fail."""
+    """Draw a context; mostly a plain one, or one of `others`, in which alone such an op can fail."""
     leaves = [name for name, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     kind = draw.number(12)
     is_large = math.prod(sizes.values()) > _MOST_AT_POINTS
@@ -450,12 +450,12 @@ def _context(
 
 
 _OUTER = re.compile("outer|kron|einsum|diag_embed|cdist")
-"""Results that have as many numbers as the square of an input: too many for some of the other sizes."""
+"""Ops whose results have the squared size of an input: too many numbers for some of the other sizes."""
 BYTES = 8 + 4 * 12 + LINES * 24 + 24 + 3 * 64
 
 
 def trials(backend: str = "native") -> st.SearchStrategy[Trial]:
-    """Return random trials: programs that PyTorch runs, and how to run them."""
+    """Strategy of random trials: programs that PyTorch runs, each with a context."""
     return st.binary(min_size=BYTES, max_size=BYTES).map(lambda data: _trial(Draw(data), backend))
 
 
@@ -502,10 +502,10 @@ _RANDOM = re.compile("rand|dropout|bernoulli|rrelu")
 
 
 def has_one_answer(context: str, program: Program) -> bool:
-    """Whether PyTorch's answer is the only one.
+    """Whether the result of PyTorch is deterministic.
 
-    Threads share a generator, Inductor draws what it likes, `torch.cond` draws again in its backward, and `rrelu` saves
-    its noise before it is there: what hooks pack is memory that nobody wrote.
+    Threads share a generator, Inductor has random numbers of its own, `torch.cond` draws a second time in its backward,
+    and `rrelu` saves its noise before it is computed: hooks would pack uninitialised memory.
     """
     if context.startswith(("packed", "checkpointed")) and "rrelu" in program.formula:
         return False

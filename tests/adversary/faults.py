@@ -1,9 +1,9 @@
-"""Faults of the kinds that have been made: the adversary is to find nine of ten.
+"""Seeded faults, modelled on real ones: the adversary has to find nine of ten.
 
-One that it does not find stays in the list.
+A fault that it does not find stays in the list.
 
-Each is text of one file of `src/pullback`, and what stands there instead in a copy of the library. Those of vectors are
-put into the code for AVX-512 and into that for AVX2, of which a processor runs one.
+Each one replaces text of a file of `src/pullback` in a copy of the library. Faults of vector code are put into the code
+for AVX-512 and for AVX2, of which a processor runs one.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Fault:
     in_avx2: tuple[str, str] | None = None
 
     def put_into(self, package: Path) -> None:
-        """Change a copy of the package."""
+        """Apply the fault to a copy of the package."""
         self._change(package / self.file, self.right, self.wrong)
         if self.in_avx2 is not None:
             self._change(package / "kernels/include/avx2.h", *self.in_avx2)

@@ -1,8 +1,8 @@
-"""The long run: `python -m tests.adversary.fuzz --minutes 30`, or `make fuzz MINUTES=30`.
+"""Fuzzing of Pullback: `python -m tests.adversary.fuzz --minutes 30`, or `make fuzz MINUTES=30`.
 
-Batches of random trials run in processes of their own, on every core, for every backend in turn: kernels compiled by
-g++ and by clang++, for AVX-512 and for AVX2, calls in C++, PyTorch's kernels, Inductor. Crashes and hangs are found as
-well. The seed is printed: `--seed` runs the same trials again.
+Batches of random trials run in separate processes on every core, for every backend in turn: kernels compiled by g++ and
+clang++, for AVX-512 and AVX2, calls in C++, PyTorch's kernels, Inductor. A crash or a hang counts as a finding. The
+seed is printed; `--seed` repeats the trials.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HANG = 240
-"""Seconds for one trial, shrinking not included."""
+"""Time limit of a trial in seconds, without shrinking."""
 TRIALS = 150
 """Of a batch."""
 
 CONTEXT = "PULLBACK_ADVERSARY_CONTEXT"
-"""In the environment of a batch: the context of all its trials."""
+"""Environment variable of a batch that fixes the context of all its trials."""
 
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, g++": ("native", {"CXX": "g++"}),
@@ -35,12 +35,12 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "native, clang++": ("native", {"CXX": "clang++"}),
     "native, Inductor": ("native", {CONTEXT: "compiled('inductor')"}),
 }
-"""Backends of the op, and their environment. The last runs each trial under Inductor; others draw compiled contexts."""
+"""Backends of the op, and their environment. The last one runs every trial under Inductor; others draw the context."""
 
 
 @dataclass
 class Batch:
-    """A process that runs trials, and the folder that it writes to."""
+    """A process that runs trials, and its output folder."""
 
     variant: str
     number: int
@@ -55,7 +55,7 @@ class Batch:
         return time.time() - last.stat().st_mtime if last.exists() else time.monotonic() - self.began - HANG
 
     def found(self) -> str:
-        """Return what it found; empty if nothing."""
+        """Return the finding; empty if there is none."""
         if (self.folder / "found").exists():
             return (self.folder / "found").read_text()
         if self.process.returncode == 0:
@@ -67,7 +67,7 @@ class Batch:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether the process ended by a crash that plain PyTorch has by itself, in a process of its own."""
+        """Whether the crash is one of PyTorch alone, which the trial repeats in a separate process."""
         last = self.folder / "last"
         if self.process.returncode >= 0 or not last.exists():
             return False
@@ -77,7 +77,7 @@ class Batch:
         return alone.returncode == self.process.returncode
 
     def counts(self) -> tuple[int, int]:
-        """Return how many trials ran, and how many PyTorch refused."""
+        """Return the number of trials, and of those that PyTorch refused."""
         at = self.folder / "counts"
         ran, refused = at.read_text().split() if at.exists() else (0, 0)
         return int(ran), int(refused)
@@ -126,7 +126,7 @@ def run(
     sanitize: bool = False,
     shrink: bool = True,
 ) -> Generator[str, None, None]:
-    """Run batches; yield what they find, and lines on how it goes."""
+    """Run batches; yield their findings, and lines of progress."""
     root = Path(tempfile.mkdtemp(prefix="adversary-"))
     end = time.monotonic() + 60 * minutes
     turns = itertools.count()
@@ -170,7 +170,7 @@ def run(
 
 
 def main() -> None:
-    """Run, and end with 1 if anything was found."""
+    """Run the command; exit with 1 if anything was found."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)

@@ -1,9 +1,9 @@
-"""What random formulas are made of: templates, family by family.
+"""Grammar of random formulas: templates of lines, by families.
 
-A field is filled with a value of the program, by its first letter: `f` a float or complex one, `r` a float, `x` any,
-`i` an integer one, `m` a mask, `o` one that the formula made and may write to; and `s` a number, `d` a dimension of the
-first value, `D` several, `K` whether dimensions are kept. Fields of one name hold the same. A template that PyTorch
-refuses for the values drawn is drawn again, so nothing here has to fit.
+The first letter of a field names its kind of value: `f` float or complex, `r` float, `x` any, `i` integer, `m` mask,
+`o` a value that the formula computed and may write to; `s` is a number, `d` a dimension of the first value, `D` several
+dimensions, `K` whether dimensions are kept. Fields of one name are filled with one value. If PyTorch refuses a template
+for the values drawn, another one is drawn, so shapes and dtypes need not fit.
 """
 
 _FUNCTIONS = """
@@ -367,7 +367,7 @@ FAMILIES: dict[str, list[str]] = {
         "F.rrelu({r1}, training=True)",
     ],
 }
-"""Each line of a formula is drawn from one of these."""
+"""Families from which the lines of a formula are drawn."""
 
 COMMON = (
     "arithmetic",
@@ -381,7 +381,7 @@ COMMON = (
     "columns",
     "shapes",
 )
-"""Families that are drawn more often: they are what kernels of our own take in."""
+"""Families that are drawn more often: the ops that Pullback's own kernels support."""
 POINTWISE = ("stable", "stable", "arithmetic")
-"""Families of formulas that are pointwise as a whole: only these have stable forms without a certificate."""
+"""Families of pointwise formulas: only these have stable forms without a certificate."""
 NUMBERS = ("2", "0.5", "-1", "0", "1.7", "0.3", "-0.0", "3", "1e-3", "1")

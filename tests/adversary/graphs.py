@@ -1,7 +1,7 @@
-"""Contexts that make a graph of a program: exports, tracers, `torch.cond`, compiled gradients.
+"""Contexts that make a graph of a program: `torch.export`, tracers, `torch.cond`, compiled gradients.
 
-PyTorch's side is the program as it stands, since a graph that PyTorch makes may lose a derivative. Where PyTorch cannot
-make a graph of the formula, the context has no answer.
+The PyTorch side runs the program itself, since a graph that PyTorch makes may lose a derivative. Where PyTorch cannot
+make a graph of the formula, the context has no result.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from tests.adversary.contexts import (
 
 
 class _Model(torch.nn.Module):
-    """A program whose leaves are parameters, and whose other inputs are arguments, but for numbers."""
+    """A program as a module: leaves are parameters, other tensors are arguments, numbers are constants."""
 
     def __init__(self, side: Side, inputs: dict[str, Any]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _Model(torch.nn.Module):
 
 
 def exported(side: Side, strict: bool = False) -> Observed:
-    """`torch.export` of a model whose leaves are parameters: first and second derivatives by these."""
+    """`torch.export` of a model whose leaves are parameters: their first and second derivatives."""
     inputs = side.inputs()
     model = _Model(side, inputs)
     others = {k: x for k, x in inputs.items() if k not in model.leaves and isinstance(x, Tensor)}
@@ -67,9 +67,9 @@ def traced(side: Side) -> Observed:
 
 
 def _gradient(side: Side, order: int = 1) -> tuple[Any, dict[str, Tensor]]:
-    """Return the gradients as a function of the leaves, and these. Cotangents are no part of a graph.
+    """Return the gradient as a function of the leaves, and the leaves. Cotangents are no part of the graph.
 
-    Those of the second order are of an op whose inputs are computed: what Dynamo makes of a rule differs there.
+    For the second order the inputs of the op are computed values: Dynamo treats a rule differently there.
     """
     function, leaves = _function_of_leaves(side)
     at = tuple(range(len(leaves)))
@@ -104,7 +104,7 @@ def compiled_gradient(side: Side, order: int = 1) -> Observed:
 
 
 def branch(side: Side) -> Observed:
-    """Either side of `torch.cond`, of which both are the program."""
+    """Either branch of `torch.cond`, both of which are the program."""
     function, leaves = _function_of_leaves(side)
     live = {k: x.detach().requires_grad_() for k, x in leaves.items()}
 
@@ -127,7 +127,7 @@ def branch(side: Side) -> Observed:
 
 
 def symbolic(side: Side) -> Observed:
-    """`torch.fx.symbolic_trace` of a function that calls the op, which is a node of the graph."""
+    """`torch.fx.symbolic_trace` of a function that calls the op, which becomes a node of the graph."""
     inputs = side.inputs()
     moving = [k for k, x in inputs.items() if isinstance(x, Tensor)]
     space = {"call": side.program.call, "function": side.function, "inputs": inputs}

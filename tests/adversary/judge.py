@@ -1,14 +1,14 @@
-"""What two runs of a program may differ in.
+"""Judge of two runs of a program: which differences are rounding, and which are wrong.
 
-The formula's true results are those of a run in float64. How far rounding may take a run from them is measured, and
-not guessed: by the error of PyTorch's own run in the dtype of the program, and by runs in float64 in which every result
-that the dtype cannot hold is rounded at random to one of its two neighbours (Monte Carlo arithmetic); of a program in
-float64, results that float32 cannot hold are moved by up to an ulp, since those that it holds may be exact. Such runs
-also show where a comparison, an extreme or a sort could go either way. A result is wrong where it is farther from the
-truth than `MULTIPLE` times the farthest of them and a few units in the last place.
+The reference is a run in float64. The error due to rounding is measured, not guessed: by the error of PyTorch's own run
+in the dtype of the program, and by runs in float64 in which every result that the dtype cannot represent is rounded at
+random to one of its two neighbours (Monte Carlo arithmetic). In a float64 program, results that float32 cannot
+represent are moved by up to an ulp, since the others may be exact. Such runs also show where a comparison, an extreme
+or a sort could go either way. A result is wrong if its error exceeds `MULTIPLE` times the largest of theirs plus a few
+ulp.
 
-Numbers of 16 bits are computed in 32, so one that no rounding has touched, in PyTorch's run or in any other, has to be
-the true one: no units in the last place are allowed.
+16-bit numbers are computed in 32 bits. A 16-bit result that is exact in PyTorch's run and in all others therefore has
+to be exact: no ulp are allowed.
 """
 
 import functools
@@ -26,38 +26,38 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only, tree_struc
 MULTIPLE = 8
 ULPS = 4
 RUNS = (0, 1, 3, 8, 24, 128)
-"""How many runs with random rounding a result is compared with, one after another, until it is right."""
+"""Numbers of runs with random rounding: a result that seems wrong is compared with more of them."""
 _SUMS = re.compile("sum|mean|mm|mv|dot|norm|var|std|prod|conv|index_add|index_put|scatter|embedding_dense|bincount")
-"""Ops that add up numbers, in an order of their own."""
+"""Ops that sum, in an unspecified order."""
 _IN_LANES = 64
-"""Terms that are added in lanes and blocks without rounding much: PyTorch's norm of 1023 equal ones loses 30 ulp."""
+"""Terms that lanes and blocks add with little rounding: PyTorch's norm of 1023 equal numbers loses 30 ulp."""
 _STEPS = re.compile(
     "(softmax|layer_norm|gelu|silu|mish|softplus|elu|hardswish|log_sigmoid|logit|loss|cross_entropy|tanh|sigmoid).*backward"
     "|gelu|mish|softmax|log_sigmoid|logsumexp|logaddexp|layer_norm|var|std|sinc|lerp"
 )
-"""Ops of several steps, each of which rounds, and whose terms may cancel: a run goes through the steps one by one."""
+"""Ops of several rounded steps whose terms may cancel: a run with random rounding executes the steps one by one."""
 _PRODUCTS = re.compile("^(mul|div|pow|reciprocal|square|addcmul|addcdiv)")
-"""Ops whose real and imaginary parts are sums, of which the terms may cancel: each is off by the size of the number."""
+"""Complex products: terms of the parts may cancel, so the error of a part is relative to the number's magnitude."""
 _TWO_TERMS = re.compile("^(add|sub|rsub)[.]")
-"""Sums of two terms, of which the smaller may be lost: 1 + e⁻⁹⁰ looks exact in float64, and its logarithm is 0."""
+"""Sums of two terms that may lose the smaller one: 1 + e⁻⁹⁰ looks exact in float64, and its logarithm is 0."""
 _ARITHMETIC = re.compile("^(add|sub|rsub|mul|div|sum)")
 _EITHER_ZERO = re.compile("(?<!soft)max|min|sort|topk|kthvalue|median|clamp|relu|shrink")
-"""Ops to which 0 and -0 are equal: which of them is returned is chance."""
+"""Ops to which 0 and -0 are equal, so that either may be returned."""
 _TWO_SIDED = re.compile("^(hardtanh|softshrink|hardshrink|elu|hardswish)_backward")
-"""Backwards that, where the input is NaN, give one slope in vector code and another in the scalar remainder."""
+"""Backwards whose slope at NaN differs between PyTorch's vector code and its scalar remainder."""
 _OF_INFINITIES = re.compile("gradient.*not finite")
-"""Where a factor is infinite, PyTorch's formula may give ∞ − ∞ = NaN where a stable form gives ∞: no error."""
+"""Differences at infinite factors: ∞ − ∞ = NaN in PyTorch's formula where a stable form returns ∞ is no error."""
 _LEAST_NORMAL = torch.finfo(torch.float32).smallest_normal
 _FLUSHED = 128 * _LEAST_NORMAL
-"""PyTorch's sigmoid is 0 below −88.7: where a formula as written is NaN there, a stable form may be 0, times some x."""
+"""Bound on what a stable form may lose: PyTorch's sigmoid is 0 below −88.7, and a form may multiply it by x."""
 _HIGHER = re.compile("order [23]")
-"""Derivatives at special values: PyTorch's are NaN wherever a 0 and an infinity meet in its order of products."""
+"""Higher derivatives, where PyTorch returns NaN wherever its order of products multiplies 0 by ∞."""
 _SATURATING = re.compile("tanh|sigmoid|erf|softmax|atan|exp|log|mish|gelu|silu|elu|softplus|cos")
-"""Functions whose float64 results may look exact or equal, as tanh(20) and tanh(21) or cos(1e-9) and 1, and are not."""
+"""Functions whose inexact float64 results may look exact or equal: tanh(20) and tanh(21), cos(1e-9) and 1."""
 
 
 class Rounding(TorchDispatchMode):
-    """Round every result that a dtype cannot hold to a neighbour in it, the same for equal results of one op."""
+    """Mode that rounds every result to a random neighbour in a dtype; equal results of one op to the same one."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Rounding(TorchDispatchMode):
         return torch.where((x - other).abs() > 8 * torch.finfo(torch.float32).eps * x.abs(), other, x)
 
     def _of_nan(self, slope: Tensor, g: Tensor, *args: Any) -> Tensor:
-        """Return a slope; where the input is NaN, that of either side or NaN: the same everywhere, or one by one."""
+        """Return a slope; at NaN inputs that of either side or NaN, one for all elements or drawn for each."""
         x = next(x for x in args if isinstance(x, Tensor))
         share, which = self._share(g), self.seed * 0x9E3779B1 >> 17 & 3
         chosen = torch.full_like(share, which) if which < 3 else ((share + 0.5) * 3).floor()
@@ -144,7 +144,7 @@ class Rounding(TorchDispatchMode):
         return self._near(x, x.dtype, self._share(next((y for y in alike if not _has_no_memory(y)), x)))
 
     def _in_the_plane(self, x: Tensor) -> Tensor:
-        """Return complex numbers that lie around those given; a part is exact only if the other is."""
+        """Return complex numbers near the given ones; a part is exact only if the other is."""
         if x.dtype != torch.complex128 or _has_no_memory(x):
             return x
         parts = torch.view_as_real(x.resolve_conj())
@@ -161,9 +161,9 @@ class Rounding(TorchDispatchMode):
         return torch.where((lost > 0) & (lost < torch.finfo(x.dtype).eps), self._near(x, x.dtype), x)
 
     def _disturbed(self, x: Tensor) -> Tensor:
-        """Return a term of a sum with the error of 32 bits, or of those it has.
+        """Return a term of a sum with a rounding error of 32 bits, or of its own precision.
 
-        Terms that are all equal have that of one term after another, each of which rounds to the same side.
+        Equal terms get the error of a sequential sum, in which every step rounds to the same side.
         """
         if x.dtype != torch.float64:
             return x
@@ -181,10 +181,10 @@ class Rounding(TorchDispatchMode):
         return torch.where((self._share(x) < 0) & stored.isfinite(), stored, x)
 
     def _rounded(self, x: Any, other: Any, given: Tensor | None) -> Any:
-        """Round a result; where it has to be, round `other` in its place.
+        """Round a result; where it is inexact, round `other` in its place.
 
-        A kernel of several steps rounds to 16 bits at its end: some results are rounded to 32 bits only. Which
-        of float64 are exact cannot be told from their bits, but for those that are `given` and for short ones.
+        A kernel of several steps rounds to 16 bits at its end, so some results are rounded to 32 bits only. Bits do not
+        show which float64 numbers are exact, except for `given` and short ones.
         """
         if not isinstance(x, Tensor) or not x.numel() or _has_no_memory(x):
             return x
@@ -208,7 +208,7 @@ class Rounding(TorchDispatchMode):
         return torch.where(x.isfinite(), torch.ldexp(fraction.to(dtype).double(), exponent), x)
 
     def _near(self, x: Tensor, dtype: torch.dtype, share: Tensor | None = None) -> Tensor:
-        """Return numbers up to half an ulp of a dtype away; of float64, which has no room for half, one."""
+        """Return numbers up to half an ulp of a dtype away; up to one ulp for float64, which has no bits for half."""
         share = self._share(x) if share is None else share
         share = share.sign() if dtype == torch.float64 else share
         info = torch.finfo(dtype)
@@ -216,7 +216,7 @@ class Rounding(TorchDispatchMode):
         return torch.where(x.isfinite() & (x != 0), x + share * ulp, x)
 
     def _share(self, x: Tensor) -> Tensor:
-        """Return numbers from -1/2 to 1/2 that depend on those in `x` and on the seed."""
+        """Return numbers from -1/2 to 1/2 that are a hash of `x` and the seed."""
         bits = x.contiguous().view(torch.int64) + (self.seed * 0x14057B7EF767814F & 0x7FFFFFFFFFFFFFFF)
         for _ in range(2):
             bits = (bits ^ (bits >> 29)) * 0x5851F42D4C957F2D
@@ -224,14 +224,13 @@ class Rounding(TorchDispatchMode):
 
 
 def sampled_run(precision: torch.dtype, i: int) -> Rounding:
-    """Return the mode of run number `i`; in every third one the range of the dtype has no end.
+    """Return the mode of run number `i`; in every third one the dtype has an unlimited range.
 
-    Where a step overflows in all others, that one says how far rounding takes a result. Every fourth is for higher
-    derivatives alone: in 16 bits it says what terms that cancel leave if each is computed by itself, to 16 bits or 32.
-    One run of 16 bits takes every step in 32: a square may overflow there that is NaN in 16 bits before. So do others,
-    in which what sums and products take has been stored in 16 bits, or not: a loop that computes several ops stores
-    some of their results, and goes on with what it has not rounded. Where such terms cancel, as those of x - x.mean(),
-    half an ulp of them is left.
+    Where a step overflows in all others, that run measures the rounding. Every fourth run is for higher derivatives
+    alone: in 16 bits it measures the remainder of cancelling terms that are each rounded to 16 or 32 bits. One run of a
+    16-bit program computes every step in 32 bits: a square may overflow there that is NaN in 16 bits before. In further
+    runs the operands of sums and products are rounded to 16 bits at random: a fused loop stores some results, and
+    continues with the unrounded ones. Where such terms cancel, as in x - x.mean(), half an ulp of them is left.
     """
     if precision.itemsize == 2 and i == _IN_32_BITS:
         return Rounding(torch.float32, 1000 * i)
@@ -257,7 +256,7 @@ def _has_overflow(i: int) -> bool:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A result that is not what it should be."""
+    """A wrong result."""
 
     label: str
     what: str
@@ -275,16 +274,16 @@ def wrong_values(
     of_infinite: Tensor | None = None,
     may_overflow: bool = False,
 ) -> Wrong | None:
-    """Compare a result with the true one.
+    """Compare a result with the reference.
 
     Args:
-        label: what it is.
+        label: name of the result.
         ours: the result of the op.
         native: that of PyTorch in the same dtype.
         true: that of PyTorch in float64.
-        sampled: so many results of runs with random rounding.
-        of_infinite: where the inputs of a value, or the input of a derivative, are infinite: there a stable form may
-            have a limit.
+        sampled: function that returns a number of results of runs with random rounding.
+        of_infinite: mask of infinite inputs of a value, or of an infinite input of a derivative, where a stable form
+            may return a limit.
         may_overflow: whether a stable form is of numbers at which the formula overflows, in float64 too, and where it
             does in a derivative, that may be finite and far off: exp(441)² is infinite, exp(441) is not.
     """
@@ -365,7 +364,7 @@ def _has_no_memory(x: Tensor) -> bool:
 
 
 def _magnitudes(given: Any) -> Tensor:
-    """Return the magnitudes of all numbers that an op is given."""
+    """Return the magnitudes of all operands of an op."""
     leaves = tree_leaves(given)
     xs = [_real(x).double().flatten() for x in leaves if isinstance(x, Tensor) and not _has_no_memory(x)]
     numbers = [float(x) for x in leaves if isinstance(x, int | float)]
@@ -377,13 +376,13 @@ def _real(x: Tensor) -> Tensor:
 
 
 def _error(run: Tensor, true: Tensor) -> Tensor:
-    """Return how far a run is from the truth; a value that should not be finite, or is not, leaves no doubt here."""
+    """Return the errors of a run; 0 where the true or the computed value is not finite."""
     error = (run - true).abs()
     return torch.where(error.isfinite(), error, 0.0)
 
 
 def _is_over(run: Tensor, ours: Tensor, true: Tensor) -> Tensor:
-    """Where rounding alone takes a run to infinity or NaN; which of them is chance, but not the sign of an infinity."""
+    """Return where rounding alone leads to infinity or NaN: either may result, but the sign of an infinity is fixed."""
     over = ~run.isfinite() & ~ours.isfinite() & true.isfinite()
     return over & (run.isnan() | ours.isnan() | (ours.sign() == true.sign()))
 

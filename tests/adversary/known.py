@@ -1,4 +1,4 @@
-"""Faults that are known and not mended, here or in PyTorch: trials that show them are passed over."""
+"""Known unfixed faults, of Pullback or PyTorch: trials that show them are skipped."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ _MASKING = re.compile("maximum|minimum|fmax|fmin")
 
 
 def _is_right_without_vectors(trial: Trial) -> bool:
-    """Whether Inductor's scalar code is right: its vector code is made of the same graphs."""
+    """Whether Inductor is right without vector code, which it generates from the same graphs."""
     from torch._inductor import config
 
     torch._dynamo.reset()
@@ -121,5 +121,5 @@ def _is_cut_off(trial: Trial, wrong: Wrong) -> bool:
 
 
 def is_known(trial: Trial, wrong: Sequence[Wrong]) -> bool:
-    """Whether all that is wrong is of a known kind."""
+    """Whether all differences are of known kinds."""
     return any(known(trial, wrong) for known in KNOWN)

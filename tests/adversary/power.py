@@ -1,7 +1,7 @@
-"""How many of the faults of `faults.py` the fuzz finds: `python -m tests.adversary.power --minutes 10`.
+"""Share of the seeded faults (`faults.py`) that fuzzing finds: `python -m tests.adversary.power --minutes 10`.
 
-Each fault is put into a copy of the library, on which the fuzz then runs for some minutes, until it finds something
-that is right in the library as it is.
+Each fault is put into a copy of the library. Fuzzing then runs on the copy for some minutes, until it finds a failure
+that the library itself does not have.
 """
 
 import argparse
@@ -23,25 +23,25 @@ from tests.adversary.faults import FAULTS, Fault
 from tests.adversary.fuzz import HANG, run
 
 TURNS = ["native, g++", "native, g++", "eager"]
-"""Kernels of our own are where most can go wrong."""
+"""Backends that are tried: most faults are in the compiled kernels."""
 PACKAGE = Path(pullback.__file__).parent
 WANTED = math.ceil(0.9 * len(FAULTS))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What it took to find a fault: seconds, and seconds of processor time, compilers included."""
+    """Cost of finding a fault: seconds, and seconds of processor time, compilers included."""
 
     seconds: float
     processor: float
 
     def __str__(self) -> str:
-        """Return a line for it."""
+        """Return a line of the report."""
         return f"{self.seconds:.0f} s, {self.processor:.0f} s of processor time"
 
 
 def finds(fault: Fault, minutes: float, jobs: int, seed: int) -> Found | None:
-    """Return what it takes to find a fault; `None` if it is not found."""
+    """Return the cost of finding a fault; `None` if it is not found."""
     with tempfile.TemporaryDirectory(prefix="fault-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "pullback", ignore=shutil.ignore_patterns("__pycache__"))
         fault.put_into(Path(folder) / "pullback")
@@ -56,13 +56,13 @@ def finds(fault: Fault, minutes: float, jobs: int, seed: int) -> Found | None:
 
 
 def _processor_time() -> float:
-    """Return seconds that processes took which have ended."""
+    """Return the processor time, in seconds, of ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def is_right_without(found: str) -> bool:
-    """Whether the program of a finding passes in the library as it is."""
+    """Whether the program of a finding passes in the library without the fault."""
     program = found[found.rindex("from tests.adversary.agree") :]
     environment = {**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{Path.cwd()}"}
     command = [sys.executable, "-c", program]
@@ -76,17 +76,17 @@ def is_right_without(found: str) -> bool:
 
 
 def main() -> None:
-    """Print which faults are found, and end with 1 if they are too few."""
+    """Print which faults are found; exit with 1 if they are too few."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="faults whose names hold this")
+    parser.add_argument("--only", default="", help="try only faults whose name contains this text")
     options = parser.parse_args()
     chosen = [fault for fault in FAULTS if options.only in fault.name]
     if not chosen:
-        parser.error(f"no fault's name holds {options.only!r}: they are {'; '.join(fault.name for fault in FAULTS)}")
+        parser.error(f"no fault's name contains {options.only!r}: they are {'; '.join(fault.name for fault in FAULTS)}")
     found = 0
     for i, fault in enumerate(chosen):
         effort = finds(fault, options.minutes, options.jobs, options.seed + 10**6 * i)

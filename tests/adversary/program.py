@@ -1,6 +1,6 @@
 """A random program as text: tensors, a formula over them, and how to call it.
 
-The text is all there is: it is what runs, what is printed when it fails, and what a test of a past failure holds.
+A program is nothing but text: the text is run, printed on a failure, and copied into the test of a past failure.
 """
 
 import ast
@@ -24,7 +24,7 @@ PACKINGS = {
     "keywords": ("*, {names}", ""),
     "numbers by keyword": ("{names}", ""),
 }
-"""How a formula takes its inputs: its parameters, and its first line."""
+"""Ways to pass the inputs of a formula: its parameters, and its first line."""
 
 _WIDE = {"bfloat16": "float64", "float16": "float64", "float32": "float64", "complex64": "complex128"}
 _NARROW = re.compile(rf"\btorch\.({'|'.join(_WIDE)})\b")
@@ -39,8 +39,8 @@ class Program:
         inputs: lines such as `a = torch.randn(n, m).requires_grad_()`.
         formula: lines, of which the last returns.
         sizes: what `n`, `m`, … are.
-        packing: how the formula takes its inputs, one of `PACKINGS`.
-        seed: of the inputs, and of what the formula draws.
+        packing: the way to pass the inputs, one of `PACKINGS`.
+        seed: of the inputs, and of the random numbers of the formula.
     """
 
     inputs: str

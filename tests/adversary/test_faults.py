@@ -1,4 +1,4 @@
-"""The faults of which the fuzz is to find most: each can be put into the library as it stands."""
+"""Seeded faults can be put into the library: the text that each replaces exists."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What the fuzz has found, each shortened to what matters."""
+"""Regressions found by fuzzing, shortened to what matters."""
 
 import pytest
 

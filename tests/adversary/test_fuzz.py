@@ -1,4 +1,4 @@
-"""What the long run says of a batch that has ended."""
+"""Reports of fuzzing on batches that have ended."""
 
 from types import SimpleNamespace
 

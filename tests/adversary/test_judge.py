@@ -1,4 +1,4 @@
-"""The judge: what it calls wrong, and what it takes for rounding."""
+"""The judge: which results it calls wrong, and which differences it attributes to rounding."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from tests.adversary.program import Program, widened
 
 @pytest.fixture
 def made(monkeypatch):
-    """Put a function in place of ops: what "derived" makes of a formula."""
+    """Replace the op of a "derived" trial by a function."""
 
     def put(change):
         monkeypatch.setitem(MAKINGS, "derived", (lambda f: functools.wraps(f)(lambda *xs: change(f, *xs)), lambda f: f))

@@ -1,11 +1,11 @@
-"""Random programs from fixed seeds: the same for everybody. `make fuzz` runs others."""
+"""Random programs from fixed seeds, the same on every machine. `make fuzz` runs others."""
 
 import pytest
 
 from tests.adversary.worker import batch
 
 TRIALS = {"eager": 10, "native": 4}
-"""Kernels of our own are compiled first."""
+"""Trials of a seed, by backend: fewer with native kernels, which have to be compiled."""
 
 
 @pytest.mark.parametrize("seed", range(14, 22))

@@ -1,7 +1,7 @@
-"""One batch of random trials in a process of its own: `python -m tests.adversary.worker BACKEND SEED TRIALS FOLDER`.
+"""Worker process for a batch of random trials: `python -m tests.adversary.worker BACKEND SEED TRIALS FOLDER`.
 
-`FOLDER/last` is the trial that runs, so that a crash or a hang can be told; `FOLDER/found` is the first that failed,
-shrunk; `FOLDER/counts` is how many ran, and how many of these PyTorch itself refused.
+`FOLDER/last` holds the running trial, to identify a crash or a hang; `FOLDER/found` the first failure, shrunk;
+`FOLDER/counts` the number of trials, and of those that PyTorch itself refused.
 """
 
 import os
@@ -24,7 +24,7 @@ SHRINKING = 60
 
 
 def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) -> bool:
-    """Run trials until one fails; return whether none did."""
+    """Run trials until one fails; return whether all passed."""
     torch.set_num_threads(1)
     counts = {"ran": 0, "refused by PyTorch": 0}
     seen: dict[str, list[Wrong] | None] = {}
@@ -69,7 +69,7 @@ def batch(backend: str, number: int, n: int, folder: Path, shrink: bool = True) 
 
 
 def shortened(trial: Trial, folder: Path) -> Trial:
-    """Return a trial that fails as well, without the lines and contexts that do not matter."""
+    """Return a failing trial without the lines and contexts that do not matter."""
     end = time.monotonic() + SHRINKING
 
     def fails(other: Trial) -> bool:

@@ -1,7 +1,7 @@
-"""The rows of the composition table: ways of differentiating an op, and how each is judged.
+"""Rows of the composition table: ways to differentiate an op, and the verdict on each.
 
-A context is a function of an op that returns a derivative of it at `X`, declared where its family is tested.
-`docs/generate_composition.py` measures every row for every column; the tests measure our own columns.
+A context is a function that takes an op and returns its derivative at `X`. It is declared where its family is tested.
+`docs/generate_composition.py` measures every row for every column; the tests measure the columns of Pullback.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Context:
 
     Attributes:
         family: one of `FAMILIES`.
-        name: what the table calls it.
+        name: of the row in the table.
         run: takes an op, returns its derivative at `X`, or its value and its derivative.
-        order: of that derivative; 0 for a context that has a value only.
-        refused: for each of our columns that is refused here, the name of the error raised ("A or B" where releases of
-            PyTorch raise different ones).
-        says: what a refusal says; by default the op's name and what to do.
-        tested: our columns that the tests measure (what takes long is measured for some only).
-        ignore: warnings that this way of differentiating always gives, as regular expressions.
+        order: of that derivative; 0 for a context with a value only.
+        refused: for each column of Pullback that raises here, the name of the error ("A or B" where releases of PyTorch
+            raise different ones).
+        says: pattern of the message; by default the op's name and the remedy.
+        tested: columns of Pullback that the tests measure (only some in a slow context).
+        ignore: regular expressions of warnings that this context always gives.
         needs_compiler: whether Inductor compiles C++ here.
     """
 
@@ -83,7 +83,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell: what happened, the name of the error where there was one, and what it says or what was found."""
+    """One cell: its verdict, the name of the error if there was one, and its message or the value found."""
 
     verdict: str
     error: str = ""
@@ -106,9 +106,9 @@ def context(family: str, name: str, **options: Any) -> Callable[[Any], Any]:
 
 
 def measure(row: Context, column: str, op: Any = None) -> Outcome:
-    """Differentiate one op in one context: kept, refused, wrong without an error, or an error of another kind.
+    """Differentiate one op in one context: kept, refused, silently wrong, or another error.
 
-    The op is that of the column, unless it is given.
+    The op is that of the column by default.
     """
     try:
         with warnings.catch_warnings():
@@ -128,7 +128,7 @@ def _equal(found: Tensor | None, want: Tensor) -> bool:
 
 
 def cells(family: str) -> Any:
-    """Parametrize a test over the rows of a family and our columns."""
+    """Parametrize a test over the rows of a family and the columns of Pullback."""
     chosen = [
         pytest.param(
             row,
@@ -144,7 +144,7 @@ def cells(family: str) -> Any:
 
 
 def judge(row: Context, column: str, outcome: Outcome | None = None) -> None:
-    """Assert that a cell is what its row expects; skip it where PyTorch has the same error for its own ops."""
+    """Assert that a cell is as its row expects; skip it where PyTorch raises the same error for its own ops."""
     if row.needs_compiler and not HAS_COMPILER:
         pytest.skip("no C++ compiler")
     outcome = outcome or measure(row, column)

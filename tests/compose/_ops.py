@@ -1,8 +1,8 @@
-"""The columns of the composition table: one op, whose derivatives are not those of the ops in its forward.
+"""Columns of the composition table: one op, whose derivatives differ from those of the ops in its forward.
 
-Every op has the derivatives of x³. The derived ones, the formula and the Function of x³ have its value, too; all others
-have the value x, so that a derivative that is lost (that of the forward's own ops, or none) shows in every order. At
-dyadic points all of this is exact in every floating dtype, however it is computed: tests compare bits.
+Every op has the derivatives of x³. The derived ones, the formula and the Function of x³ have its value, too. All others
+have the value x, so that a lost rule (the derivative of the forward's own ops, or none) shows in every order. At dyadic
+points all of this is exact in every floating dtype, however it is computed, so tests compare bits.
 """
 
 import torch
@@ -30,7 +30,7 @@ def derived(x):
 
 
 def with_forms(x):
-    """A derived op that uses stable forms: its derivatives go through native forms, not through the formula."""
+    """A derived op with stable forms: its derivatives use native forms, not the formula."""
     return x * x * x
 
 
@@ -45,7 +45,7 @@ with_forms = stable_op(
 
 @pullback.function
 def with_masks(x):
-    """The same where no mask holds, with a comparison of computed values."""
+    """The same formula with a mask that is never true, a comparison of computed values."""
     return torch.maximum(x * x * x, x - 100).masked_fill(x > 50, 0.0)
 
 
@@ -75,7 +75,7 @@ def _(tangents, out, x):
 
 
 class OldStyle(torch.autograd.Function):
-    """As tutorials write it."""
+    """A Function in the style of the tutorials."""
 
     @staticmethod
     def forward(ctx, x):
@@ -93,7 +93,7 @@ def old_style_function(x):
 
 
 class NewStyle(torch.autograd.Function):
-    """All that a Function can define."""
+    """A Function that defines every method that PyTorch offers."""
 
     generate_vmap_rule = True
 
@@ -149,7 +149,7 @@ custom_op.register_autograd(_backward, setup_context=_setup)
 
 
 def formula(x):
-    """No op at all: what PyTorch does with x³."""
+    """The plain formula x³, differentiated by PyTorch."""
     return x * x * x
 
 

@@ -1,6 +1,6 @@
-"""Samples of PyTorch's operator database through `pullback.function`, beside the operators themselves.
+"""Comparison of PyTorch's operators, on samples of its operator database, with derived ops of them.
 
-`python -m tests.compose.opinfo` prints how many entries run by graphs, and why the others do not.
+`python -m tests.compose.opinfo` prints how many entries run as compiled graphs, and why the others do not.
 """
 
 import collections
@@ -22,7 +22,7 @@ cotangents are numbers of about 1, so that a result below the floor is what is l
 
 @dataclass
 class Ran:
-    """What a call and its derivatives gave: lists of tensors, or of None where there is no dependence."""
+    """Results of a call and its derivatives: lists of tensors, with None where there is no dependence."""
 
     parts: dict = field(default_factory=dict)
     error: str = ""
@@ -30,7 +30,7 @@ class Ran:
 
 @dataclass
 class Outcome:
-    """What became of an entry: how it differs from the operator, and how its samples were carried out."""
+    """Result of an entry: its difference from the operator, and how its samples were executed."""
 
     name: str
     differences: list = field(default_factory=list)
@@ -47,7 +47,7 @@ def entries():
 
 
 def dtype_of(entry):
-    """Return the dtype that an entry is tried in: double precision, complex if it has no other."""
+    """Return the dtype for an entry: double precision, complex if it has no other."""
     known = entry.supported_backward_dtypes("cpu")
     return next((d for d in (torch.float64, torch.complex128) if d in known), None)
 
@@ -77,7 +77,7 @@ def outcome_of(name, entry, count=SAMPLES):
 
 
 def run(function, sample, seed, twice):
-    """Call `function(input, args, kwargs)` and differentiate it along random directions, as far as it goes."""
+    """Call `function(input, args, kwargs)`; differentiate along random directions, up to the order that it supports."""
     call = _pytree.tree_map_only(
         torch.Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), (sample.input, sample.args, sample.kwargs)
     )
@@ -120,7 +120,7 @@ def _like(t, generator):
 
 
 def difference(ours, native):
-    """Return the first thing in which two runs differ, in words; empty where they agree."""
+    """Describe the first difference of two runs; empty if they agree."""
     for part, theirs in native.parts.items():
         mine = ours.parts.get(part)
         if mine is None:

@@ -1,4 +1,4 @@
-"""torch.compile of a function that uses an op, then autograd; and autograd itself compiled."""
+"""`torch.compile` of a function that calls an op, differentiated by autograd; and compiled autograd."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ AGAIN = r"does not currently support double backward"
 
 
 def compiled(function, backend="aot_eager", **options):
-    """Compile, whole or not at all."""
+    """Compile without graph breaks."""
     torch._dynamo.reset()
     return torch.compile(function, backend=backend, fullgraph=True, **options)
 
@@ -55,7 +55,7 @@ def dynamic(op):
 
 @context("compile", "twice in a row, aot_eager")
 def twice_in_a_row(op):
-    """The chain rule of x³ twice, from values that the first op gives."""
+    """The derivative of x³ applied twice, by the chain rule, from the value of the first op."""
     x = leaf()
     y, z = compiled(lambda x: (op(x), op(op(x) * 0 + x)))(x)
     assert torch.equal(y, z)

@@ -1,4 +1,4 @@
-"""torch.compile of a torch.func transform of an op: Dynamo looks into a Function's forward here."""
+"""`torch.compile` of a `torch.func` transform of an op: here Dynamo traces into the forward of a Function."""
 
 import pytest
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap

@@ -1,4 +1,4 @@
-"""Derived ops of every family against finite differences, mpmath, and PyTorch's derivative of the same formula."""
+"""Derived ops of every family, compared with finite differences, mpmath, and PyTorch's derivative of the formula."""
 
 import mpmath
 import pytest
@@ -147,7 +147,7 @@ def nested_forward(f, x, order):
 
 
 def mixed(f, x, order):
-    """Return the derivative by reverse and forward mode in turn, the outermost forward."""
+    """Return the derivative by alternating reverse and forward mode, with forward mode outermost."""
 
     def scalar(t):
         return f(t)

@@ -1,4 +1,4 @@
-"""Two processes: data parallel, sharded parameters, distributed tensors. One pair measures every cell."""
+"""Distributed training: data parallel, sharded parameters, distributed tensors. Two processes run all cells."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def mesh():
 
 @context(FAMILY, "DistributedDataParallel")
 def ddp(op):
-    """Each process sees its own factor; the gradient is their mean."""
+    """Every process has a factor of its own; the gradient is their mean."""
     module = torch.nn.parallel.DistributedDataParallel(Weighted(op))
     (module() * (1 + dist.get_rank())).sum().backward()
     return module.module.weight.grad / 1.5
@@ -68,7 +68,7 @@ def dtensor_create_graph(op):
 
 
 def outcomes():
-    """Measure every cell in two processes; the first writes what it found."""
+    """Measure every cell in two processes; the first one writes the results."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", __name__, folder]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -83,7 +83,7 @@ def outcomes():
 
 
 def main(folder, rank):
-    """Measure as one of two processes."""
+    """Run one of the two processes."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder, "store")), SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE)

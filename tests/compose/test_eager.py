@@ -1,4 +1,4 @@
-"""Plain eager mode: every way of asking for a derivative."""
+"""Plain eager mode: every API that computes a derivative."""
 
 import torch
 from torch.autograd import forward_ad

@@ -1,4 +1,4 @@
-"""torch.export, then training what was exported; and a package of compiled C++."""
+"""`torch.export`, training of the exported program, and a package of compiled C++ (AOTInductor)."""
 
 import io
 import tempfile
@@ -26,7 +26,7 @@ class Module(torch.nn.Module):
 
 
 class Scaled(Module):
-    """A model with a parameter before the op: what the op is given requires grad when the model is traced."""
+    """A model with a parameter before the op, whose input therefore requires grad during the trace."""
 
     def __init__(self, op):
         super().__init__(op)
@@ -46,7 +46,7 @@ def exported(op, **options):
 
 
 def traced_gradient(op):
-    """Return a function that takes the gradient inside."""
+    """Return a function that computes the gradient of the op itself."""
 
     def function(x):
         x = x.detach().requires_grad_()

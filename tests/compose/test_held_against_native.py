@@ -1,4 +1,4 @@
-"""Cases that a hostile reading found: each was another value or derivative without an error, or could have been."""
+"""Regressions of a review: each case returned, or could have returned, a silently different value or derivative."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Nothing is left behind by a call: no memory, no class, no tensor held by a cycle.
+"""A call leaks nothing: no memory, no class, no tensor in a reference cycle.
 
 `benchmarks/op_leaks.py` makes a hundred thousand calls of each kind.
 """
@@ -144,7 +144,7 @@ def test_memory_and_objects_stay_the_same(op, way):
 
 
 def census():
-    """Return how many tensors, classes and objects there are."""
+    """Count live tensors, classes and objects."""
     kinds = collections.Counter(map(type, gc.get_objects()))
     tensors, classes = (sum(n for kind, n in kinds.items() if issubclass(kind, c)) for c in (torch.Tensor, type))
     return tensors, classes, kinds.total()

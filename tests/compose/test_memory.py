@@ -1,4 +1,4 @@
-"""Checkpoints, and hooks on what is saved for backward."""
+"""Activation checkpointing, and saved-tensor hooks."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Modes that see every op, and tensors that are not plain."""
+"""Dispatch and function modes, and tensor subclasses."""
 
 import threading
 import warnings

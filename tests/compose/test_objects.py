@@ -1,4 +1,4 @@
-"""Objects that hold an op: copied, pickled, hooked."""
+"""Objects that hold an op: copied, pickled, with hooks."""
 
 import copy
 import functools

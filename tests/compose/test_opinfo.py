@@ -1,4 +1,4 @@
-"""PyTorch's own operator database: value, gradient and second derivative are those of the operator."""
+"""PyTorch's operator database: value, gradient and second derivative of a derived op equal the operator's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/composition.md has the rows and columns of the registry, and in our columns what the tests expect."""
+"""docs/composition.md has the registered rows and columns, and the verdicts that the tests expect."""
 
 import runpy
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""An op with stable forms, whose naive derivative is visibly wrong, in every context: the stable one, or loud.
+"""An op with stable forms in every context: its derivative is stable, or an error is raised.
 
-At −100 the gradient of log(sigmoid(x)) as written is NaN, at 30 it is 0; at 0.5 both are right. A context keeps the
-stable forms, or computes the formula as written (its value or derivatives, then, in every element), or is an error.
+The naive derivative is visibly wrong: at −100 the gradient of log(sigmoid(x)) as written is NaN, at 30 it is 0; only at
+0.5 is it right. A context keeps the stable forms, or computes the formula as written (in every element), or raises.
 """
 
 import copy
@@ -303,7 +303,7 @@ def test_where_the_formula_stands_as_written(context):
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_inductor():
-    """Which lowers expm1 and others in its own way, but keeps sigmoid."""
+    """Inductor lowers expm1 and others in its own way, but keeps sigmoid."""
     op = log_sigmoid()
     torch.testing.assert_close(gradient(compiled(lambda x: op(x), backend="inductor")), FIRST, rtol=1e-5, atol=0)
 
@@ -440,7 +440,7 @@ def _needs_bits_in_batches(context):
 @pytest.mark.parametrize("context", THIRDS)
 @pytest.mark.few(5)
 def test_the_third_derivative_is_right(context):
-    """Where the formula as written has NaN, too."""
+    """At points where the formula as written has NaN, too."""
     _needs_bits_in_batches(context)
     torch.testing.assert_close(THIRDS[context](log_sigmoid()), exact(3), rtol=1e-5, atol=1e-40)
 
@@ -604,7 +604,7 @@ def of_two_recorded(f, a, b):
 @pytest.mark.parametrize("is_graph", [False, True])
 @pytest.mark.few(4)
 def test_a_second_derivative_at_infinity_is_right_or_nan(name, run, is_graph):
-    """A first derivative is right wherever the one by hand is a number or infinite, and not 0 · ∞."""
+    """A first derivative is right wherever the textbook formula for it is finite or infinite, and not 0 · ∞."""
     formula, derivatives = OF_TWO_AT_INFINITY[name]
     op = pullback.function(formula)
     for point in POINTS_AT_INFINITY:

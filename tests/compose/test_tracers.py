@@ -1,4 +1,4 @@
-"""Tracers that record the ops of a call, and the passes that drop `detach`."""
+"""Tracers that record the ops of a call, and passes that remove `detach`."""
 
 import torch
 from torch._decomp import core_aten_decompositions

@@ -1,4 +1,4 @@
-"""The transforms of torch.func, and what they nest to."""
+"""The transforms of `torch.func`, alone and nested."""
 
 import torch
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap

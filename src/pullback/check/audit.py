@@ -30,7 +30,7 @@ from pullback.check.remembered import Memory
 from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.state import Audit
-from pullback.check.steps import Steps
+from pullback.check.steps import StepEvents
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.trial import Raised, take_incidents
 from pullback.check.variants import variants_of
@@ -129,7 +129,7 @@ def _prepared(
     subject: Subject, options: Options, inputs: Inputs | None, events: Events, skip: frozenset[str]
 ) -> tuple[Audit | None, str]:
     """Return the audit's state with a working example, or why there is none."""
-    steps = Steps(events)
+    steps = StepEvents(events)
     trial.set_on_call(steps.calling)
     events.step("", "looking for a working example", "")
     calls = list(inputs or ())

@@ -12,7 +12,7 @@ from pullback.check.cases.layouts import contiguous
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.facts import Facts
+from pullback.check.facts import ExampleFacts
 from pullback.check.trial import Raised
 from pullback.check.variants import constant_inputs
 from pullback.errors import OptionError
@@ -33,7 +33,7 @@ def require_hypothesis() -> None:
         raise OptionError("deep draws inputs with hypothesis, which is not installed: pip install 'pullback[deep]'")
 
 
-def smallest_drawn(audit: Facts, settled: Collection[int]) -> FirstOrder | None:
+def smallest_drawn(audit: ExampleFacts, settled: Collection[int]) -> FirstOrder | None:
     """Return the comparison on the smallest drawn input with a wrong gradient; `None` if there is none.
 
     The draws depend on the audit's seed alone, their number on the budget, all of which may be spent a second time.
@@ -73,7 +73,7 @@ class _Tried:
         found: the last comparison that is wrong; hypothesis moves on to simpler inputs only.
     """
 
-    def __init__(self, audit: Facts, settled: Collection[int]) -> None:
+    def __init__(self, audit: ExampleFacts, settled: Collection[int]) -> None:
         self._audit, self._settled = audit, settled
         self._clock = Stopwatch()
         self.found: FirstOrder | None = None

@@ -14,7 +14,7 @@ from pullback.check.callers import call_by_a_caller
 from pullback.check.case import Case
 from pullback.check.cases import dtypes, sizes, structure, values
 from pullback.check.cases.attempt import Score, attempt, of_environment
-from pullback.check.cases.probe import Probe, probe
+from pullback.check.cases.probe import FoundExample, probe
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import same
 from pullback.check.derivative.compare_input import Status
@@ -199,7 +199,7 @@ def _settle(subject: Subject, case: Case) -> Case:
     return case
 
 
-def _why_no_example(found: Probe) -> str:
+def _why_no_example(found: FoundExample) -> str:
     if found.lacks:
         return LACKS + found.lacks
     tried = f"{found.trials} guessed calls, none worked"

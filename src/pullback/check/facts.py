@@ -18,7 +18,7 @@ from pullback.check.cases.repro import bind_outs
 from pullback.check.clock import Stopwatch
 from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
-from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FEW, FirstOrder, elements_for, first_order
 from pullback.check.derivative.intent import Intent
@@ -28,9 +28,9 @@ from pullback.check.derivative.unwritten import Unwritten, unwritten
 from pullback.check.events import Events
 from pullback.check.purity.cuts import culprits, watch_cuts
 from pullback.check.remembered import Memory
-from pullback.check.steps import Steps
+from pullback.check.steps import StepEvents
 from pullback.check.subject import Options, Subject
-from pullback.check.trial import Raised, Run, forward, reseed, standard_cotangents, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, reseed, standard_cotangents, vjp
 from pullback.check.weights import kept, with_weights
 
 _DIRECTIONS = 3
@@ -50,7 +50,7 @@ class _Drawing(DispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-class Facts:
+class ExampleFacts:
     """Facts about one subject on its working example.
 
     Attributes:
@@ -88,7 +88,7 @@ class Facts:
         self.options = options
         self.base = base
         self.given = given
-        self.events = events if isinstance(events, Steps) else Steps(events)
+        self.events = events if isinstance(events, StepEvents) else StepEvents(events)
         self.generator = torch.Generator().manual_seed(options.seed)
         self.clock = Stopwatch()
         self.cases = 0
@@ -112,7 +112,7 @@ class Facts:
         return Domain(self.base, None if self.guessed else self.is_valid)
 
     @functools.cached_property
-    def base_run(self) -> Run:
+    def base_run(self) -> ForwardRun:
         """The forward of the working example. Its graph may be used up."""
         return forward(self.subject, self.base)
 
@@ -222,7 +222,7 @@ class Facts:
         return difference(first, second, rounding=0.0) is not None
 
     @functools.cached_property
-    def redrawn(self) -> Difference | None:
+    def redrawn(self) -> TensorDifference | None:
         """How the gradient of a forward that draws differs where the backward starts from another random state.
 
         `None` where it does not, or where even two runs from one state differ.
@@ -238,7 +238,7 @@ class Facts:
         return difference(first, other) if is_steady else None
 
     @functools.cached_property
-    def nonlinearity(self) -> tuple[str, Difference] | None:
+    def nonlinearity(self) -> tuple[str, TensorDifference] | None:
         """The law of linearity in the cotangent that the backward breaks, and where; `None` if it keeps all."""
         return nonlinearity(self.subject, self.base, self.base_run.roots, self.events.beat)
 

@@ -18,7 +18,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
 from pullback.check.drawn import smallest_drawn
-from pullback.check.facts import Facts
+from pullback.check.facts import ExampleFacts
 from pullback.check.inside import functions_inside
 from pullback.check.numeric.numbers import Numbers
 from pullback.check.rules import Rule, rule_named, selected
@@ -35,7 +35,7 @@ _WEIGHTS_SHARE = 0.2
 _SHRINK_SECONDS = 0.5
 
 
-class Audit(Facts):
+class Audit(ExampleFacts):
     """The facts of one subject, for the rules: those of its example, and comparisons on variants and other examples.
 
     Attributes:

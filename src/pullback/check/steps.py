@@ -15,7 +15,7 @@ FIRST_ORDER = "PB1"
 """Family in whose name steps are sent that serve several rules: comparisons, and other facts."""
 
 
-class Steps:
+class StepEvents:
     """Events whose steps follow the variants that a rule calls in the place of the example.
 
     A process that ends in a variant is then not held against the example.

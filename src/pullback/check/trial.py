@@ -52,7 +52,7 @@ def describe_error(error: BaseException) -> str:
 
 
 @dataclass
-class Run:
+class ForwardRun:
     """Result of one forward: the inputs as passed, and every output tensor.
 
     Attributes:
@@ -82,7 +82,7 @@ def forward(
     moved: Sequence[Tensor] | None = None,
     call: Callable[..., Any] | None = None,
     seed: int = 0,
-) -> Run:
+) -> ForwardRun:
     """Call the subject on fresh copies of the case's arguments.
 
     Args:
@@ -105,7 +105,7 @@ def forward(
         result = (call or subject.call)(*args, **kwargs)
     outputs = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
     in_graph = [p for p, out in enumerate(outputs) if is_differentiable(out) and out.requires_grad]
-    return Run(inputs, outputs, in_graph, result, args)
+    return ForwardRun(inputs, outputs, in_graph, result, args)
 
 
 def is_freed(t: Tensor) -> bool:
@@ -132,7 +132,7 @@ _SMALL = 1 << 20
 
 
 def vjp(
-    run: Run,
+    run: ForwardRun,
     cotangents: Sequence[Tensor | None],
     wrt: Sequence[Tensor] | None = None,
     create_graph: bool = False,

@@ -14,12 +14,12 @@ from pullback.check.case import Case, make_case
 from pullback.check.cases import dtypes, layouts, sizes, values
 from pullback.check.cases.signature import parameters, positional_names
 from pullback.check.derivative.sampler import is_symmetric
-from pullback.check.facts import Facts
+from pullback.check.facts import ExampleFacts
 from pullback.check.find.live import answers
 from pullback.check.trial import Raised, forward, is_freed
 
 
-def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
+def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
     """Yield every variant of the working example, with the case that its numeric derivative is taken on.
 
     That is `None` if the derivative is taken on the variant itself.
@@ -49,7 +49,7 @@ def variants_of(audit: Facts) -> Iterator[tuple[Case, Case | None]]:
         yield case, None
 
 
-def with_defaults(audit: Facts) -> Case:
+def with_defaults(audit: ExampleFacts) -> Case:
     """Return the example with the defaults of the arguments that it leaves out: another flag or `dim` may be wrong."""
     base = audit.base
     args, kwargs, _ = base.arguments()
@@ -67,7 +67,7 @@ def with_defaults(audit: Facts) -> Case:
     return replace(case, non_leaf=base.non_leaf)
 
 
-def without_optional(audit: Facts) -> Iterator[Case]:
+def without_optional(audit: ExampleFacts) -> Iterator[Case]:
     """Yield the example with None for each tensor argument that may be None, by default or by the source."""
     source = audit.subject.source
     text = ast.unparse(source.node) if source else ""
@@ -79,7 +79,7 @@ def without_optional(audit: Facts) -> Iterator[Case]:
             yield audit.base.with_values({position: None}, f"{parameter.name}=None", wrt=wrt)
 
 
-def constant_inputs(audit: Facts) -> set[int]:
+def constant_inputs(audit: ExampleFacts) -> set[int]:
     """Return the positions of inputs to which the backward gives no gradient on the example.
 
     If that is a fault, it is reported for the example. No variant passes one tensor as such an input and as another
@@ -89,7 +89,7 @@ def constant_inputs(audit: Facts) -> set[int]:
     return {p for p, gradient in zip(audit.base.wrt, gradients, strict=False) if gradient is None}
 
 
-def of_its_own(audit: Facts) -> Iterator[Case]:
+def of_its_own(audit: ExampleFacts) -> Iterator[Case]:
     """Yield the example with an output of the forward in place of an input of its shape.
 
     A projection, a normalisation or a sort is made for numbers near its own outputs, where it changes nothing.
@@ -103,7 +103,7 @@ def of_its_own(audit: Facts) -> Iterator[Case]:
             yield audit.base.with_values({p: own}, f"the output as {name}")
 
 
-def with_one_between(audit: Facts) -> Iterator[Case]:
+def with_one_between(audit: ExampleFacts) -> Iterator[Case]:
     """Yield the example with a dimension of size 1 in the middle of its only tensor, a matrix.
 
     The forward must treat it as a batch dimension, with equal values: this finds a function of rows, with any number of
@@ -122,7 +122,7 @@ def with_one_between(audit: Facts) -> Iterator[Case]:
         yield case
 
 
-def with_another_batch(audit: Facts) -> Iterator[Case]:
+def with_another_batch(audit: ExampleFacts) -> Iterator[Case]:
     """Yield the example with two matrices for its first one, beside other tensors, where the forward treats them apart.
 
     A layer of matrices takes sequences, too, as `torch.nn.functional.linear` does, whose backward may not. It may be by

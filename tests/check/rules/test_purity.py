@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.check.steps import Steps
+from pullback.check.steps import StepEvents
 
 from ..making import Silent, audit_of, function, normal
 
@@ -77,7 +77,7 @@ def test_601_what_brings_the_process_down_is_not_run_twice_more():
     state.skip = frozenset({"new memory filled with NaN"})
     assert state.parted is None
     state, told = audit_of(noisy, normal(4)), Silent()
-    state.events = Steps(told)
+    state.events = StepEvents(told)
     assert state.parted is not None
     assert [what for _, what, _ in told.steps] == ["the same call twice"]
 

@@ -8,7 +8,7 @@ import pytest
 from pullback.check.cases.given import loader
 from pullback.check.find import discover
 from pullback.check.runner import importer
-from pullback.check.runner.importer import Plan, TargetTask, audit_targets, list_subjects
+from pullback.check.runner.importer import TargetPlan, TargetTask, audit_targets, list_subjects
 from pullback.check.runner.process import Death
 from pullback.check.subject import Options
 from pullback.errors import RunnerError, TargetError
@@ -70,7 +70,7 @@ def test_an_import_that_dies_and_leaves_nothing_is_refused(tmp_path, monkeypatch
 
 def test_what_was_not_audited_when_the_process_died_is_told(target):
     file = target()
-    plan = Plan(file, partial(discover.discover, file), loader(None), Options())
+    plan = TargetPlan(file, partial(discover.discover, file), loader(None), Options())
     task = TargetTask(plan, partial(discover.static_subjects, file))
     task.message({"event": "subjects", "subjects": [
         {"name": "Shift", "kind": "function", "location": {"file": "ops.py", "line": 5}}

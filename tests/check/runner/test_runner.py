@@ -16,7 +16,7 @@ import torch
 from pullback.check import audit as audit_module
 from pullback.check.events import AuditEnd
 from pullback.check.runner import task
-from pullback.check.runner.deaths import Step, process_finding
+from pullback.check.runner.deaths import AuditStep, process_finding
 from pullback.check.runner.process import Death, Process
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
@@ -455,4 +455,4 @@ def test_a_call_that_comes_back_the_second_time_accuses_nobody(outcome):
 )
 def test_how_grave_it_is_that_a_process_ends(cause, rule, what, severity):
     death = Death(cause, signal.SIGSEGV if cause == "signal" else 0, "", 1.0, 1.0)
-    assert process_finding(subject(is_sound), death, Step(rule, what), 10.0).severity == severity
+    assert process_finding(subject(is_sound), death, AuditStep(rule, what), 10.0).severity == severity

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class StandIn:
+class SmoothCallable:
     """A callable with its expression for a reproduction.
 
     Args:
@@ -45,13 +45,13 @@ def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
     return torch.cdist(a, b) ** 2
 
 
-SMOOTH = StandIn(
+SMOOTH = SmoothCallable(
     _sum_of_tanh,
     "lambda *args, **kwargs: sum(a.tanh() for a in args if torch.is_tensor(a) and a.is_floating_point())",
 )
 """Takes any arguments: the sum of tanh of its floating tensors. No identity, nowhere flat, its sign is its input's."""
 DISTANCES = (
-    StandIn(_distance, "lambda a, b: torch.cdist(a, b)"),
-    StandIn(_squared_distance, "lambda a, b: torch.cdist(a, b) ** 2"),
+    SmoothCallable(_distance, "lambda a, b: torch.cdist(a, b)"),
+    SmoothCallable(_squared_distance, "lambda a, b: torch.cdist(a, b) ** 2"),
 )
 """Candidates for a callable of two matrices whose derivative may be built into the function."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from pullback.check.case import Case, is_differentiable
 from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
 from pullback.check.cases.guess import same
-from pullback.check.cases.search import Search
+from pullback.check.cases.search import CallSearch
 from pullback.check.cases.signature import argument_lists
 from pullback.check.clock import Stopwatch
 from pullback.check.events import Events
@@ -40,7 +40,7 @@ _AFTER_REFUSED = 20
 
 
 @dataclass
-class Probe:
+class FoundExample:
     """Result of a search for an example.
 
     Attributes:
@@ -122,7 +122,7 @@ def probe(
     generator: torch.Generator,
     events: Events,
     flawed: Callable[[Case], bool] = lambda case: False,
-) -> Probe:
+) -> FoundExample:
     """Look for a working example of `subject`: a call that runs forward and backward with finite outputs.
 
     Args:
@@ -133,7 +133,7 @@ def probe(
             call is taken only if none is found that has not.
     """
     trials = _Trials(subject, events, flawed)
-    searches = [Search(subject, chosen, generator) for chosen in argument_lists(subject)]
+    searches = [CallSearch(subject, chosen, generator) for chosen in argument_lists(subject)]
     shortened = False
     while searches and not trials.over:
         for search in list(searches):
@@ -147,9 +147,9 @@ def probe(
                 _fit_whole_numbers(trials, case)
             count = outcome.gradients
             if count is not None and not shortened and _may_be_left_out(search, count):
-                searches.insert(0, Search(subject, search.parameters[:count], generator))
+                searches.insert(0, CallSearch(subject, search.parameters[:count], generator))
                 shortened = True
-    result = Probe(trials.case if trials.works else None, trials.count)
+    result = FoundExample(trials.case if trials.works else None, trials.count)
     if result.case is not None:
         forgive_memory()
     result.reasons = [reason for reason, _ in trials.reasons.most_common(3) if reason]
@@ -178,7 +178,7 @@ def _differ_in_shapes(case: Case | None, other: Case | None) -> bool:
     return all(tensors or same(a, b) for tensors, (a, b) in zip(both, pairs, strict=True))
 
 
-def _may_be_left_out(search: Search, count: int) -> bool:
+def _may_be_left_out(search: CallSearch, count: int) -> bool:
     rest = search.parameters[count:]
     return count > 0 and bool(rest) and all(p.default is not p.empty for p in rest)
 

@@ -68,7 +68,7 @@ def asked_shapes(message: str, current: Shape = ()) -> list[Shape]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CallChoice:
     """One candidate call.
 
     Attributes:
@@ -86,7 +86,7 @@ class Choice:
     differentiated: tuple[int, ...] | None = None
 
 
-class Search:
+class CallSearch:
     """Proposes calls with one list of parameters, and learns from their results.
 
     Args:
@@ -118,10 +118,10 @@ class Search:
         self._settled = False
         self._shapes = list(SHAPES)
         self._order = itertools.count()
-        self._tried: set[Choice] = set()
-        self._queued: dict[Choice, float] = {}
-        self._queue: list[tuple[float, float, int, Choice]] = []
-        self._current = (0.0, Choice((0,) * len(chosen), (None,) * len(chosen)))
+        self._tried: set[CallChoice] = set()
+        self._queued: dict[CallChoice, float] = {}
+        self._queue: list[tuple[float, float, int, CallChoice]] = []
+        self._current = (0.0, CallChoice((0,) * len(chosen), (None,) * len(chosen)))
         for family in range(len(FAMILIES)):
             self._push(replace(self._current[1], family=family), _FIRST, family)
 
@@ -145,7 +145,7 @@ class Search:
         for other, step in self._neighbours(choice, outcome, blamed):
             self._push(other, lines, cost + step)
 
-    def _keeps_defaults(self, choice: Choice) -> bool:
+    def _keeps_defaults(self, choice: CallChoice) -> bool:
         return not any(told and rank for told, rank in zip(self._told, choice.values, strict=True))
 
     def _blamed(self, outcome: Attempt) -> tuple[int, Sequence[int]]:
@@ -158,13 +158,15 @@ class Search:
         lines, names = self._blame.of(outcome.error)
         return lines, [i for i in everyone if self.names[i] in names] or everyone
 
-    def _push(self, choice: Choice, lines: int, cost: float) -> None:
+    def _push(self, choice: CallChoice, lines: int, cost: float) -> None:
         priority = cost - _PROGRESS * lines
         if choice not in self._tried and priority < self._queued.get(choice, math.inf):
             self._queued[choice] = priority
             heapq.heappush(self._queue, (priority, cost, next(self._order), choice))
 
-    def _neighbours(self, choice: Choice, outcome: Attempt, blamed: Sequence[int]) -> Iterator[tuple[Choice, float]]:
+    def _neighbours(
+        self, choice: CallChoice, outcome: Attempt, blamed: Sequence[int]
+    ) -> Iterator[tuple[CallChoice, float]]:
         """Yield choices that differ in one thing, each with how far that is."""
         for i in blamed:
             for rank in range(len(self._options[i])):
@@ -186,14 +188,14 @@ class Search:
         if outcome.error is not None and _ASKS_FOR_STRUCTURE.search(outcome.reason):
             yield from ((other, 0.5) for other in self._structured(choice, blamed))
 
-    def _as_returned(self, choice: Choice, outcome: Attempt) -> Iterator[Choice]:
+    def _as_returned(self, choice: CallChoice, outcome: Attempt) -> Iterator[CallChoice]:
         """Yield the choice with a tensor of the shape that the backward gave its gradient, refused by the engine."""
         index, shape = outcome.wants_shape or (0, None)
         tensors = self._tensors(choice)
         if shape in SHAPES and index < len(tensors):
             yield replace(choice, shapes=_with(choice.shapes, tensors[index], SHAPES.index(shape)))
 
-    def _as_asked(self, choice: Choice, outcome: Attempt, blamed: Sequence[int]) -> Iterator[Choice]:
+    def _as_asked(self, choice: CallChoice, outcome: Attempt, blamed: Sequence[int]) -> Iterator[CallChoice]:
         """Yield the choice with a tensor of a shape that the error of a forward names."""
         if outcome.error is None or outcome.score > Score.RAISED:
             return
@@ -206,7 +208,7 @@ class Search:
                 if shape in self._shapes:
                     yield replace(choice, shapes=_with(choice.shapes, i, self._shapes.index(shape)))
 
-    def _shape_of(self, choice: Choice, i: int) -> Shape:
+    def _shape_of(self, choice: CallChoice, i: int) -> Shape:
         """Return the shape that a choice gives the tensor at position `i`."""
         if (own := choice.shapes[i]) is not None:
             return self._shapes[own]
@@ -214,10 +216,10 @@ class Search:
         family = FAMILIES[choice.family]
         return family[min(sum(isinstance(v, TensorOf) and v.leads for v in before), len(family) - 1)]
 
-    def _tensors(self, choice: Choice) -> list[int]:
+    def _tensors(self, choice: CallChoice) -> list[int]:
         return [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
 
-    def _subsets(self, choice: Choice, reason: str) -> Iterable[tuple[int, ...]]:
+    def _subsets(self, choice: CallChoice, reason: str) -> Iterable[tuple[int, ...]]:
         """Return the tensors that the message does not name, and each alone."""
         tensors = self._tensors(choice)
         words = set(re.findall(r"\w+", reason))
@@ -225,7 +227,7 @@ class Search:
         alone = [(i,) for i in tensors]
         return dict.fromkeys([unnamed, *alone] if 0 < len(unnamed) < len(tensors) else alone)
 
-    def _structured(self, choice: Choice, blamed: Sequence[int]) -> Iterator[Choice]:
+    def _structured(self, choice: CallChoice, blamed: Sequence[int]) -> Iterator[CallChoice]:
         for i in blamed:
             value = self._chosen(choice, i)
             for rank, option in enumerate(self._options[i]):
@@ -233,10 +235,10 @@ class Search:
                 if isinstance(value, TensorOf) and value.kind == "float" and structured:
                     yield replace(choice, values=_with(choice.values, i, rank))
 
-    def _chosen(self, choice: Choice, i: int) -> Any:
+    def _chosen(self, choice: CallChoice, i: int) -> Any:
         return self._options[i][choice.values[i]]
 
-    def _realise(self, choice: Choice) -> Case:
+    def _realise(self, choice: CallChoice) -> Case:
         family = FAMILIES[choice.family]
         arguments = []
         tensors = 0

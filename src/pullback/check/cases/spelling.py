@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.check.cases.callables import StandIn
+from pullback.check.cases.callables import SmoothCallable
 
 GAP = "..."
 """Placeholder for a value that has no literal."""
@@ -65,7 +65,7 @@ def spelled(value: object) -> str:
         return "Ellipsis"  # not the gap
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
-    if value is None or isinstance(value, _PLAIN | _OF_TORCH | StandIn):
+    if value is None or isinstance(value, _PLAIN | _OF_TORCH | SmoothCallable):
         return repr(value)
     if is_dataclass(value) and not isinstance(value, type) and _is_reached(type(value)):
         given = {f.name: spelled(getattr(value, f.name)) for f in fields(value) if f.init}

@@ -11,7 +11,7 @@ from torch import Tensor
 from pullback.check.cases.repro import variables
 from pullback.check.contexts.compare import preamble
 from pullback.check.contexts.pure import Pure, Slots, pure
-from pullback.check.contexts.transforms import Setting, tensor_slots
+from pullback.check.contexts.transforms import EagerReference, tensor_slots
 from pullback.check.trial import Raised, guarded, reseed
 
 _FACTORS = (1.0, 0.75, 1.25)
@@ -34,7 +34,7 @@ class Batch:
         varied: whether the examples differ; if not, the function takes only the first.
     """
 
-    setting: Setting
+    setting: EagerReference
     slots: Slots
     differentiated: int
     in_dims: InDims
@@ -162,7 +162,7 @@ class Batch:
         return [*(o.detach() for o in outs), *gradients]
 
 
-def batches(setting: Setting) -> Iterator[tuple[Batch, list[Tensor | None]]]:
+def batches(setting: EagerReference) -> Iterator[tuple[Batch, list[Tensor | None]]]:
     """Yield batches, each with the loop's results: all inputs batched, along other dimensions, one tensor alone."""
     # A tensor guessed for an index may have to be a number: only a given one is batched.
     slots = tensor_slots(setting) if setting.case.label == "given" else setting.slots

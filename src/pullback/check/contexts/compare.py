@@ -11,9 +11,9 @@ from torch import Tensor
 from pullback.check.cases.repro import call_text, variables
 from pullback.check.cases.spelling import literal
 from pullback.check.contexts.pure import Slots
-from pullback.check.contexts.refusals import Context, refusal
-from pullback.check.contexts.transforms import Setting
-from pullback.check.derivative.agreement import Difference, show
+from pullback.check.contexts.refusals import TransformKind, refusal
+from pullback.check.contexts.transforms import EagerReference
+from pullback.check.derivative.agreement import TensorDifference, show
 from pullback.check.trial import Raised, guarded
 from pullback.report.model import Evidence, Finding, Severity
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Way:
+class ContextCall:
     """One context for a function.
 
     Attributes:
@@ -38,18 +38,18 @@ class Way:
     """
 
     name: str
-    run: Callable[[Setting], Sequence[Tensor | None]]
+    run: Callable[[EagerReference], Sequence[Tensor | None]]
     code: Sequence[str]
     hint: str = ""
     raising: str = ""
     severity: Severity = "error"
     cause: str = ""
-    context: Context = "other"
+    context: TransformKind = "other"
     refused_as: Severity | None = None
 
 
 def compare(
-    audit: Audit, rule: str, known: Sequence[Setting], ways: Sequence[Way], promised: bool = True
+    audit: Audit, rule: str, known: Sequence[EagerReference], ways: Sequence[ContextCall], promised: bool = True
 ) -> Iterator[Finding]:
     """Yield the refusals, without repeated reasons, up to the first difference.
 
@@ -76,7 +76,7 @@ def compare(
             break
 
 
-def compare_one(audit: Audit, rule: str, setting: Setting, way: Way) -> Finding | None:
+def compare_one(audit: Audit, rule: str, setting: EagerReference, way: ContextCall) -> Finding | None:
     """Return the difference or the refusal of one way on one setting, if there is any."""
     audit.events.beat()
     code = [*preamble(setting), *way.code]
@@ -84,15 +84,17 @@ def compare_one(audit: Audit, rule: str, setting: Setting, way: Way) -> Finding 
         with guarded(way.name):
             got = way.run(setting)
     except Raised as error:
-        refused = Refused(way.name, code, way.raising, way.context, way.refused_as)
+        refused = RefusalText(way.name, code, way.raising, way.context, way.refused_as)
         return refusing(audit, rule, setting, error, refused)
     different = setting.differs(got)
     if different is None or _has_changed(setting):
         return None
-    return differing(audit, rule, setting, different, Told(way.name, code, way.hint, way.severity, cause=way.cause))
+    return differing(
+        audit, rule, setting, different, DifferenceText(way.name, code, way.hint, way.severity, cause=way.cause)
+    )
 
 
-def _has_changed(setting: Setting) -> bool:
+def _has_changed(setting: EagerReference) -> bool:
     """Whether eager mode gives another gradient by now, since a call in between has changed what the function holds."""
     try:
         return setting.differs(setting.gradient_of(setting.function())) is not None
@@ -101,7 +103,7 @@ def _has_changed(setting: Setting) -> bool:
 
 
 @dataclass(frozen=True)
-class Told:
+class DifferenceText:
     """Report of a difference.
 
     Attributes:
@@ -123,7 +125,9 @@ class Told:
     yardstick: str = "in eager mode"
 
 
-def differing(audit: Audit, rule: str, setting: Setting, different: Difference, told: Told) -> Finding:
+def differing(
+    audit: Audit, rule: str, setting: EagerReference, different: TensorDifference, told: DifferenceText
+) -> Finding:
     """Build the finding that a context differs from its reference."""
     labels = told.labels or [f"gradient of {name}" for name in setting.names]
     label = labels[different.order]
@@ -149,17 +153,17 @@ def differing(audit: Audit, rule: str, setting: Setting, different: Difference, 
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Report of a refusal: see `Way`; `hint` is for an unknown error."""
+class RefusalText:
+    """Report of a refusal: see `ContextCall`; `hint` is for an unknown error."""
 
     name: str
     code: Sequence[str]
     hint: str = ""
-    context: Context = "other"
+    context: TransformKind = "other"
     severity: Severity | None = None
 
 
-def refusing(audit: Audit, rule: str, setting: Setting, error: Raised, refused: Refused) -> Finding:
+def refusing(audit: Audit, rule: str, setting: EagerReference, error: Raised, refused: RefusalText) -> Finding:
     """Build the finding that a context is not supported, or that the function raises there by its own fault."""
     why = refusal(error, audit.subject.kind, refused.context)
     severity = _BY_BLAME.get(why.blame) or refused.severity or ("info" if why.clear else "warning")
@@ -186,7 +190,7 @@ PRINT = ("print('eager mode:', expected)", "print('here:', got)")
 """Ends the code of a way."""
 
 
-def preamble(setting: Setting, slots: Slots | None = None) -> list[str]:
+def preamble(setting: EagerReference, slots: Slots | None = None) -> list[str]:
     """Return lines that follow a case's script and bind `call`, `cotangents`, `points` and `expected`.
 
     `call` maps the differentiated inputs, or the tensors at `slots`, to a list of the differentiable outputs;
@@ -210,7 +214,7 @@ def preamble(setting: Setting, slots: Slots | None = None) -> list[str]:
     ]
 
 
-def _outputs(setting: Setting) -> list[str]:
+def _outputs(setting: EagerReference) -> list[str]:
     text = f"fn({call_text(setting.case)})"
     if setting.form == "tensor":
         return [f"return ({text},)"]

@@ -18,7 +18,7 @@ _NO_SETUP_CONTEXT = "must override the setup_context staticmethod"
 
 
 Blame = Literal["", "function", "PyTorch"]
-Context = Literal["vectorised", "traced", "other"]
+TransformKind = Literal["vectorised", "traced", "other"]
 """Kind of a transform: it runs a function on batches, traces it, or does neither."""
 
 
@@ -45,7 +45,7 @@ class _Known:
 
     pattern: str
     hint: str
-    clear_in: tuple[Context, ...] = ("vectorised", "traced", "other")
+    clear_in: tuple[TransformKind, ...] = ("vectorised", "traced", "other")
     blame: Blame = ""
 
 
@@ -137,7 +137,7 @@ def is_promised(subject: Subject, *, vmap: bool) -> bool:
     return takes_func and (not vmap or subject.target.generate_vmap_rule or _torch.given_by(subject.target, "vmap"))
 
 
-def refusal(error: Raised, kind: Kind, context: Context = "other") -> Refusal:
+def refusal(error: Raised, kind: Kind, context: TransformKind = "other") -> Refusal:
     """Read an error that a transform raised."""
     text = f"{type(error.error).__name__}: {error.error}"
     reason = first_line(error.error)

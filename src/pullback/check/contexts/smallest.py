@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases.sizes import resized
-from pullback.check.contexts.transforms import Setting, setting_of
+from pullback.check.contexts.transforms import EagerReference, setting_of
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _SIZES = (1, 2)
 
 
-def on_smallest(audit: Audit, setting: Setting, found: Finding, find: Callable[[Setting], Finding | None]) -> Finding:
+def on_smallest(
+    audit: Audit, setting: EagerReference, found: Finding, find: Callable[[EagerReference], Finding | None]
+) -> Finding:
     """Return the finding on the first tiny example with one as severe as `found`, or else `found` itself."""
     for case in _tiny(setting.case):
         small = setting_of(audit.subject, case)

@@ -9,7 +9,7 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.contexts.transforms import Setting
+from pullback.check.contexts.transforms import EagerReference
 from pullback.check.derivative.confirm import confirmed
 from pullback.check.derivative.forward_mode import NEGLIGIBLE
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
@@ -38,7 +38,7 @@ class Mismatch:
     decided: bool = True
 
 
-def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mismatch | None:
+def tangent_graph_mismatch(setting: EagerReference, tangents: Sequence[Tensor]) -> Mismatch | None:
     """Compare the gradient of a tangent with the numeric derivative of that tangent.
 
     The numeric derivative is of forward mode alone, so the result does not depend on the backward.
@@ -82,7 +82,7 @@ def tangent_graph_mismatch(setting: Setting, tangents: Sequence[Tensor]) -> Mism
     return mismatch(confirmed(curve, disagrees, moved=setting.inputs))
 
 
-def _product(setting: Setting, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+def _product(setting: EagerReference, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
     """Return <g, tangent of the outputs> at `inputs`."""
     reseed()
     with guarded("forward mode"), fwad.dual_level():

@@ -16,7 +16,7 @@ from torch import Tensor
 from pullback.check.case import Case, copy_tensor
 from pullback.check.cases import dtypes
 from pullback.check.contexts.pure import Pure, Slots, pure, slots_of
-from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, guarded, reseed, vjp
@@ -24,7 +24,7 @@ from pullback.check.trial import Raised, forward, guarded, reseed, vjp
 if TYPE_CHECKING:
     from pullback.check.state import Audit
 
-_known: WeakKeyDictionary[Audit, list[Setting]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Audit, list[EagerReference]] = WeakKeyDictionary()
 _COTANGENT_SEED = 3
 _ROUNDING = 1e-4
 """Relative difference that other kernels, or float32 inside a float64 call, may make. A gradient that a
@@ -32,7 +32,7 @@ transform loses or mistakes differs by far more."""
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class EagerReference:
     """A case with a reproducible gradient in eager mode.
 
     Attributes:
@@ -122,19 +122,19 @@ class Setting:
             return True
         return parts(self.values, outs) is None
 
-    def differs(self, got: Sequence[Tensor | None]) -> Difference | None:
+    def differs(self, got: Sequence[Tensor | None]) -> TensorDifference | None:
         """Return where a gradient of `inputs` is not the eager one, beyond rounding."""
         return parts(self.gradients, got)
 
 
-def parts(expected: Sequence[Tensor | None], got: Sequence[Tensor | None]) -> Difference | None:
+def parts(expected: Sequence[Tensor | None], got: Sequence[Tensor | None]) -> TensorDifference | None:
     """Return where two lists of tensors differ by more than another order of operations could make."""
     tensors = [t for t in (*expected, *got) if t is not None]
     wide = all(t.dtype in (torch.float64, torch.complex128) for t in tensors)
     return difference(expected, got, _ROUNDING if wide else None)
 
 
-def setting_of(subject: Subject, case: Case) -> Setting | None:
+def setting_of(subject: Subject, case: Case) -> EagerReference | None:
     """Return the reference results of eager mode on a case; `None` if there are none.
 
     There are none if forward or backward raises, nothing is differentiable, or a second run differs.
@@ -150,7 +150,7 @@ def setting_of(subject: Subject, case: Case) -> Setting | None:
         return None
     if not cotangents:
         return None
-    found = Setting(
+    found = EagerReference(
         subject=subject,
         case=case,
         slots=slots,
@@ -169,7 +169,7 @@ def setting_of(subject: Subject, case: Case) -> Setting | None:
     return None if found.differs(again) else found
 
 
-def settings(audit: Audit) -> list[Setting]:
+def settings(audit: Audit) -> list[EagerReference]:
     """Return the working example, and the same in float32, as far as each is a yardstick. Worked out once."""
     if audit not in _known:
         singles = (case for case in dtypes.other_dtypes(audit.base) if case.label == "float32")
@@ -179,13 +179,13 @@ def settings(audit: Audit) -> list[Setting]:
     return _known[audit]
 
 
-def base_setting(audit: Audit) -> Setting | None:
+def base_setting(audit: Audit) -> EagerReference | None:
     """Return the working example, `None` if it is no yardstick."""
     found = settings(audit)
     return found[0] if found and found[0].case is audit.base else None
 
 
-def tensor_slots(setting: Setting) -> Slots:
+def tensor_slots(setting: EagerReference) -> Slots:
     """Return a slot for every tensor among the arguments, the differentiated ones first."""
     held = {position for slot in setting.slots for position in slot}
     values = setting.case.values

@@ -14,11 +14,11 @@ from pullback._torch import DispatchMode, tree_leaves
 from pullback.check.case import Case
 from pullback.check.derivative.recorder import Recorded, recording
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, forward, is_freed, standard_cotangents, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, is_freed, standard_cotangents, vjp
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BackwardOp:
     """One ATen op: its name, e.g. "aten.mm", the tensors that it read and those that it returned."""
 
     name: str
@@ -41,9 +41,9 @@ class Trace:
         steps: the ops of the backward, in order.
     """
 
-    run: Run
+    run: ForwardRun
     call: Recorded
-    steps: Sequence[Step]
+    steps: Sequence[BackwardOp]
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -60,7 +60,7 @@ class Trace:
         """Whether the memory of a tensor was kept."""
         return storage_of(t) in storages(self.call.kept)
 
-    def serving(self, results: Collection[Tensor]) -> set[Step]:
+    def serving(self, results: Collection[Tensor]) -> set[BackwardOp]:
         """Return the steps that the results, and only possibly other things, depend on."""
         wanted = storages(results)
         found = set()
@@ -71,23 +71,23 @@ class Trace:
         return found
 
 
-class _Steps(DispatchMode):
+class _OpRecorder(DispatchMode):
     """Collects every op, and holds on to its tensors: their memory must not be used again."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # PyTorch's is not annotated
-        self.steps: list[Step] = []
+        self.steps: list[BackwardOp] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = str(func).rpartition(".")[0] or str(func)
-        self.steps.append(Step(name, _tensors((args, kwargs or {})), _tensors(result)))
+        self.steps.append(BackwardOp(name, _tensors((args, kwargs or {})), _tensors(result)))
         return result
 
 
 def trace(subject: Subject, case: Case, mask: Sequence[bool] | None = None) -> Trace | None:
     """Run forward and backward once; `None` if that fails or the backward is not called exactly once."""
-    steps = _Steps()
+    steps = _OpRecorder()
     with recording(subject, steps) as calls, suppress(Raised):
         run = forward(subject, case, mask)
         vjp(run, standard_cotangents(run.roots))

@@ -25,7 +25,7 @@ _ROUNDING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TensorDifference:
     """Where two lists of tensors differ most.
 
     Attributes:
@@ -95,14 +95,14 @@ def difference(
     got: Sequence[Tensor | None],
     rounding: float | None = None,
     floor: float = 0.0,
-) -> Difference | None:
+) -> TensorDifference | None:
     """Return where `got` differs most from `expected` beyond rounding; `None` if it does not.
 
     A missing gradient equals zero, as it does for the engine. NaN equals NaN. `rounding` is relative to the largest
     element of each tensor; the default depends on the dtype. Differences below `floor` do not count: if all elements
     cancel, their size is no measure of the rounding error before that.
     """
-    worst: Difference | None = None
+    worst: TensorDifference | None = None
     worst_excess = 1.0
     for order, (e, g) in enumerate(zip(expected, got, strict=True)):
         if e is None and g is None:
@@ -110,14 +110,14 @@ def difference(
         e = torch.zeros_like(g) if e is None else e  # type: ignore[arg-type]
         g = torch.zeros_like(e) if g is None else g
         if e.shape != g.shape:
-            return Difference(order, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
+            return TensorDifference(order, None, f"shape {tuple(e.shape)}", f"shape {tuple(g.shape)}")
         if not e.numel():
             continue
         excess = _excess(e.detach(), g.detach(), rounding, floor)
         if float(excess.max()) > worst_excess:
             worst_excess = float(excess.max())
             index = torch.unravel_index(excess.argmax(), e.shape)
-            worst = Difference(order, tuple(map(int, index)), _number(e[index]), _number(g[index]))
+            worst = TensorDifference(order, tuple(map(int, index)), _number(e[index]), _number(g[index]))
     return worst
 
 

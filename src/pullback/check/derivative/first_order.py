@@ -20,7 +20,7 @@ from pullback.check.derivative.compare_input import MAX_ELEMENTS, Comparison, ag
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, twins
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, forward, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, vjp
 
 _FLOAT8 = 1
 """Bytes of a dtype that PyTorch only converts and does not compute with."""
@@ -49,7 +49,7 @@ class FirstOrder:
     """
 
     case: Case
-    run: Run
+    run: ForwardRun
     cotangents: list[Tensor]
     gradients: list[Tensor | None] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
@@ -149,7 +149,7 @@ def first_order(
     return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
 
 
-def _of_a_backward_that_raises(case: Case, run: Run, cotangents: list[Tensor]) -> FirstOrder | None:
+def _of_a_backward_that_raises(case: Case, run: ForwardRun, cotangents: list[Tensor]) -> FirstOrder | None:
     """Return the comparison of a case that has no numeric derivative, if its backward raises."""
     try:
         vjp(run, cotangents)

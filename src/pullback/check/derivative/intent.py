@@ -20,7 +20,7 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.wording import callers, docstring, remarks, texts, words_of, words_of_name
 from pullback.check.find.source import FunctionSource
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, as_real, forward, is_freed
+from pullback.check.trial import ForwardRun, Raised, as_real, forward, is_freed
 from pullback.report.model import Severity
 
 _CHANGES = r"(scal\w*|clip\w*|mult\w*|normali[sz]\w*|sign)"
@@ -113,7 +113,7 @@ def declared_random(subject: Subject) -> Intent | None:
     return None
 
 
-def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
+def identity(run: ForwardRun, given: Sequence[Tensor]) -> Intent | None:
     """Return an intent if every output is an input unchanged: then the backward exists to change gradients.
 
     It needs generic values: x * x is also "unchanged" at 1.
@@ -128,7 +128,7 @@ def identity(run: Run, given: Sequence[Tensor]) -> Intent | None:
     return None
 
 
-def is_unchanged(run: Run, given: Sequence[Tensor]) -> bool:
+def is_unchanged(run: ForwardRun, given: Sequence[Tensor]) -> bool:
     """Whether every output is one of some tensors, unchanged."""
     roots = [out.detach() for out in run.roots]
     return bool(roots) and all(any(_is_same(out, x) for x in given) for out in roots)

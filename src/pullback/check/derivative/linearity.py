@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.derivative.agreement import Difference, difference, gradients
+from pullback.check.derivative.agreement import TensorDifference, difference, gradients
 from pullback.check.subject import Subject
 from pullback.check.trial import standard_cotangents
 
@@ -19,7 +19,7 @@ _CANCELLED = 64.0
 
 def nonlinearity(
     subject: Subject, case: Case, roots: Sequence[Tensor], beat: Callable[[], None]
-) -> tuple[str, Difference] | None:
+) -> tuple[str, TensorDifference] | None:
     """Return the law of linearity that the backward breaks, and where; `None` if it keeps all.
 
     Raises:

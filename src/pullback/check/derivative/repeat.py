@@ -9,7 +9,7 @@ import numpy
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
@@ -28,7 +28,7 @@ class Parted:
     """
 
     what: str
-    where: Difference
+    where: TensorDifference
     is_rounding: bool
     by_numpy: bool
     adds_up: bool
@@ -63,7 +63,7 @@ def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
     return difference(once, again) is None
 
 
-def _differ(first: _Run, second: _Run) -> tuple[str, Difference, bool] | None:
+def _differ(first: _Run, second: _Run) -> tuple[str, TensorDifference, bool] | None:
     for what, a, b in zip(("output", "gradient"), first, second, strict=True):
         if a is None or b is None or len(a) != len(b):
             return None

@@ -31,10 +31,19 @@ from pullback.check.derivative.hidden_saved import hidden_saved
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
 from pullback.check.derivative.sampler import direction_like
-from pullback.check.trial import Raised, Run, as_real, forward, guarded, kept_from_being_freed, standard_cotangents, vjp
+from pullback.check.trial import (
+    ForwardRun,
+    Raised,
+    as_real,
+    forward,
+    guarded,
+    kept_from_being_freed,
+    standard_cotangents,
+    vjp,
+)
 
 if TYPE_CHECKING:
-    from pullback.check.facts import Facts
+    from pullback.check.facts import ExampleFacts
 
 Status = Literal["ok", "wrong", "raised", "inconclusive"]
 _AFTER_ANOTHER = "autograd.grad after another backward"
@@ -98,7 +107,7 @@ class SecondOrder:
         return self.error is not None and self.error.is_deliberate
 
 
-def second_order(audit: Facts, intent: Intent | None) -> SecondOrder:
+def second_order(audit: ExampleFacts, intent: Intent | None) -> SecondOrder:
     """Probe double backward on the working example, of a function that may have an intent not to be a derivative."""
     first = audit.base_result
     is_meant = intent is None or intent.sign == "identity"  # which is right where it changes no gradient
@@ -138,14 +147,14 @@ def second_order(audit: Facts, intent: Intent | None) -> SecondOrder:
     )
 
 
-def second_order_on(audit: Facts, case: Case, composite: bool) -> SecondOrder:
+def second_order_on(audit: ExampleFacts, case: Case, composite: bool) -> SecondOrder:
     """Probe double backward on another case, of a function that is right on its example."""
     probe = _Probe(audit, case, composite)
     worst = min(probe.outcomes(), key=_worst_first)
     return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
 
 
-def second_order_once(audit: Facts) -> SecondOrder:
+def second_order_once(audit: ExampleFacts) -> SecondOrder:
     """Probe the derivative of the backward at a fixed cotangent, without another use of the forward's graph."""
     probe = _Probe(audit, audit.base, composite=False, uses_output=False)
     (outcome,) = probe.outcomes()
@@ -196,7 +205,7 @@ class _Answer:
 class _Probe:
     """One function phi of the inputs, its gradient, and the second derivative along a direction."""
 
-    def __init__(self, audit: Facts, case: Case, composite: bool, uses_output: bool = True) -> None:
+    def __init__(self, audit: ExampleFacts, case: Case, composite: bool, uses_output: bool = True) -> None:
         subject, generator = audit.subject, audit.generator
         self.subject = subject
         self.case = case
@@ -223,7 +232,7 @@ class _Probe:
             block.v = [v if k == j else torch.zeros_like(v) for k, v in enumerate(self.v)]
             yield block
 
-    def gradient(self, run: Run, create_graph: bool, retain_graph: bool | None = None) -> list[Tensor | None]:
+    def gradient(self, run: ForwardRun, create_graph: bool, retain_graph: bool | None = None) -> list[Tensor | None]:
         """Return the gradient of the composite, or b(x, g) for a fixed g."""
         weights = standard_cotangents(run.roots)
         if not self.composite:
@@ -313,12 +322,12 @@ class _Probe:
         size = sum(float((as_real(a).abs() * as_real(v).abs()).sum()) for a, v in zip(with_phi, self.v, strict=True))
         return float(torch.cat(terms).sum()), size
 
-    def _added(self, run: Run) -> Tensor:
+    def _added(self, run: ForwardRun) -> Tensor:
         if self.uses_output:
             return _phi(run, standard_cotangents(run.roots))
         return torch.stack([_real_dot(x, x) for x in run.inputs if x.requires_grad]).sum()
 
-    def _derivative(self, scalar: Tensor, run: Run, way: str) -> list[Tensor]:
+    def _derivative(self, scalar: Tensor, run: ForwardRun, way: str) -> list[Tensor]:
         with kept_from_being_freed(run.outputs):
             if way != ".backward()":
                 found: list[Tensor | None] = list(
@@ -347,7 +356,7 @@ def _zeroed(u: Tensor, where: Tensor) -> Tensor:
     return torch.view_as_complex(kept) if u.is_complex() else kept
 
 
-def _phi(run: Run, weights: list[Tensor]) -> Tensor:
+def _phi(run: ForwardRun, weights: list[Tensor]) -> Tensor:
     terms = [_real_dot(w, root * root) for w, root in zip(weights, run.roots, strict=True)]
     return torch.stack(terms).sum()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.numeric.elementwise import Columns, Elementwise
 from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.sweep import Measured
+from pullback.check.numeric.sweep import Quantity
 from pullback.check.trial import Raised, as_real
 from pullback.report.measured import Numbers, Slope, UlpErrors
 from pullback.stable.formats import Floats, Mask
@@ -75,12 +75,12 @@ def ulp_errors(dtype: torch.dtype, sweep: Sweep) -> Iterator[UlpErrors]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _WorstError:
     at: float
     ulp: float
 
 
-def _parts(x: Floats, quantity: Measured, inside: Mask) -> Iterator[_Part]:
+def _parts(x: Floats, quantity: Quantity, inside: Mask) -> Iterator[_WorstError]:
     """Yield the largest error in each part of the range, from the most negative on."""
     found = quantity.errors
     told = inside & (found.spurious | (found.stated & ~found.subnormal))
@@ -92,7 +92,7 @@ def _parts(x: Floats, quantity: Measured, inside: Mask) -> Iterator[_Part]:
     for each in np.unique(part[told]):
         here = np.flatnonzero(told & (part == each))
         index = here[np.argmax(worst[here])]
-        yield _Part(float(x[index]), float(worst[index]))
+        yield _WorstError(float(x[index]), float(worst[index]))
 
 
 def _plain(numbers: Iterable[float]) -> Numbers:

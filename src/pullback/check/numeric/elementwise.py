@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.subject import Subject
-from pullback.check.trial import Raised, Run, forward, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, vjp
 from pullback.dtypes import has_derivative
 from pullback.stable.formats import Floats
 
@@ -57,7 +57,7 @@ class Elementwise:
         run = forward(self.subject, self.case(dtype, at), moved=moved, call=self.subject.relaxation)
         return run.outputs[0].flatten()[: len(at[self.names[0]])]
 
-    def _slopes(self, run: Run) -> list[Tensor]:
+    def _slopes(self, run: ForwardRun) -> list[Tensor]:
         gradients = vjp(run, [torch.ones_like(out) for out in run.roots])
         return [
             torch.zeros_like(run.inputs[order]) if (g := gradients[order]) is None else g.detach()

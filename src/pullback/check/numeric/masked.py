@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.onset import PASSED
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.errors import DerivativeError
 from pullback.stable.derive import derivative
 from pullback.stable.evaluate import evaluate_all
@@ -35,7 +35,7 @@ def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[T
     return found
 
 
-def masked(sweeper: Sweeper, at: Columns, quantity: Measured, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
+def masked(sweeper: Sweeper, at: Columns, quantity: Quantity, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
     """Return those bad points of a gradient at which higher precision would not help.
 
     An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at points without

@@ -10,11 +10,11 @@ import torch
 
 from pullback.check.numeric.elementwise import Columns, Elementwise, elementwise
 from pullback.check.numeric.scaled import Scaled, scaled
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.check.trial import Raised
 
 if TYPE_CHECKING:
-    from pullback.check.facts import Facts
+    from pullback.check.facts import ExampleFacts
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Sweep:
     """
 
     at: Columns
-    quantities: list[Measured]
+    quantities: list[Quantity]
 
 
 class Numbers:
     """Facts about the accuracy of one subject."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ExampleFacts) -> None:
         self._facts = facts
         self._sweeps: dict[torch.dtype, Sweep | None] = {}
 

@@ -19,7 +19,7 @@ _TELLING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Slope:
+class NumericSlope:
     """A numeric derivative.
 
     Attributes:
@@ -43,7 +43,7 @@ class Slope:
         return self.low - slack <= slope <= self.high + slack
 
 
-def slope_at(function: Elementwise, by: str, point: dict[str, float], step: float = _STEP) -> Slope | None:
+def slope_at(function: Elementwise, by: str, point: dict[str, float], step: float = _STEP) -> NumericSlope | None:
     """Return the derivative of the value by one input at a point, in float64; `None` if it is undecided."""
     scale = step * max(1.0, abs(point[by]))
 
@@ -57,4 +57,4 @@ def slope_at(function: Elementwise, by: str, point: dict[str, float], step: floa
     low, high, bar = (float(t[0]) / scale for t in (found.low, found.high, found.bar))
     if not bool(found.valid[0]) or bar > _TELLING * max(1.0, abs(low), abs(high)):
         return None
-    return Slope(low, high, bar, bool(found.kink[0]))
+    return NumericSlope(low, high, bar, bool(found.kink[0]))

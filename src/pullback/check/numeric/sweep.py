@@ -33,7 +33,7 @@ _DOMAINS: tuple[tuple[float, float], ...] = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class Quantity:
     """One quantity at every point of a sweep.
 
     Attributes:
@@ -108,7 +108,7 @@ class Sweeper:
         assert last is not None
         raise last
 
-    def measure(self, dtype: torch.dtype, at: Columns) -> list[Measured]:
+    def measure(self, dtype: torch.dtype, at: Columns) -> list[Quantity]:
         """Return the value, and the derivative by each input, at some points.
 
         Raises:
@@ -117,7 +117,7 @@ class Sweeper:
         computed = self.function.run(dtype, at)
         truths, exact = self.truths(dtype, at)
         return [
-            Measured(by, got, truth, errors(got, truth), known, self.terms[0] if self.terms else None)
+            Quantity(by, got, truth, errors(got, truth), known, self.terms[0] if self.terms else None)
             for k, (by, got, truth, known) in enumerate(
                 zip(("", *self.function.names), computed, truths, exact, strict=True)
             )

@@ -7,7 +7,7 @@ import torch
 
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.onset import ORDINARY
-from pullback.check.numeric.sweep import Measured
+from pullback.check.numeric.sweep import Quantity
 from pullback.check.numeric.truth import usual
 from pullback.stable.formats import Floats, Mask
 
@@ -15,7 +15,7 @@ STEP = 0.25
 """A value that changes by more than this part of itself from one input to the next is at a step, a root, or chaos."""
 
 
-def weight(quantity: Measured, at: Columns) -> Floats:
+def weight(quantity: Quantity, at: Columns) -> Floats:
     """Return the errors relative to the true value or, where that is larger, to its usual magnitude.
 
     The derivative 6e-8 of tanh at 9 may as well be 0, since elsewhere in a batch it is about 0.1. But 0.5 may not.

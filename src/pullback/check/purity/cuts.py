@@ -32,7 +32,7 @@ _OURS = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
 
 @dataclass(frozen=True)
-class Cut:
+class GraphCut:
     """One call that took a tensor of the graph and gave something outside of it.
 
     Attributes:
@@ -66,7 +66,7 @@ class watch_cuts(TorchFunctionMode):  # noqa: N801 - used like a function
 
     def __init__(self) -> None:
         super().__init__()
-        self.cuts: list[Cut] = []
+        self.cuts: list[GraphCut] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -76,11 +76,11 @@ class watch_cuts(TorchFunctionMode):  # noqa: N801 - used like a function
         lost = tuple(t for t in tree_leaves((args, kwargs or {}))[0] if isinstance(t, Tensor) and t.requires_grad)
         if lost and _is_outside(name, result) and (frame := _caller()) is not None:
             call = name if torch.is_grad_enabled() else f"{name} under no_grad"
-            self.cuts.append(Cut(call, frame.f_code.co_filename, frame.f_lineno, lost))
+            self.cuts.append(GraphCut(call, frame.f_code.co_filename, frame.f_lineno, lost))
         return result
 
 
-def culprits(cuts: Sequence[Cut], x: Tensor) -> Iterator[Cut]:
+def culprits(cuts: Sequence[GraphCut], x: Tensor) -> Iterator[GraphCut]:
     """Yield, once for each line, the cuts that lose `x`."""
     seen = set()
     for cut in cuts:

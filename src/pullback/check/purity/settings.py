@@ -23,7 +23,7 @@ from pullback.report.model import Severity
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GlobalSetting:
     """One global setting.
 
     Attributes:
@@ -58,7 +58,7 @@ class Change:
 
 
 SETTINGS = (
-    Setting(
+    GlobalSetting(
         "the default dtype",
         torch.get_default_dtype,
         torch.set_default_dtype,
@@ -66,7 +66,7 @@ SETTINGS = (
         "error",
         "torch.get_default_dtype()",
     ),
-    Setting(
+    GlobalSetting(
         "grad mode",
         torch.is_grad_enabled,
         torch.set_grad_enabled,
@@ -74,7 +74,7 @@ SETTINGS = (
         "error",
         "torch.is_grad_enabled()",
     ),
-    Setting(
+    GlobalSetting(
         "autocast",
         lambda: torch.is_autocast_enabled("cpu"),
         lambda value: torch.set_autocast_enabled("cpu", value),
@@ -82,7 +82,7 @@ SETTINGS = (
         "error",
         'torch.is_autocast_enabled("cpu")',
     ),
-    Setting(
+    GlobalSetting(
         "the number of threads",
         torch.get_num_threads,
         torch.set_num_threads,
@@ -90,7 +90,7 @@ SETTINGS = (
         "warning",
         "torch.get_num_threads()",
     ),
-    Setting(
+    GlobalSetting(
         "the choice of deterministic algorithms",
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
@@ -98,7 +98,7 @@ SETTINGS = (
         "warning",
         "torch.get_deterministic_debug_mode()",
     ),
-    Setting(
+    GlobalSetting(
         "anomaly detection",
         torch.is_anomaly_enabled,
         torch.autograd.set_detect_anomaly,
@@ -106,7 +106,7 @@ SETTINGS = (
         "warning",
         "torch.is_anomaly_enabled()",
     ),
-    Setting(
+    GlobalSetting(
         "the precision of float32 products",
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
@@ -114,7 +114,7 @@ SETTINGS = (
         "warning",
         "torch.get_float32_matmul_precision()",
     ),
-    Setting(
+    GlobalSetting(
         "cuDNN's choice by benchmark",
         lambda: torch.backends.cudnn.benchmark,
         lambda value: setattr(torch.backends.cudnn, "benchmark", value),
@@ -122,7 +122,7 @@ SETTINGS = (
         "warning",
         "torch.backends.cudnn.benchmark",
     ),
-    Setting(
+    GlobalSetting(
         "cuDNN's determinism",
         lambda: torch.backends.cudnn.deterministic,
         lambda value: setattr(torch.backends.cudnn, "deterministic", value),

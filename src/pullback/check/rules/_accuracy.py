@@ -16,7 +16,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import ORDINARY, PASSED, Onset, is_within
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 from pullback.stable.formats import Floats, Mask
 
@@ -46,7 +46,7 @@ def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Se
     return "warning" if is_within(point, ORDINARY) else "info"
 
 
-def nothing_is_left(audit: Audit, quantity: Measured, at: Columns, weights: Floats) -> Mask:
+def nothing_is_left(audit: Audit, quantity: Quantity, at: Columns, weights: Floats) -> Mask:
     """Return the points that people pass at which a custom function's gradient has no right digit in float32.
 
     Numbers that are apart by less than one in ten thousand, as those around `a = b`, are no such points.
@@ -75,7 +75,7 @@ def onset_text(found: Onset | None, point: dict[str, float]) -> str:
     return f"; {line}it begins at {spelled_point(found.point)}{towards}"
 
 
-def truth_text(quantity: Measured, value: float) -> str:
+def truth_text(quantity: Quantity, value: float) -> str:
     """Return the true value as text, with its source."""
     return f"exactly {show(value)}" if quantity.exact else f"{show(value)} in a float64 run of the same function"
 
@@ -99,7 +99,7 @@ class Spot:
     index: int
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> Quantity:
         """The quantity, at all points."""
         return self.sweep.quantities[self.quantity]
 

@@ -6,13 +6,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from pullback.check.trial import Run
+from pullback.check.trial import ForwardRun
 from pullback.report.model import Evidence
 
 Origin = Literal["an input", "an output", "computed"]
 
 
-def origin(t: Tensor, run: Run) -> Origin:
+def origin(t: Tensor, run: ForwardRun) -> Origin:
     """Return whose memory a tensor is in."""
     where = t.untyped_storage().data_ptr()
     inputs = [*run.inputs, *(a for a in run.arguments if isinstance(a, Tensor))]

@@ -20,7 +20,7 @@ from pullback.check.trial import refusal_of_grad
 if TYPE_CHECKING:
     from pullback.check.case import Case
     from pullback.check.state import Audit
-    from pullback.check.trial import Run
+    from pullback.check.trial import ForwardRun
 
 _STEP = 1e-4
 _WIDE = (torch.float64, torch.complex128)
@@ -123,7 +123,7 @@ def _step_along(places: Sequence[str], name: str, step: str) -> list[str]:
     return [f"step = torch.zeros_like({name})", *(f"step{place or '[()]'} = {part}" for place in places)]
 
 
-def chosen_outs(run: Run) -> str:
+def chosen_outs(run: ForwardRun) -> str:
     """Return the expression for those of `audit.floating_outs` that are in the graph."""
     floating = [p for p, out in enumerate(run.outputs) if is_differentiable(out)]
     ranks = [floating.index(p) for p in run.differentiable]

@@ -58,7 +58,7 @@ from pullback.check.derivative.raw import placed_gradients
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
-from pullback.check.trial import Raised, Run, as_real, forward, standard_cotangents, vjp
+from pullback.check.trial import ForwardRun, Raised, as_real, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
@@ -153,7 +153,9 @@ class _Casts(DispatchMode):
         return func(*args, **kwargs)
 
 
-def _moves(run: Run, cotangents: list[torch.Tensor], gradients: list[torch.Tensor | None], other: Run) -> bool:
+def _moves(
+    run: ForwardRun, cotangents: list[torch.Tensor], gradients: list[torch.Tensor | None], other: ForwardRun
+) -> bool:
     """Whether the gradient tells of a change between two runs that float64 would show."""
     pairs = zip(gradients, run.inputs, other.inputs, strict=True)
     expected = sum(float(as_real(g) @ (as_real(a) - as_real(b))) for g, a, b in pairs if g is not None)

@@ -89,7 +89,7 @@ from torch import Tensor
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import calls, cotangents
-from pullback.check.trial import Raised, Run, forward, guarded, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, guarded, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -152,12 +152,12 @@ def _patterns(outputs: int) -> Iterator[set[int]]:
     yield set(range(outputs))
 
 
-def _backward_with(run: Run, undefined: set[int]) -> None:
+def _backward_with(run: ForwardRun, undefined: set[int]) -> None:
     roots = run.roots
     with guarded("backward"):
         apply = cast(Callable[[Tensor], Tensor], _NoGradient.apply)
         passed = [apply(root) if k in undefined else root for k, root in enumerate(roots)]
-    vjp(Run(run.inputs, passed, list(range(len(passed))), passed), [torch.ones_like(root) for root in roots])
+    vjp(ForwardRun(run.inputs, passed, list(range(len(passed))), passed), [torch.ones_like(root) for root in roots])
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:

@@ -47,9 +47,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.cases.repro import definition
-from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, Run, forward
+from pullback.check.trial import ForwardRun, Raised, forward
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], Run]]:
+def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], ForwardRun]]:
     """Yield ways to call the function again, each with lines that bind `other` to the result."""
     count = len(audit.names)
     moved = [t.clone() for t in audit.base.tensors]
@@ -101,7 +101,7 @@ def _ways(audit: Audit) -> Iterator[tuple[str, Sequence[str], Run]]:
             continue
 
 
-def _differs(first: Run, second: Run, rounding: float | None = 0.0) -> Difference | None:
+def _differs(first: ForwardRun, second: ForwardRun, rounding: float | None = 0.0) -> TensorDifference | None:
     floats = [
         (a.detach(), b.detach()) for a, b in zip(first.outputs, second.outputs, strict=False) if has_derivative(a)
     ]

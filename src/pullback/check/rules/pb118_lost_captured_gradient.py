@@ -57,7 +57,7 @@ import torch
 from pullback.check.case import Held
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference, first_of
-from pullback.check.purity.cuts import Cut, culprits, watch_cuts
+from pullback.check.purity.cuts import GraphCut, culprits, watch_cuts
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents
 from pullback.check.weights import held_tensors
@@ -101,7 +101,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         )
 
 
-def _stop(audit: Audit, lost: list[Held]) -> Cut | None:
+def _stop(audit: Audit, lost: list[Held]) -> GraphCut | None:
     """Return the first of the calls that stop the gradients of all of these on purpose, if such calls do."""
     if audit.subject.kind != "callable":
         return None

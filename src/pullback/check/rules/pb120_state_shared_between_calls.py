@@ -80,7 +80,7 @@ from torch import Tensor
 
 from pullback.check.case import Case
 from pullback.check.cases.repro import definition
-from pullback.check.derivative.agreement import Difference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import literals
@@ -122,7 +122,7 @@ def _alone(audit: Audit) -> list[Tensor | None]:
     return vjp(run, standard_cotangents(run.roots))
 
 
-def _interleaved(audit: Audit) -> Difference | None:
+def _interleaved(audit: Audit) -> TensorDifference | None:
     """Run two forwards, then the backward of the first."""
     run = forward(audit.subject, audit.base)
     try:

@@ -90,7 +90,7 @@ from pullback.check.find.syntax import own_nodes, positional_arguments
 from pullback.check.rules._kept import origin
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import differentiated, inputs
-from pullback.check.trial import Run, forward
+from pullback.check.trial import ForwardRun, forward
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
 
@@ -116,7 +116,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             )
 
 
-def _context(run: Run, function: type[torch.autograd.Function]) -> Any:
+def _context(run: ForwardRun, function: type[torch.autograd.Function]) -> Any:
     """Return the node of the forward, which is its `ctx`; views and casts may lie above it."""
     waiting = [root.grad_fn for root in run.roots]
     seen = set()

@@ -92,7 +92,7 @@ from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import ast_text
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import differentiated, writes
-from pullback.check.trial import Run, forward, is_freed, standard_cotangents, vjp
+from pullback.check.trial import ForwardRun, forward, is_freed, standard_cotangents, vjp
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         return
 
 
-def _is_handed_on(run: Run, order: int) -> bool:
+def _is_handed_on(run: ForwardRun, order: int) -> bool:
     """Whether an output is what the input became, and its cotangent is the gradient."""
     alike = [k for k, root in enumerate(run.roots) if same(root.detach(), run.inputs[order].detach())]
     if not alike:

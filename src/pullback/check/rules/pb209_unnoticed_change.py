@@ -54,10 +54,10 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves
 from pullback.check.cases.repro import variables
-from pullback.check.derivative.agreement import Difference, difference, gradients
+from pullback.check.derivative.agreement import TensorDifference, difference, gradients
 from pullback.check.rules._altered import altered
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, Run, forward, standard_cotangents, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, standard_cotangents, vjp
 from pullback.check.weights import held_tensors
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding, Severity
@@ -113,7 +113,9 @@ def _of_weights(audit: Audit, expected: list[Tensor | None]) -> Iterator[Finding
         return
 
 
-def _finding(audit: Audit, severity: Severity, changed: str, where: Difference, change: str, hint: str) -> Finding:
+def _finding(
+    audit: Audit, severity: Severity, changed: str, where: TensorDifference, change: str, hint: str
+) -> Finding:
     return audit.finding(
         "PB209",
         severity,
@@ -133,7 +135,7 @@ def _finding(audit: Audit, severity: Severity, changed: str, where: Difference, 
     )
 
 
-def _after_step(audit: Audit, weight: Tensor, expected: list[Tensor | None]) -> Difference | None:
+def _after_step(audit: Audit, weight: Tensor, expected: list[Tensor | None]) -> TensorDifference | None:
     """Return where the gradient is another one after a weight was changed; `None` if that is refused."""
     run = forward(audit.subject, audit.base)
     before = weight.detach().clone()
@@ -162,7 +164,7 @@ def _given(audit: Audit) -> list[int]:
     return [p for p, value in enumerate(case.values) if isinstance(value, Tensor) and case.paths[p][0] == 0]
 
 
-def _tensors(run: Run) -> list[Tensor]:
+def _tensors(run: ForwardRun) -> list[Tensor]:
     """Return every tensor that went in by position, then every one that came out."""
     return [*(t for t in tree_leaves(run.arguments)[0] if isinstance(t, Tensor)), *run.outputs]
 
@@ -184,7 +186,7 @@ def _named(audit: Audit, position: int) -> tuple[str, str]:
     return f"output {output}", f"{tensors}[{output}]"
 
 
-def _after_change(audit: Audit, position: int, expected: list[Tensor | None]) -> Difference | None:
+def _after_change(audit: Audit, position: int, expected: list[Tensor | None]) -> TensorDifference | None:
     """Return where the gradient is another one after a tensor was changed in place; `None` if that is refused."""
     run = forward(audit.subject, audit.base)
     t = _tensors(run)[position]

@@ -67,7 +67,7 @@ from pullback.check.numeric.elementwise import Columns, columns
 from pullback.check.numeric.masked import masked
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import nonfinite_when_scaled
@@ -92,7 +92,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             yield _finding(audit, sweeper, sweep, k, bad)
 
 
-def _bad(sweeper: Sweeper, at: Columns, quantities: Sequence[Measured], k: int) -> Mask:
+def _bad(sweeper: Sweeper, at: Columns, quantities: Sequence[Quantity], k: int) -> Mask:
     """Return where a quantity is spuriously not finite, with a value in range, and no mask is why."""
     found, value = quantities[k], quantities[0]
     bad = (found.errors.nan | found.errors.inf) & value.within_range(_DTYPE) & found.within_range(_DTYPE)

@@ -67,7 +67,7 @@ import torch
 
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.check.numeric.weight import STEP, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
 from pullback.check.rules._rule import Rule
@@ -156,12 +156,12 @@ def _is_right_in_float64(sweeper: Sweeper, sweep: Sweep, k: int) -> Mask:
     return right
 
 
-def _is_sure(sweeper: Sweeper, quantity: Measured) -> bool:
+def _is_sure(sweeper: Sweeper, quantity: Quantity) -> bool:
     """Whether the exact value has the digits of float64: a trace has numbers that are passed as float32 has them."""
     return quantity.exact and not sweeper.function.holds_numbers
 
 
-def _candidates(quantity: Measured, dtype: torch.dtype) -> Mask:
+def _candidates(quantity: Quantity, dtype: torch.dtype) -> Mask:
     found = quantity.errors
     return found.stated & ~found.subnormal & (found.ulp > _MOST[dtype]) & quantity.within_range(dtype)
 
@@ -219,7 +219,7 @@ def _in_narrow(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype,
     return _finding(audit, sweeper, sweep, dtype, k, index, "info", more)
 
 
-def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: Measured, k: int) -> Floats:
+def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: Quantity, k: int) -> Floats:
     """Return the errors in ulp of 16 bits if the function computed in float32; infinite where it is spurious."""
     computed = sweeper.function.run(torch.float32, at)[k].to(dtype)
     found = errors(computed, quantity.truth)

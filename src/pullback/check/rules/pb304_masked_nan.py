@@ -52,7 +52,7 @@ from pullback.check.numeric.masked import masked, traps
 from pullback.check.numeric.numbers import Sweep
 from pullback.check.numeric.onset import onset, plainest, single
 from pullback.check.numeric.slopes import slope_at
-from pullback.check.numeric.sweep import Measured, Sweeper
+from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.check.rules._accuracy import (
     Spot,
     accuracy_finding,
@@ -92,7 +92,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             yield from _in_any_precision(audit, sweeper, sweep, k)
 
 
-def _bad(sweeper: Sweeper, at: Columns, quantities: list[Measured], k: int) -> Mask:
+def _bad(sweeper: Sweeper, at: Columns, quantities: list[Quantity], k: int) -> Mask:
     """Return where the gradient is not finite, the value is right, and a mask is why."""
     value, slope = quantities[0], quantities[k]
     bad = (slope.errors.nan | slope.errors.inf) & slope.within_range(_DTYPE)

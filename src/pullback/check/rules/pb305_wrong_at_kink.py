@@ -60,7 +60,7 @@ from pullback.check.derivative.agreement import show
 from pullback.check.numeric.elementwise import Elementwise
 from pullback.check.numeric.jumps import jumps
 from pullback.check.numeric.onset import single
-from pullback.check.numeric.slopes import Slope, slope_at
+from pullback.check.numeric.slopes import NumericSlope, slope_at
 from pullback.check.rules._accuracy import gradient_lines, spelled_point
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
@@ -123,7 +123,7 @@ def _finding(
     )
 
 
-def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[float, float, Slope] | None:
+def _wrong_at(function: Elementwise, by: str, point: dict[str, float]) -> tuple[float, float, NumericSlope] | None:
     """Return the point, the gradient and the right one, if the gradient is wrong there on every ladder of steps."""
     got = float(function.run(torch.float64, single(point))[1 + function.names.index(by)][0])
     slopes = [slope_at(function, by, point, step) for step in _LADDERS]

@@ -60,9 +60,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import PRINT, Way, compare
+from pullback.check.contexts.compare import PRINT, ContextCall, compare
 from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import Setting, settings
+from pullback.check.contexts.transforms import EagerReference, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
@@ -75,14 +75,14 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield from compare(audit, "PB405", settings(audit), _WAYS, is_promised(audit.subject, vmap=False))
 
 
-def _vjp(setting: Setting) -> tuple[Tensor, ...]:
+def _vjp(setting: EagerReference) -> tuple[Tensor, ...]:
     reseed()
     pullback = torch.func.vjp(setting.function(), *setting.inputs)[1]
     gradients: tuple[Tensor, ...] = pullback(setting.cotangents)
     return gradients
 
 
-def _grad(setting: Setting) -> tuple[Tensor, ...]:
+def _grad(setting: EagerReference) -> tuple[Tensor, ...]:
     reseed()
     everything = tuple(range(len(setting.inputs)))
     gradients: tuple[Tensor, ...] = torch.func.grad(setting.loss(), argnums=everything)(*setting.inputs)
@@ -91,8 +91,8 @@ def _grad(setting: Setting) -> tuple[Tensor, ...]:
 
 _HINT = "the backward branches on grad mode, requires_grad, is_leaf or the type of its tensors: it must not"
 _WAYS = (
-    Way("torch.func.vjp", _vjp, ["got = torch.func.vjp(call, *points)[1](cotangents)", *PRINT], _HINT),
-    Way(
+    ContextCall("torch.func.vjp", _vjp, ["got = torch.func.vjp(call, *points)[1](cotangents)", *PRINT], _HINT),
+    ContextCall(
         "torch.func.grad",
         _grad,
         [

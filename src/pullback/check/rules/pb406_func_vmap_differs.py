@@ -72,9 +72,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.contexts.batches import Batch, batches
-from pullback.check.contexts.compare import Refused, Told, differing, refusing
+from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, refusing
 from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import Setting, base_setting, parts, setting_of
+from pullback.check.contexts.transforms import EagerReference, base_setting, parts, setting_of
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised
 from pullback.report.model import Finding, Severity
@@ -98,7 +98,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 return
 
 
-def _of_unequal_rank(audit: Audit) -> Iterator[Setting]:
+def _of_unequal_rank(audit: Audit) -> Iterator[EagerReference]:
     """Yield the example with one tensor short of its first dimension, where the forward broadcasts."""
     case = audit.base
     for position in case.wrt if len(case.wrt) > 1 else ():
@@ -110,7 +110,7 @@ def _of_unequal_rank(audit: Audit) -> Iterator[Setting]:
 
 
 def _compare(
-    audit: Audit, setting: Setting, batch: Batch, expected: list[Tensor | None], with_vjp: bool
+    audit: Audit, setting: EagerReference, batch: Batch, expected: list[Tensor | None], with_vjp: bool
 ) -> Finding | None:
     code = batch.code()
     try:
@@ -121,7 +121,7 @@ def _compare(
         gradients = batch.per_example_gradients()
     except Raised as error:
         severity: Severity | None = None if is_promised(audit.subject, vmap=True) else "info"
-        refused = Refused(error.stage, code, context="vectorised", severity=severity)
+        refused = RefusalText(error.stage, code, context="vectorised", severity=severity)
         return refusing(audit, "PB406", setting, error, refused)
     outputs = len(setting.outputs)
     return _difference(audit, setting, batch, [*expected[:outputs], *gradients], expected, code)
@@ -129,7 +129,7 @@ def _compare(
 
 def _difference(
     audit: Audit,
-    setting: Setting,
+    setting: EagerReference,
     batch: Batch,
     got: list[Tensor | None],
     expected: list[Tensor | None],
@@ -138,7 +138,7 @@ def _difference(
     different = parts(expected, got)
     if different is None:
         return None
-    told = Told(batch.name, code, _HINT, labels=batch.labels(), yardstick="in a loop")
+    told = DifferenceText(batch.name, code, _HINT, labels=batch.labels(), yardstick="in a loop")
     return differing(audit, "PB406", setting, different, told)
 
 

@@ -69,9 +69,9 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.cases.spelling import literal
-from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
+from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
 from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
-from pullback.check.contexts.transforms import Setting, base_setting, parts
+from pullback.check.contexts.transforms import EagerReference, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.rules._rule import Rule
@@ -102,7 +102,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         for order, tangent in enumerate(tangents if len(tangents) > 1 else ()):
             _dual(setting, [tangent if o == order else None for o in range(len(tangents))])
     except Raised as error:
-        yield refusing(audit, "PB407", setting, error, Refused(_DUAL, [*code, *_DUAL_CODE]))
+        yield refusing(audit, "PB407", setting, error, RefusalText(_DUAL, [*code, *_DUAL_CODE]))
         return
     if not _is_zero(dual):
         yield from _functional_differs(audit, setting, tangents, dual, code)
@@ -112,21 +112,23 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 
 def _functional_differs(
-    audit: Audit, setting: Setting, tangents: Sequence[Tensor], dual: Tangents, code: Sequence[str]
+    audit: Audit, setting: EagerReference, tangents: Sequence[Tensor], dual: Tangents, code: Sequence[str]
 ) -> Iterator[Finding]:
     code = [*code, *_DUAL_CODE, "print(torch.func.jvp(call, tuple(points), tangents)[1])"]
     try:
         different = parts(dual, _functional(setting, tangents))
     except Raised as error:
-        yield refusing(audit, "PB407", setting, error, Refused(_FUNC, code))
+        yield refusing(audit, "PB407", setting, error, RefusalText(_FUNC, code))
         return
     if different is not None:
         labels = [f"tangent of output {order}" for order in range(len(dual))]
-        told = Told(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
+        told = DifferenceText(_FUNC, code, _HINT, labels=labels, yardstick="by dual numbers")
         yield differing(audit, "PB407", setting, different, told)
 
 
-def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], code: Sequence[str]) -> Iterator[Finding]:
+def _second_order(
+    audit: Audit, setting: EagerReference, tangents: Sequence[Tensor], code: Sequence[str]
+) -> Iterator[Finding]:
     audit.events.beat()
     try:
         mismatch = tangent_graph_mismatch(setting, tangents)
@@ -160,7 +162,7 @@ def _second_order(audit: Audit, setting: Setting, tangents: Sequence[Tensor], co
     )
 
 
-def _dual(setting: Setting, tangents: Tangents) -> list[Tensor | None]:
+def _dual(setting: EagerReference, tangents: Tangents) -> list[Tensor | None]:
     """Return the tangent of each output by dual numbers; inputs whose tangent is `None` are ordinary."""
     reseed()
     with guarded(_DUAL), fwad.dual_level():
@@ -172,7 +174,7 @@ def _dual(setting: Setting, tangents: Tangents) -> list[Tensor | None]:
         return [None if u.tangent is None else u.tangent.clone() for u in unpacked]
 
 
-def _functional(setting: Setting, tangents: Sequence[Tensor]) -> list[Tensor | None]:
+def _functional(setting: EagerReference, tangents: Sequence[Tensor]) -> list[Tensor | None]:
     reseed()
     with guarded(_FUNC):
         return list(torch.func.jvp(setting.function(), setting.inputs, tuple(tangents))[1])
@@ -182,7 +184,7 @@ def _is_zero(tangents: Tangents) -> bool:
     return all(t is None or not bool(t.any()) for t in tangents)
 
 
-def _moves(setting: Setting, tangents: Sequence[Tensor]) -> bool:
+def _moves(setting: EagerReference, tangents: Sequence[Tensor]) -> bool:
     """Whether the outputs move along the tangents, by the eager gradient."""
     terms = torch.cat(
         [as_real(g) * as_real(t) for g, t in zip(setting.gradients, tangents, strict=True) if g is not None]
@@ -196,7 +198,7 @@ def _defines_jvp(audit: Audit) -> bool:
     return subject.kind == "function" and subject.target.jvp is not torch.autograd.Function.jvp
 
 
-def _zero(audit: Audit, setting: Setting, code: Sequence[str]) -> Finding:
+def _zero(audit: Audit, setting: EagerReference, code: Sequence[str]) -> Finding:
     whose = (
         "PyTorch drops the derivative of every custom op in forward mode"
         if audit.subject.kind == "op"

@@ -56,9 +56,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import Refused, Told, differing, preamble, refusing
+from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
 from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import Setting, parts, settings
+from pullback.check.contexts.transforms import EagerReference, parts, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity
@@ -87,17 +87,17 @@ def _run(audit: Audit) -> Iterator[Finding]:
             except Raised as error:
                 if error.stage == name:
                     severity: Severity | None = None if is_promised(audit.subject, vmap=True) else "info"
-                    refused = Refused(name, lines, context="vectorised", severity=severity)
+                    refused = RefusalText(name, lines, context="vectorised", severity=severity)
                     yield refusing(audit, "PB408", setting, error, refused)
                 break
             different = parts(expected, got)
             if different is not None:
-                told = Told(name, lines, _HINT, yardstick="one backward at a time")
+                told = DifferenceText(name, lines, _HINT, yardstick="one backward at a time")
                 yield differing(audit, "PB408", setting, different, told)
                 break
 
 
-def _cotangents(setting: Setting) -> list[Tensor]:
+def _cotangents(setting: EagerReference) -> list[Tensor]:
     """Return three cotangents for each output, stacked, none a multiple of another."""
     return [
         torch.stack([g, 2 * g.flatten().roll(1).view(g.shape), g.flip(tuple(range(g.ndim)))])
@@ -105,14 +105,14 @@ def _cotangents(setting: Setting) -> list[Tensor]:
     ]
 
 
-def _batched(setting: Setting) -> list[Tensor | None]:
+def _batched(setting: EagerReference) -> list[Tensor | None]:
     leaves = setting.leaves()
     reseed()
     outs = setting.function()(*leaves)
     return list(torch.autograd.grad(outs, leaves, _cotangents(setting), is_grads_batched=True, allow_unused=True))
 
 
-def _one_by_one(setting: Setting) -> list[Tensor | None]:
+def _one_by_one(setting: EagerReference) -> list[Tensor | None]:
     leaves = setting.leaves()
     reseed()
     with guarded("forward"):
@@ -127,13 +127,13 @@ def _one_by_one(setting: Setting) -> list[Tensor | None]:
         )
 
 
-def _chosen(setting: Setting) -> list[Tensor]:
+def _chosen(setting: EagerReference) -> list[Tensor]:
     """Return, for each output, the indices of the elements whose rows are computed."""
     sizes = [value.numel() for value in setting.values]
     return [torch.tensor(sorted({0, size // 2, size - 1}) if size else []).long() for size in sizes]
 
 
-def _jacrev(setting: Setting) -> list[Tensor | None]:
+def _jacrev(setting: EagerReference) -> list[Tensor | None]:
     function, chosen = setting.function(), _chosen(setting)
 
     def elements(*xs: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _jacrev(setting: Setting) -> list[Tensor | None]:
     return list(torch.func.jacrev(elements, argnums=everything)(*setting.inputs))
 
 
-def _rows(setting: Setting) -> list[Tensor | None]:
+def _rows(setting: EagerReference) -> list[Tensor | None]:
     leaves, chosen = setting.leaves(), _chosen(setting)
     reseed()
     with guarded("forward"):

@@ -62,10 +62,10 @@ from pullback._torch import compile_in_this_process
 from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
 from pullback.check.cases.guess import same
-from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare_one
+from pullback.check.contexts.compare import GRADIENT, PRINT, ContextCall, compare_one
 from pullback.check.contexts.pure import pure
 from pullback.check.contexts.smallest import on_smallest
-from pullback.check.contexts.transforms import Setting, base_setting, setting_of, tensor_slots
+from pullback.check.contexts.transforms import EagerReference, base_setting, setting_of, tensor_slots
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
@@ -90,7 +90,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         torch.compiler.reset()
 
 
-def _compare(audit: Audit, base: Setting) -> Iterator[Finding]:
+def _compare(audit: Audit, base: EagerReference) -> Iterator[Finding]:
     compiled, found = _compiled(audit, base, fullgraph=True)
     if found is not None and found.verdict == "unsupported":
         yield found
@@ -133,13 +133,13 @@ class _Product(torch.autograd.Function):
         return torch.mul(g, y), torch.mul(g, x)
 
 
-def _compiled(audit: Audit, setting: Setting, fullgraph: bool) -> tuple[_Compiled, Finding | None]:
+def _compiled(audit: Audit, setting: EagerReference, fullgraph: bool) -> tuple[_Compiled, Finding | None]:
     torch.compiler.reset()
     compiled = _Compiled(setting, fullgraph)
     return compiled, compare_one(audit, "PB409", setting, compiled.way())
 
 
-def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None:
+def _by_inductor(audit: Audit, base: EagerReference, fullgraph: bool) -> Finding | None:
     audit.events.beat()
     torch.compiler.reset()
     with compile_in_this_process():
@@ -153,24 +153,24 @@ def _by_inductor(audit: Audit, base: Setting, fullgraph: bool) -> Finding | None
 class _Compiled:
     """The function of a setting, compiled: its tensors are arguments, other arguments are constants."""
 
-    def __init__(self, setting: Setting, fullgraph: bool, backend: str = "aot_eager") -> None:
+    def __init__(self, setting: EagerReference, fullgraph: bool, backend: str = "aot_eager") -> None:
         self.fullgraph = fullgraph
         self.text = f'torch.compile(backend="{backend}", fullgraph={fullgraph})'
         function = pure(setting.subject.called, setting.case, tensor_slots(setting), setting.outputs)
         self.function = torch.compile(function, backend=backend, fullgraph=fullgraph)
 
-    def gradient(self, setting: Setting) -> list[Tensor | None]:
+    def gradient(self, setting: EagerReference) -> list[Tensor | None]:
         """Return the gradient that the compiled function gives."""
         leaves = setting.leaves()
         rest = [copy_tensor(setting.case.values[slot[0]]) for slot in tensor_slots(setting)[len(leaves) :]]
         reseed()
         return setting.gradient_from(self.function(*leaves, *rest), leaves)
 
-    def way(self, circumstance: str = "") -> Way:
+    def way(self, circumstance: str = "") -> ContextCall:
         """Return the comparison of the compiled function with eager mode."""
         dynamic = "dynamic=True, " if "size" in circumstance else ""
         options = self.text.removeprefix("torch.compile(")
-        return Way(
+        return ContextCall(
             self.text + circumstance,
             self.gradient,
             [
@@ -185,7 +185,7 @@ class _Compiled:
         )
 
 
-def _resized(audit: Audit, base: Setting) -> Setting | None:
+def _resized(audit: Audit, base: EagerReference) -> EagerReference | None:
     """Return the example with one size changed, if the forward takes that, and no number has to change with it.
 
     Non-tensor arguments are constants of the compiled function.
@@ -202,7 +202,7 @@ def _resized(audit: Audit, base: Setting) -> Setting | None:
     return None
 
 
-def _shared(audit: Audit) -> Setting | None:
+def _shared(audit: Audit) -> EagerReference | None:
     """Return the example with one tensor in the place of two, if there are two of equal shape."""
     case = next(values.shared(audit.base), None)
     return setting_of(audit.subject, case) if case is not None else None

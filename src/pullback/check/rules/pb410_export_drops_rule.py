@@ -50,11 +50,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import GRADIENT, PRINT, Way, compare
+from pullback.check.contexts.compare import GRADIENT, PRINT, ContextCall, compare
 from pullback.check.contexts.dropped import is_comparable, may_drop
 from pullback.check.contexts.pure import Pure
 from pullback.check.contexts.smallest import on_smallest
-from pullback.check.contexts.transforms import Setting, base_setting
+from pullback.check.contexts.transforms import EagerReference, base_setting
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
@@ -73,11 +73,11 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield found
 
 
-def _find(audit: Audit, setting: Setting) -> Iterator[Finding]:
+def _find(audit: Audit, setting: EagerReference) -> Iterator[Finding]:
     return compare(audit, "PB410", [setting], _WAYS if audit.options.deep else _WAYS[:1])
 
 
-class _Module(torch.nn.Module):
+class _ExportedModule(torch.nn.Module):
     def __init__(self, function: Pure) -> None:
         super().__init__()
         self.function = function
@@ -86,11 +86,11 @@ class _Module(torch.nn.Module):
         return self.function(*xs)
 
 
-def _exported(strict: bool) -> Callable[[Setting], Sequence[Tensor | None]]:
-    def run(setting: Setting) -> Sequence[Tensor | None]:
+def _exported(strict: bool) -> Callable[[EagerReference], Sequence[Tensor | None]]:
+    def run(setting: EagerReference) -> Sequence[Tensor | None]:
         leaves = setting.leaves()
         reseed()
-        program = torch.export.export(_Module(setting.function()), tuple(leaves), strict=strict)
+        program = torch.export.export(_ExportedModule(setting.function()), tuple(leaves), strict=strict)
         module = program.module()
         reseed()
         return setting.gradient_from(module(*leaves), leaves)
@@ -98,8 +98,8 @@ def _exported(strict: bool) -> Callable[[Setting], Sequence[Tensor | None]]:
     return run
 
 
-def _way(strict: bool) -> Way:
-    return Way(
+def _way(strict: bool) -> ContextCall:
+    return ContextCall(
         "torch.export.export(strict=True)" if strict else "torch.export.export",
         _exported(strict),
         [

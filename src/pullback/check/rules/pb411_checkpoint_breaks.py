@@ -87,8 +87,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pullback.check.contexts.compare import Way, compare
-from pullback.check.contexts.transforms import Setting, settings
+from pullback.check.contexts.compare import ContextCall, compare
+from pullback.check.contexts.transforms import EagerReference, settings
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.trial import Raised, guarded, reseed
@@ -111,7 +111,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-def _is_the_same_by_backward(setting: Setting) -> bool:
+def _is_the_same_by_backward(setting: EagerReference) -> bool:
     try:
         with guarded("backward"):
             return setting.differs(_by_backward(setting, setting.function())) is None
@@ -119,7 +119,7 @@ def _is_the_same_by_backward(setting: Setting) -> bool:
         return False
 
 
-def _by_backward(setting: Setting, function: Callable[..., Sequence[Tensor]]) -> Sequence[Tensor | None]:
+def _by_backward(setting: EagerReference, function: Callable[..., Sequence[Tensor]]) -> Sequence[Tensor | None]:
     leaves = setting.leaves()
     reseed()
     outs, cotangents = _in_graph(setting, function(*leaves))
@@ -127,25 +127,27 @@ def _by_backward(setting: Setting, function: Callable[..., Sequence[Tensor]]) ->
     return [leaf.grad for leaf in leaves]
 
 
-def _in_graph(setting: Setting, outs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _in_graph(setting: EagerReference, outs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     pairs = [(o, g) for o, g in zip(outs, setting.cotangents, strict=True) if o.requires_grad]
     return [o for o, _ in pairs], [g for _, g in pairs]
 
 
-def _not_reentrant(setting: Setting) -> Sequence[Tensor | None]:
+def _not_reentrant(setting: EagerReference) -> Sequence[Tensor | None]:
     leaves = setting.leaves()
     reseed()
     outs, cotangents = _in_graph(setting, checkpoint(setting.function(), *leaves, use_reentrant=False))
     return torch.autograd.grad(outs, leaves, cotangents, allow_unused=True)
 
 
-def _reentrant(setting: Setting) -> Sequence[Tensor | None]:
+def _reentrant(setting: EagerReference) -> Sequence[Tensor | None]:
     # It refuses torch.autograd.grad.
     return _by_backward(setting, functools.partial(checkpoint, setting.function(), use_reentrant=True))
 
 
-def _way(use_reentrant: bool, run: Callable[[Setting], Sequence[Tensor | None]], code: Sequence[str]) -> Way:
-    return Way(
+def _way(
+    use_reentrant: bool, run: Callable[[EagerReference], Sequence[Tensor | None]], code: Sequence[str]
+) -> ContextCall:
+    return ContextCall(
         f"checkpoint(use_reentrant={use_reentrant})",
         run,
         [

@@ -55,8 +55,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from pullback.check.contexts.compare import PRINT, Way, compare
-from pullback.check.contexts.transforms import Setting, settings
+from pullback.check.contexts.compare import PRINT, ContextCall, compare
+from pullback.check.contexts.transforms import EagerReference, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
@@ -69,8 +69,8 @@ def _run(audit: Audit) -> Iterator[Finding]:
     yield from compare(audit, "PB412", settings(audit), _WAYS)
 
 
-def _under(hooks: Callable[[], AbstractContextManager[Any]]) -> Callable[[Setting], Sequence[Tensor | None]]:
-    def run(setting: Setting) -> Sequence[Tensor | None]:
+def _under(hooks: Callable[[], AbstractContextManager[Any]]) -> Callable[[EagerReference], Sequence[Tensor | None]]:
+    def run(setting: EagerReference) -> Sequence[Tensor | None]:
         leaves = setting.leaves()
         reseed()
         with hooks():
@@ -102,8 +102,8 @@ _ALIGNED = 16
 """Bytes."""
 
 
-def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str) -> Way:
-    return Way(
+def _way(name: str, hooks: Callable[[], AbstractContextManager[Any]], text: str) -> ContextCall:
+    return ContextCall(
         name,
         _under(hooks),
         [

@@ -64,8 +64,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.cases.iterations import iterates
-from pullback.check.contexts.compare import PRINT, Refused, Told, differing, preamble, refusing
-from pullback.check.contexts.transforms import Setting, setting_of, settings
+from pullback.check.contexts.compare import PRINT, DifferenceText, RefusalText, differing, preamble, refusing
+from pullback.check.contexts.transforms import EagerReference, setting_of, settings
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed
@@ -98,13 +98,13 @@ def _run(audit: Audit) -> Iterator[Finding]:
     try:
         got = _under_autocast(single)
     except Raised as error:
-        yield _raising(refusing(audit, "PB413", single, error, Refused(_NAME, code, _HINT, severity="info")), error)
+        yield _raising(refusing(audit, "PB413", single, error, RefusalText(_NAME, code, _HINT, severity="info")), error)
         return
     try:
         _under_autocast(single, torch.bfloat16)
     except Raised as error:
         if error.stage != _NAME:
-            refused = Refused(_NAME, [*preamble(single), _CAST, *_CODE], _HINT, severity="info")
+            refused = RefusalText(_NAME, [*preamble(single), _CAST, *_CODE], _HINT, severity="info")
             yield _raising(refusing(audit, "PB413", single, error, refused), error, " of bfloat16 inputs")
             return
     if difference(single.gradients, got, _GROSS) is None:
@@ -115,7 +115,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     different = difference(single.gradients, got, _SPREAD * sensitivity + _GROSS)
     if different is not None:  # how far an iteration gets may depend on the precision
         severity: Severity = "warning" if iterates(audit.subject, audit.base, audit.base) else "error"
-        yield differing(audit, "PB413", single, different, Told(_NAME, code, _HINT, severity))
+        yield differing(audit, "PB413", single, different, DifferenceText(_NAME, code, _HINT, severity))
 
 
 def _raising(found: Finding, error: Raised, of: str = "") -> Finding:
@@ -126,7 +126,7 @@ def _raising(found: Finding, error: Raised, of: str = "") -> Finding:
     return replace(found, severity="error", verdict="wrong", message=said)
 
 
-def _under_autocast(single: Setting, dtype: torch.dtype = torch.float32) -> list[Tensor | None]:
+def _under_autocast(single: EagerReference, dtype: torch.dtype = torch.float32) -> list[Tensor | None]:
     leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in single.leaves()]
     reseed()
     with guarded(_NAME), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -135,7 +135,7 @@ def _under_autocast(single: Setting, dtype: torch.dtype = torch.float32) -> list
         return single.gradient_from(outs, leaves)
 
 
-def _sensitivity(audit: Audit, single: Setting) -> float | None:
+def _sensitivity(audit: Audit, single: EagerReference) -> float | None:
     """Return how far rounding the inputs to bfloat16 moves the gradient, relative to its largest element."""
     rounded = setting_of(audit.subject, single.case.map_inputs(lambda t: t.bfloat16().float(), "rounded"))
     if rounded is None:

@@ -55,9 +55,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import PRINT, Way, compare_one
+from pullback.check.contexts.compare import PRINT, ContextCall, compare_one
 from pullback.check.contexts.pure import pure
-from pullback.check.contexts.transforms import Setting, base_setting
+from pullback.check.contexts.transforms import EagerReference, base_setting
 from pullback.check.rules._rule import Rule
 from pullback.check.subject import Subject
 from pullback.report.model import Finding
@@ -115,14 +115,14 @@ def _has_a_name(subject: Subject) -> bool:
     return reduce(lambda owner, name: getattr(owner, name, None), names, module) is target
 
 
-def _way(name: str, duplicate: Callable[[Module], Module], text: str, excuse: str) -> Way:
+def _way(name: str, duplicate: Callable[[Module], Module], text: str, excuse: str) -> ContextCall:
     """Return the comparison of a copied module; `excuse` is the hint if its author is not at fault."""
 
-    def run(setting: Setting) -> Sequence[Tensor | None]:
+    def run(setting: EagerReference) -> Sequence[Tensor | None]:
         module = duplicate(Module(setting.subject.called))
         return setting.gradient_of(pure(module, setting.case, setting.slots, setting.outputs))
 
-    return Way(
+    return ContextCall(
         name,
         run,
         [

@@ -52,10 +52,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import PRINT, Way, compare_one
+from pullback.check.contexts.compare import PRINT, ContextCall, compare_one
 from pullback.check.contexts.dropped import is_comparable, may_drop
 from pullback.check.contexts.smallest import on_smallest
-from pullback.check.contexts.transforms import Setting, base_setting
+from pullback.check.contexts.transforms import EagerReference, base_setting
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding
@@ -73,7 +73,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield on_smallest(audit, setting, found, lambda small: _find(audit, small))
 
 
-def _find(audit: Audit, setting: Setting) -> Finding | None:
+def _find(audit: Audit, setting: EagerReference) -> Finding | None:
     torch.compiler.reset()
     try:
         return compare_one(audit, "PB415", setting, _WAY)
@@ -81,7 +81,7 @@ def _find(audit: Audit, setting: Setting) -> Finding | None:
         torch.compiler.reset()
 
 
-def _gradient(setting: Setting) -> Sequence[Tensor]:
+def _gradient(setting: EagerReference) -> Sequence[Tensor]:
     everything = tuple(range(len(setting.inputs)))
     compiled = torch.compile(torch.func.grad(setting.loss(), argnums=everything), backend="aot_eager")
     reseed()
@@ -89,7 +89,7 @@ def _gradient(setting: Setting) -> Sequence[Tensor]:
     return gradients
 
 
-_WAY = Way(
+_WAY = ContextCall(
     "torch.compile(torch.func.grad(…))",
     _gradient,
     [

@@ -58,7 +58,7 @@ from torch import Tensor
 from pullback.check.case import Case
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import Rule
-from pullback.check.trial import Raised, Run, forward, vjp
+from pullback.check.trial import ForwardRun, Raised, forward, vjp
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         yield from _compare(audit, none, vector, expected)
 
 
-def _compare(audit: Audit, none: Case, vector: Run, expected: list[Tensor | None]) -> Iterator[Finding]:
+def _compare(audit: Audit, none: Case, vector: ForwardRun, expected: list[Tensor | None]) -> Iterator[Finding]:
     """Compare the results for zero-dimensional tensors with those for tensors of one element."""
     try:
         run = forward(audit.subject, none)
@@ -107,7 +107,7 @@ def _compare(audit: Audit, none: Case, vector: Run, expected: list[Tensor | None
         yield _finding(audit, none, "error", what)
 
 
-def _gradients(run: Run) -> list[Tensor | None]:
+def _gradients(run: ForwardRun) -> list[Tensor | None]:
     return vjp(run, [torch.ones_like(root) for root in run.roots])
 
 

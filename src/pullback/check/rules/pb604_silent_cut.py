@@ -84,7 +84,7 @@ import torch
 from pullback.check.derivative.recorder import recording
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import decorator_names
-from pullback.check.purity.cuts import Cut, culprits, watch_cuts
+from pullback.check.purity.cuts import GraphCut, culprits, watch_cuts
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._second import is_once_differentiable
 from pullback.check.rules._shown import gradient_and_quotient
@@ -153,11 +153,11 @@ def _in_backward(audit: Audit) -> Iterator[Finding]:
             return
 
 
-def _places(cuts: Sequence[Cut]) -> str:
+def _places(cuts: Sequence[GraphCut]) -> str:
     return " and ".join(cut.where for cut in cuts[:3]) + (f" and {len(cuts) - 3} more" if len(cuts) > 3 else "")
 
 
-def _line(audit: Audit, cuts: Sequence[Cut]) -> int | None:
+def _line(audit: Audit, cuts: Sequence[GraphCut]) -> int | None:
     """Return the first line that is in the audited file itself."""
     file = os.path.realpath(audit.subject.location.file or "")
     return next((cut.line for cut in cuts if os.path.realpath(cut.file) == file), None)

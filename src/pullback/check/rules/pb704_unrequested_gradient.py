@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import Step, Trace, describe, trace
+from pullback.check.cost.trace import BackwardOp, Trace, describe, trace
 from pullback.check.derivative.agreement import plural
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -129,7 +129,7 @@ def _wastes(audit: Audit) -> Iterator[_Waste]:
                 yield _Waste(audit.names[frozen], returned, len(wasted), products, of)
 
 
-def _alone(found: Trace, returned: Tensor) -> list[Step]:
+def _alone(found: Trace, returned: Tensor) -> list[BackwardOp]:
     """Return the steps that only the unwanted gradient depends on."""
     given = zip(found.call.returned, found.call.needs, strict=False)
     wanted = found.serving([t for t, needed in given if needed and isinstance(t, Tensor)])

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import Step, Trace, describe, equal, is_plain, storage_of, storages
+from pullback.check.cost.trace import BackwardOp, Trace, describe, equal, is_plain, storage_of, storages
 from pullback.check.rules._rule import Rule
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding
@@ -91,7 +91,7 @@ def _known(found: Trace) -> Iterator[tuple[str, str, Tensor]]:
             yield f"output {k}", "info", out
 
 
-def _makes(step: Step, known: Tensor) -> bool:
+def _makes(step: BackwardOp, known: Tensor) -> bool:
     """Whether a step computed the numbers of `known` from others."""
     if step.is_view or step.name in _COPIES or any(_is(t, known) for t in step.read):
         return False

@@ -16,7 +16,7 @@ from pullback.report.model import Evidence, Finding, Severity, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AuditStep:
     """Current step of an audit: `rule` on `what`, reproducible by `reproduce`."""
 
     rule: str = ""
@@ -40,7 +40,7 @@ class Step:
         return f"on {self.what}" if self.rule else f"while {self.what}"
 
 
-def process_finding(subject: Subject, death: Death, step: Step, seconds: float) -> Finding:
+def process_finding(subject: Subject, death: Death, step: AuditStep, seconds: float) -> Finding:
     """Return the finding about a subject whose process did not finish.
 
     Args:
@@ -103,7 +103,7 @@ def _excused(found: Finding, severity: Severity, verdict: Verdict, why: str) -> 
     return replace(found, severity=severity, verdict=verdict, message=f"{found.message} {why}", reproduce="")
 
 
-def _crashes(finding: Finding, step: Step, number: int) -> Finding:
+def _crashes(finding: Finding, step: AuditStep, number: int) -> Finding:
     return _of(
         finding,
         "crash",
@@ -113,7 +113,7 @@ def _crashes(finding: Finding, step: Step, number: int) -> Finding:
     )
 
 
-def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
+def _never_returns(finding: Finding, step: AuditStep, seconds: float) -> Finding:
     return _of(
         finding,
         "hang",
@@ -122,7 +122,7 @@ def _never_returns(finding: Finding, step: Step, seconds: float) -> Finding:
     )
 
 
-def _no_call(finding: Finding, step: Step, seconds: float) -> Finding:
+def _no_call(finding: Finding, step: AuditStep, seconds: float) -> Finding:
     return replace(
         _never_returns(finding, step, seconds),
         severity="warning",
@@ -131,7 +131,7 @@ def _no_call(finding: Finding, step: Step, seconds: float) -> Finding:
     )
 
 
-def _unfinished(finding: Finding, step: Step, seconds: float) -> Finding:
+def _unfinished(finding: Finding, step: AuditStep, seconds: float) -> Finding:
     return _of(
         finding,
         "hang",
@@ -142,7 +142,7 @@ def _unfinished(finding: Finding, step: Step, seconds: float) -> Finding:
     )
 
 
-def _exits(finding: Finding, step: Step, status: int) -> Finding:
+def _exits(finding: Finding, step: AuditStep, status: int) -> Finding:
     return _of(
         finding,
         "exit",
@@ -151,7 +151,7 @@ def _exits(finding: Finding, step: Step, status: int) -> Finding:
     )
 
 
-def _exhausts_memory(finding: Finding, step: Step) -> Finding:
+def _exhausts_memory(finding: Finding, step: AuditStep) -> Finding:
     return _of(
         finding,
         "memory",
@@ -160,7 +160,7 @@ def _exhausts_memory(finding: Finding, step: Step) -> Finding:
     )
 
 
-def _evidence(death: Death, step: Step) -> Evidence | None:
+def _evidence(death: Death, step: AuditStep) -> Evidence | None:
     if not death.output:
         return None
     where = f"end of what it printed, in {step.rule}" if step.rule else "end of what it printed"

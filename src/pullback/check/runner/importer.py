@@ -44,7 +44,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TargetPlan:
     """The audit of one target's subjects; it can be sent to another interpreter.
 
     Attributes:
@@ -125,7 +125,9 @@ class TargetTask:
     silence = _IMPORT_SILENCE
     limit = inf
 
-    def __init__(self, plan: Plan, static: Callable[[str], Sequence[Subject]], in_new: bytes | None = None) -> None:
+    def __init__(
+        self, plan: TargetPlan, static: Callable[[str], Sequence[Subject]], in_new: bytes | None = None
+    ) -> None:
         """Prepare the audit of one target.
 
         Args:
@@ -243,7 +245,7 @@ def audit_targets(
     cores = options.jobs or usable_cores()
     at_once = max(1, min(cores, len(unique)))
     plans = [
-        Plan(target, partial(discover.discover, target), load, options, only, cores // at_once, limits)
+        TargetPlan(target, partial(discover.discover, target), load, options, only, cores // at_once, limits)
         for target in unique
     ]
     return _carried_out([(plan, partial(discover.static_subjects, plan.what)) for plan in plans], on_progress, at_once)
@@ -268,7 +270,7 @@ def audit_object(
     device_of(given or ())  # before anything is sent
     inputs = None if given is None else packed(given, f"the example of {what}")
     jobs = options.jobs or usable_cores()
-    plan = Plan(what, find, partial(_unpacking, inputs), options, jobs=jobs, may_run_files=False)
+    plan = TargetPlan(what, find, partial(_unpacking, inputs), options, jobs=jobs, may_run_files=False)
 
     def static(why: str) -> list[Subject]:
         return [replace(subject, target=None, why_unaudited=why) for subject in find()]
@@ -281,7 +283,7 @@ def _unpacking(inputs: bytes | None) -> Given:
 
 
 def _carried_out(
-    plans: Sequence[tuple[Plan, Callable[[str], Sequence[Subject]]]],
+    plans: Sequence[tuple[TargetPlan, Callable[[str], Sequence[Subject]]]],
     on_progress: Progress | None,
     at_once: int,
     about: object = None,
@@ -316,7 +318,7 @@ def list_subjects(target: str) -> list[Listed]:
         RunnerError: if this process cannot be forked.
     """
     ensure_can_fork()
-    plan = Plan(target, partial(discover.discover, target), partial(same_for_all, (), {}), Options(), only=())
+    plan = TargetPlan(target, partial(discover.discover, target), partial(same_for_all, (), {}), Options(), only=())
     task = TargetTask(plan, partial(discover.static_subjects, target))
     run_tasks([task], 1, lambda: None)
     return task.listed

@@ -17,7 +17,7 @@ _TICK = 0.05
 _PATIENCE = 1.0
 
 
-class Task(Protocol):
+class PoolTask(Protocol):
     """Something that one process at a time works on, until it is done."""
 
     @property
@@ -54,7 +54,7 @@ def usable_cores() -> int:
     return min(MOST_JOBS, len(affinity(0)) if affinity else os.cpu_count() or 1)
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, tick: Callable[[], None]) -> None:
+def run_tasks(tasks: Sequence[PoolTask], jobs: int, tick: Callable[[], None]) -> None:
     """Run every task in a separate process, up to `jobs` at once.
 
     However this function ends, by an exception or Ctrl-C, none of its processes is left.
@@ -85,11 +85,11 @@ class _Pool:
     """The processes that run, each with its task."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
-        self.running: dict[Process, Task] = {}
+        self.running: dict[Process, PoolTask] = {}
         self._finished: set[Process] = set()
         self._selector = selector
 
-    def start(self, task: Task) -> None:
+    def start(self, task: PoolTask) -> None:
         """Fork a process for a task and listen to it."""
         process = Process(task.work)
         self.running[process] = task
@@ -107,7 +107,7 @@ class _Pool:
             if not pipe.open:
                 self._selector.unregister(pipe.fd)
 
-    def reap(self) -> list[Task]:
+    def reap(self) -> list[PoolTask]:
         """Reap each process that has ended or has to end; return the tasks that need another."""
         again = []
         for process, task in list(self.running.items()):
@@ -132,7 +132,7 @@ class _Pool:
             if self.running[process].message(message):
                 self._finished.add(process)
 
-    def _cause_to_kill(self, process: Process, task: Task) -> Cause | None:
+    def _cause_to_kill(self, process: Process, task: PoolTask) -> Cause | None:
         if process in self._finished:
             return "finished"
         if process.ended():

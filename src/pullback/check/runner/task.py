@@ -17,7 +17,7 @@ from pullback.check.clock import PATIENCE
 from pullback.check.events import Events
 from pullback.check.rules import rule_of
 from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory, ordinary_modes
-from pullback.check.runner.deaths import Step, process_finding
+from pullback.check.runner.deaths import AuditStep, process_finding
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import Outcome, make_outcome, newest
 from pullback.check.runner.process import Death
@@ -65,10 +65,10 @@ class Limits:
 
 
 @dataclass
-class Attempt:
+class ProcessLog:
     """Messages of one process; `has_varied` says whether it has called a variant of the example."""
 
-    step: Step = field(default_factory=Step)
+    step: AuditStep = field(default_factory=AuditStep)
     has_varied: bool = False
     findings: list[Finding] = field(default_factory=list)
     cases: int = 0
@@ -111,12 +111,12 @@ class SubjectTask:
         self._options = options
         self._given = given
         self._limits = limits
-        self._attempts = [Attempt()]
+        self._attempts = [ProcessLog()]
         self._skip: frozenset[str] = frozenset()
         self._deaths: list[Finding] = []
-        self._hung: dict[Step, Finding] = {}
+        self._hung: dict[AuditStep, Finding] = {}
         self._idle: set[str] = set()
-        self._crashes: dict[str, Step] = {}
+        self._crashes: dict[str, AuditStep] = {}
         self._may_run_files = may_run_files
         self._packed = self._pack() if in_new else b""
         self._told: Outcome | None = None
@@ -162,7 +162,7 @@ class SubjectTask:
         reseed(self._options.seed)
         return self._given(self._subject)
 
-    def resume(self, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, Step]) -> None:
+    def resume(self, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, AuditStep]) -> None:
         """Start again without rules and cases that ended an earlier process, or with errors to replay."""
         self._skip, self._to_replay, self._crashes = skip, to_replay, crashes
 
@@ -178,7 +178,7 @@ class SubjectTask:
                 if self._on_rule is not None and message["rule"] != attempt.step.rule:
                     self._on_rule(f"{message['rule'] or 'an example'} of {self._subject.name}")
                 attempt.has_varied |= bool(attempt.step.rule) and not attempt.step.is_call
-                attempt.step = Step(message["rule"], message["what"], message["reproduce"])
+                attempt.step = AuditStep(message["rule"], message["what"], message["reproduce"])
             case "finding":
                 attempt.findings.append(finding_from_dict(message["finding"]))
             case "end":
@@ -258,11 +258,11 @@ class SubjectTask:
         again = again and len(self._attempts) < self._limits.attempts
         of_the_fork = death.was_idle or _NO_FORK in death.output
         if of_the_fork and not self._packed and len(self._attempts) < self._limits.attempts and self._travels():
-            self._attempts.append(Attempt())
+            self._attempts.append(ProcessLog())
             return True
         if again and death.cause == "silent" and not any(culprits == {hung.rule, hung.what} for hung in self._hung):
             self._hung[step] = finding
-            self._attempts.append(Attempt())
+            self._attempts.append(ProcessLog())
             return True
         self._hung = {hung: f for hung, f in self._hung.items() if culprits != {hung.rule, hung.what}}
         self._deaths.append(finding)
@@ -270,7 +270,7 @@ class SubjectTask:
         if not again:
             return False
         self._skip |= culprits
-        self._attempts.append(Attempt())
+        self._attempts.append(ProcessLog())
         return True
 
     def _travels(self) -> bool:
@@ -301,7 +301,7 @@ class SubjectTask:
 
 
 def _in_new(
-    task: bytes, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, Step], channel: Channel
+    task: bytes, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, AuditStep], channel: Channel
 ) -> None:
     """Do the work of a task that has travelled: called in the new interpreter."""
     subject, options, given, limits = unpacked(task)

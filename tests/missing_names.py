@@ -92,7 +92,7 @@ def _attempt(use):
 def _is_wrong_cube_found():
     """Audit in this process: a new interpreter would have the name."""
     from pullback.check.find.discover import subject_of
-    from pullback.check.runner.here import audit_here
+    from pullback.check.runner.subjects import audit_here
     from pullback.check.subject import Options
     from tests.check.contexts.test_transforms import WrongCube
 

@@ -18,7 +18,7 @@ import torch
 import pullback
 from pullback.check.pages import all_pages
 from pullback.check.rules import all_rules
-from pullback.check.runner.importer import Interrupted
+from pullback.check.runner.targets import Interrupted
 from pullback.cli import main
 from pullback.cli_report import Reporting
 
@@ -315,7 +315,7 @@ def test_ctrl_c_shows_what_is_finished(form, shows, call, folder, monkeypatch):
     def stopped(*_, **__):
         raise Interrupted(report, 3)
 
-    monkeypatch.setattr("pullback.check.runner.importer.run_targets", stopped)
+    monkeypatch.setattr("pullback.check.runner.targets.run_targets", stopped)
     status, out, err = call("check", "quiet.py", "--format", form)
     assert status == 130
     assert ("Shift" in out) is shows

@@ -69,7 +69,7 @@ _MAKING |= {
 }
 """What the audit does not know: it calls an op like anything else."""
 
-_TOP_OF_CHECK = {"case", "clock", "device", "trial", "events", "subject"}
+_TOP_OF_CHECK = {"case", "clock", "trial", "events", "subject"}
 """What every folder of `check` may import from `check` itself."""
 
 

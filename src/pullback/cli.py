@@ -129,7 +129,7 @@ def check(
     """Import, run and audit each TARGET: a folder, file, module or ops.py:Square."""
     from pullback.check.cases.given import loader
     from pullback.check.find.folder import expanded
-    from pullback.check.runner.importer import Interrupted, run_targets
+    from pullback.check.runner.targets import Interrupted, run_targets
 
     reports = Reporting(**options)
     wanted = expanded(targets, exclude, lambda text: click.echo(f"pullback: {text}", err=True))

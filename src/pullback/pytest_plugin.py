@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pullback.check.runner.importer import Listed
     from pullback.check.runner.outcome import Outcome
+    from pullback.check.runner.targets import Listed
     from pullback.check.subject import Given, Options
 
 
@@ -120,7 +120,7 @@ class AuditedTarget(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one item for each subject."""
-        from pullback.check.runner.importer import list_subjects
+        from pullback.check.runner.targets import list_subjects
         from pullback.errors import PullbackError
 
         try:
@@ -146,8 +146,8 @@ class AuditedTarget(pytest.Collector):
         return [item.position for item in self.session.items if isinstance(item, AuditItem) and item.parent is self]
 
     def _audit(self, chosen: list[int], alone: bool) -> None:
-        from pullback.check.runner.importer import audit_targets
         from pullback.check.runner.subjects import preload
+        from pullback.check.runner.targets import audit_targets
 
         options, load = _how(self.config)
         if alone:

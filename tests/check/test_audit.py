@@ -13,7 +13,7 @@ from torch.autograd import Function
 
 from pullback.check.audit import audit, static_findings
 from pullback.check.clock import Stopwatch
-from pullback.check.contexts.transforms import base_setting
+from pullback.check.contexts.eager import base_setting
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 import pullback
-from pullback.check import examples
+from pullback.check import package_calls as examples
 
 from .modules import import_source
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.check.device import OnDevice, device_of
+from pullback.check.subject import OnDevice, device_of
 from pullback.errors import OptionError
 
 from .making import normal

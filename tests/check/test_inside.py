@@ -6,7 +6,7 @@ from torch.autograd import Function
 from pullback.check.audit import audit
 from pullback.check.case import make_case
 from pullback.check.find.discover import subject_of
-from pullback.check.inside import functions_inside
+from pullback.check.package_calls import functions_inside
 from pullback.check.subject import Options
 
 from .making import Silent, audit_of, function, normal

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pullback.check.find.discover import discover
-from pullback.check.runner import replay
+from pullback.check.runner import task
 
 from ..bulk import OPTIONS, audit_all, outcomes_of
 from ..mutants.catalogue import MUTANTS
@@ -95,7 +95,7 @@ def complaint(finding):
     torch.compiler.reset()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return replay.complaint(finding)
+        return task.complaint(finding)
 
 
 def complaints(findings):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pullback.check.contexts.refusals import SPLIT
+from pullback.check.contexts.compare import SPLIT
 from pullback.check.rules import rule_named
 from pullback.fix.choose import (
     gone,

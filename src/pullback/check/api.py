@@ -15,11 +15,10 @@ from pullback.check.find import discover
 from pullback.check.find.folder import expanded
 from pullback.check.options import make_options
 from pullback.check.runner.fresh import NotPicklableError
-from pullback.check.runner.here import audit_here
-from pullback.check.runner.importer import audit_object, run_targets
 from pullback.check.runner.outcome import report_of
 from pullback.check.runner.process import ensure_can_fork, fork_is_clean
-from pullback.check.runner.subjects import preload, run_subjects
+from pullback.check.runner.subjects import audit_here, preload, run_subjects
+from pullback.check.runner.targets import audit_object, run_targets
 from pullback.check.subject import Subject
 from pullback.errors import OptionError
 from pullback.report.model import Report

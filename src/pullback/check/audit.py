@@ -18,23 +18,21 @@ import torch
 
 from pullback.check import trial
 from pullback.check.case import Case
-from pullback.check.cases.attempt import of_environment
+from pullback.check.cases.search import of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import show
-from pullback.check.device import device_of, to_cpu
-from pullback.check.events import AuditEnd, Events
-from pullback.check.example import LACKS, prepare
+from pullback.check.events import AuditEnd, Events, StepEvents
 from pullback.check.find.absent import NEEDED
 from pullback.check.measure import measure
-from pullback.check.remembered import Memory
+from pullback.check.purity.memory import Memory
 from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
 from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.state import Audit
-from pullback.check.steps import StepEvents
-from pullback.check.subject import Inputs, Options, Subject
+from pullback.check.subject import Inputs, Options, Subject, device_of, to_cpu
 from pullback.check.trial import Raised, take_incidents
 from pullback.check.variants import variants_of
 from pullback.check.weights import given_call, kept
+from pullback.check.working_example import LACKS, prepare
 from pullback.report.model import Finding, Location
 from pullback.report.ranges import ranges
 

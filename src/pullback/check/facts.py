@@ -11,24 +11,21 @@ import torch
 
 from pullback._torch import DispatchMode
 from pullback.check.case import IF_IT_FITS, Case
-from pullback.check.cases import dtypes
+from pullback.check.cases import layouts
 from pullback.check.cases.domain import Domain
 from pullback.check.cases.growth import Growth, growths
 from pullback.check.cases.repro import bind_outs
 from pullback.check.clock import Stopwatch
-from pullback.check.cost.trace import Trace, trace
 from pullback.check.derivative import intent
-from pullback.check.derivative.agreement import TensorDifference, difference
+from pullback.check.derivative.agreement import TensorDifference, difference, nonlinearity
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FEW, FirstOrder, elements_for, first_order
 from pullback.check.derivative.intent import Intent
-from pullback.check.derivative.linearity import nonlinearity
-from pullback.check.derivative.repeat import Parted, parted
-from pullback.check.derivative.unwritten import Unwritten, unwritten
-from pullback.check.events import Events
+from pullback.check.derivative.recorder import Trace, trace
+from pullback.check.derivative.repeatable import Parted, Unwritten, parted, unwritten
+from pullback.check.events import Events, StepEvents
 from pullback.check.purity.cuts import culprits, watch_cuts
-from pullback.check.remembered import Memory
-from pullback.check.steps import StepEvents
+from pullback.check.purity.memory import Memory
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import ForwardRun, Raised, forward, reseed, standard_cotangents, vjp
 from pullback.check.weights import kept, with_weights
@@ -175,7 +172,7 @@ class ExampleFacts:
 
     def widened(self, case: Case) -> Case | None:
         """Return the case in the dtypes of the example, where these differ and the forward takes them."""
-        widened = dtypes.as_dtypes_of(case, self.base)
+        widened = layouts.as_dtypes_of(case, self.base)
         same = all(a.dtype == b.dtype for a, b in zip(case.tensors, widened.tensors, strict=True))
         return None if same or self.draws or not self.is_valid(widened) else widened
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.contexts.transforms import base_setting
-from pullback.check.numeric.curves import slopes, ulp_errors
+from pullback.check.contexts.eager import base_setting
+from pullback.check.numeric.accuracy import slopes, ulp_errors
 from pullback.check.rules import Rule, all_rules
 from pullback.check.rules._rule import COLUMNS, Column
 from pullback.report.measured import Context, ContextState, Measured, Slope, UlpErrors

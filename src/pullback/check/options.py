@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterable
 
-from pullback.check.drawn import require_hypothesis
 from pullback.check.pages import all_pages, page_named, unknown_rule
 from pullback.check.subject import Options
 from pullback.errors import OptionError
@@ -34,7 +34,7 @@ def make_options(
             that it needs.
     """
     if deep:
-        require_hypothesis()
+        _require_hypothesis()
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise OptionError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
@@ -62,3 +62,13 @@ def _prefix(option: str, word: str) -> str:
     if named is None:
         raise OptionError(f"{option}: {unknown_rule(word)}")
     return dict(zip(named.names, named.ids, strict=True))[word.lower()]
+
+
+def _require_hypothesis() -> None:
+    """Raise without hypothesis.
+
+    Raises:
+        OptionError: if it is not installed.
+    """
+    if importlib.util.find_spec("hypothesis") is None:
+        raise OptionError("deep draws inputs with hypothesis, which is not installed: pip install 'pullback[deep]'")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pullback._torch import tree_leaves, tree_unflatten
 from pullback.check.case import Case
-from pullback.check.cases.spelling import literal
+from pullback.check.cases.repro import literal
 from pullback.check.subject import Subject
 
 _BY_ROW = (torch.sparse_csr, torch.sparse_bsr)

@@ -17,13 +17,12 @@ from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
 from pullback.check.derivative.second_order import SecondOrder, second_order
-from pullback.check.drawn import smallest_drawn
 from pullback.check.facts import ExampleFacts
-from pullback.check.inside import functions_inside
-from pullback.check.numeric.numbers import Numbers
+from pullback.check.numeric.accuracy import AccuracyFacts
+from pullback.check.package_calls import functions_inside
 from pullback.check.rules import Rule, rule_named, selected
 from pullback.check.trial import SEED, Raised, forward
-from pullback.check.variants import variants_of
+from pullback.check.variants import smallest_drawn, variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _BEFORE_LATE = 0.6
@@ -73,9 +72,9 @@ class Audit(ExampleFacts):
         return self.elapsed() < share * self.options.budget
 
     @functools.cached_property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> AccuracyFacts:
         """How accurate value and gradient are."""
-        return Numbers(self)
+        return AccuracyFacts(self)
 
     @functools.cached_property
     def second(self) -> SecondOrder | None:

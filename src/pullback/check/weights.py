@@ -21,7 +21,7 @@ from torch.nn import Module
 
 from pullback import _torch
 from pullback.check.case import Case, Held, is_differentiable, make_case
-from pullback.check.cases import dtypes
+from pullback.check.cases import layouts
 from pullback.check.cases.repro import identifier
 from pullback.check.cases.signature import positional_names
 from pullback.check.derivative.agreement import gradients
@@ -203,7 +203,7 @@ def with_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | None:
         subject, kind="callable", target=_Weighted(subject, {k: held[n].tensor for k, n in keys.items()})
     )
     with kept(call):
-        for case in (dtypes.widened(call), call):
+        for case in (layouts.widened(call), call):
             try:
                 found = dict(zip(case.wrt, gradients(weighted, case), strict=True))
             except Raised:
@@ -236,7 +236,7 @@ def _with_moved_weights(subject: Subject, case: Case) -> tuple[Subject, Case] | 
         is_varied=True,
     )
     weighted = replace(subject, kind="callable", target=_Functional(module, keys), load=_functional(subject, keys))
-    for of_weights in (dtypes.widened(call), call):
+    for of_weights in (layouts.widened(call), call):
         with suppress(Raised):
             gradients(weighted, of_weights)
             return weighted, of_weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pullback.check.contexts.refusals import SPLIT
+from pullback.check.contexts.compare import SPLIT
 from pullback.check.rules import all_rules, rule_named
 from pullback.report.model import Finding
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from pullback.check.find.target import package_of
 from pullback.check.rules import selected
-from pullback.check.runner.importer import audit_targets, list_subjects
 from pullback.check.runner.outcome import Outcome
+from pullback.check.runner.targets import audit_targets, list_subjects
 from pullback.check.subject import Given, Options
 from pullback.fix.behaviour import differences
 from pullback.fix.choose import gone, old_style, still_wrong, unsafe_after, wrong_in_style

@@ -10,8 +10,8 @@ from pathlib import Path
 from pullback.check.events import Progress
 from pullback.check.find.target import parse_target
 from pullback.check.rules import selected
-from pullback.check.runner.importer import audit_targets
 from pullback.check.runner.outcome import Outcome, report_of
+from pullback.check.runner.targets import audit_targets
 from pullback.check.subject import Given, Options
 from pullback.fix.choose import lacks_setup_context, old_style, reasons, unsafe_before, why_unaudited
 from pullback.fix.files import EditableFile, is_installed, unified_diff

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.cases.attempt import Score, attempt, of_environment
+from pullback.check.cases.search import Score, attempt, of_environment
 from pullback.check.find.discover import subject_of
 
 from ..making import case_of, function, normal

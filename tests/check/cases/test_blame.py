@@ -5,7 +5,7 @@ import ast
 import pytest
 import torch
 
-from pullback.check.cases.blame import Blame, origins
+from pullback.check.cases.signature import Blame, origins
 from pullback.check.find.source import source_of
 
 

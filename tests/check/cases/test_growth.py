@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.check.cases import periodic
+from pullback.check.cases import growth
 from pullback.check.cases.growth import growths
 from pullback.check.find.discover import subject_of
 
@@ -44,7 +44,7 @@ def test_a_batch_is_a_first_size_that_is_no_other():
 
 @pytest.mark.parametrize("size", range(2, 12))
 def test_the_tail_of_every_longer_block_holds_the_whole_period(size):
-    n = periodic.tail_size(size, [torch.zeros(size)])
+    n = growth.tail_size(size, [torch.zeros(size)])
     assert n > 1000
     for block in (2**k for k in range(1, 11)):
         tail = n % block
@@ -53,15 +53,15 @@ def test_the_tail_of_every_longer_block_holds_the_whole_period(size):
 
 
 def test_a_large_or_slow_example_is_repeated_less_often():
-    assert periodic.tail_size(5, [torch.zeros(5, 2000)]) == 63
-    assert periodic.tail_size(5, [torch.zeros(5, 5)]) == 255
-    assert periodic.tail_size(5, [torch.zeros(5)], fast=False) == 63
+    assert growth.tail_size(5, [torch.zeros(5, 2000)]) == 63
+    assert growth.tail_size(5, [torch.zeros(5, 5)]) == 255
+    assert growth.tail_size(5, [torch.zeros(5)], fast=False) == 63
 
 
 def broken(*places):
     t = torch.arange(1.0, 6.0).repeat(20)
     t[list(places)] = torch.nan
-    return periodic.broken_tail(t, [0], 5, 0.0)
+    return growth.broken_tail(t, [0], 5, 0.0)
 
 
 def test_a_broken_tail_is_found():
@@ -74,5 +74,5 @@ def test_a_broken_tail_is_found():
 def test_a_broken_tail_is_found_along_its_own_dimension():
     t = torch.arange(1.0, 6.0).repeat(2, 20)
     t[1, 96:] = 0
-    assert periodic.broken_tail(t, [1], 5, 0.0) == ((1, 96), (1, 91))
-    assert periodic.broken_tail(t.T, [0], 5, 0.0) == ((96, 1), (91, 1))
+    assert growth.broken_tail(t, [1], 5, 0.0) == ((1, 96), (1, 91))
+    assert growth.broken_tail(t.T, [0], 5, 0.0) == ((96, 1), (91, 1))

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pullback.check.cases.callables import SMOOTH
 from pullback.check.cases.guess import candidates, hints_from_calls, names_at_calls
-from pullback.check.cases.tensors import SequenceOf, TensorOf
-from pullback.check.cases.usage import Usage
+from pullback.check.cases.signature import Usage
+from pullback.check.cases.templates import SMOOTH, SequenceOf, TensorOf
 from pullback.check.find.discover import subject_of
 
 from ..modules import import_source

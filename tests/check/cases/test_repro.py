@@ -13,12 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
-from pullback.check.cases.dtypes import other_dtypes
-from pullback.check.cases.layouts import other_layouts
-from pullback.check.cases.repro import call_text, script, variables
+from pullback.check.cases.layouts import other_dtypes, other_layouts
+from pullback.check.cases.repro import call_text, is_long, literal, script, variables
 from pullback.check.cases.shrink import shrink
 from pullback.check.cases.sizes import other_sizes
-from pullback.check.cases.spelling import is_long, literal
 from pullback.check.cases.values import other_values, shared
 from pullback.check.find.discover import discover, subject_of
 

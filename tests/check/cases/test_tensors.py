@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from pullback.check.cases.callables import DISTANCES, SMOOTH
-from pullback.check.cases.tensors import make_tensor
+from pullback.check.cases.templates import DISTANCES, SMOOTH, make_tensor
 
 
 def made(kind, shape=(3, 5), first=(3, 5), dtype=torch.float64):

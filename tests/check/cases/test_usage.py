@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from pullback.check.cases.usage import kept_as_settings, usage
+from pullback.check.cases.signature import kept_as_settings, usage
 
 SOURCE = """
 def forward(ctx, x, y, fn, count, dim, mode, pair, many, flag, nu, level, out, index):

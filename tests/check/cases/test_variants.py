@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pullback.check.case import make_case
-from pullback.check.cases import dtypes, layouts, sizes, structure, values
+from pullback.check.cases import layouts, sizes, structure, values
 
 from ..making import normal, uniform
 
@@ -39,7 +39,7 @@ MAKERS = [
     values.shared,
     sizes.other_sizes,
     layouts.other_layouts,
-    dtypes.other_dtypes,
+    layouts.other_dtypes,
     values.extremes,
 ]
 
@@ -160,23 +160,23 @@ def test_which_layouts():
 
 
 def test_dtypes():
-    assert labels(dtypes.other_dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
-    assert labels(dtypes.other_dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
-    (narrow, *_) = dtypes.other_dtypes(case(normal(3), torch.arange(3)))
+    assert labels(layouts.other_dtypes(case(normal(3)))) == ["float32", "bfloat16", "float16"]
+    assert labels(layouts.other_dtypes(case(normal(3, dtype=torch.complex128)))) == ["float32"]
+    (narrow, *_) = layouts.other_dtypes(case(normal(3), torch.arange(3)))
     assert [v.dtype for v in narrow.values] == [torch.float32, torch.int64]
 
 
 def test_there_and_back():
     example = case(normal(3), torch.arange(3))
-    narrow = by_label(dtypes.other_dtypes(example), "bfloat16")
-    back = dtypes.as_dtypes_of(narrow, example)
+    narrow = by_label(layouts.other_dtypes(example), "bfloat16")
+    back = layouts.as_dtypes_of(narrow, example)
     assert back.tensors[0].dtype == torch.float64
     assert torch.equal(back.tensors[0], narrow.tensors[0].double())
-    assert dtypes.widened(narrow).tensors[0].dtype == torch.float64
+    assert layouts.widened(narrow).tensors[0].dtype == torch.float64
 
 
 def test_complex_values():
-    z = dtypes.made_complex(case(normal(3))).tensors[0]
+    z = layouts.made_complex(case(normal(3))).tensors[0]
     assert z.dtype == torch.complex128
     assert (z.imag != 0).all()
 

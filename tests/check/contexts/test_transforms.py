@@ -13,9 +13,8 @@ from pullback.check import audit
 from pullback.check.case import make_case
 from pullback.check.cases import values
 from pullback.check.cases.signature import positional_names
-from pullback.check.contexts.pure import pure, slots_of
-from pullback.check.contexts.refusals import refusal
-from pullback.check.contexts.transforms import base_setting, setting_of, settings, tensor_slots
+from pullback.check.contexts.compare import refusal
+from pullback.check.contexts.eager import base_setting, pure, setting_of, settings, slots_of, tensor_slots
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import rule_named
 from pullback.check.subject import Options

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import Function
 
 from pullback.check.audit import audit
-from pullback.check.derivative.confirm import confirmed
+from pullback.check.derivative.oracle import confirmed
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import Function
 
 from pullback.check.audit import audit
-from pullback.check.derivative.off_symmetric import says_symmetric
+from pullback.check.derivative.diagnosis import says_symmetric
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from pullback.check.derivative.raw import misshapen, returned_gradients
-from pullback.check.derivative.recorder import backward_name, record_base, recording
+from pullback.check.derivative.recorder import backward_name, misshapen, record_base, recording, returned_gradients
 from pullback.check.find.discover import subject_of
 from pullback.check.trial import forward, vjp
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.check.derivative.nearby import in_hull, nearby_gradients
+from pullback.check.derivative.compare_input import in_hull, nearby_gradients
 from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.derivative.sampler import Sampler, cotangent_like, random_like, step_scale
 from pullback.check.find.discover import subject_of

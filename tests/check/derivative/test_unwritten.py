@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pullback.check.audit import audit
-from pullback.check.derivative.unwritten import unwritten
+from pullback.check.derivative.repeatable import unwritten
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from pullback.check.numeric.curves import slopes, ulp_errors
+from pullback.check.numeric.accuracy import slopes, ulp_errors
 
 from ..making import audit_of, function, normal
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pullback.check.numeric.jumps import jumps
+from pullback.check.numeric.elementwise import jumps
 
 
 def function_of(slope):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pullback.check.numeric.onset import is_within, onset, plainest
+from pullback.check.numeric.elementwise import is_within, onset, plainest
 from pullback.stable.formats import format_of
 
 SINGLE = format_of(torch.float32)

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from pullback.check.numeric.elementwise import elementwise
-from pullback.check.numeric.masked import traps
-from pullback.check.numeric.slopes import slope_at
-from pullback.check.numeric.sweep import Sweeper
-from pullback.check.numeric.truth import Wider, terms, usual
+from pullback.check.numeric.elementwise import elementwise, slope_at
+from pullback.check.numeric.sweep import Sweeper, Wider, terms, traps, usual
 
 from ..making import audit_of, function, normal
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pullback
-from pullback.check.steps import StepEvents
+from pullback.check.events import StepEvents
 
 from ..making import Silent, audit_of, function, normal
 

@@ -21,7 +21,7 @@ from torch.autograd import Function
 import pullback
 from pullback.check import api
 from pullback.check.find.discover import subject_of
-from pullback.check.runner import fresh, importer, subjects
+from pullback.check.runner import fresh, subjects, targets
 from pullback.check.runner.process import fork_is_clean
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 def threads(monkeypatch):
     """Have this process, and no other, say that its forks can run no backward."""
     here = os.getpid()
-    for module in (api, importer, subjects):
+    for module in (api, targets, subjects):
         monkeypatch.setattr(module, "fork_is_clean", lambda: os.getpid() != here)
 
 

@@ -16,7 +16,7 @@ import torch
 from pullback.check import audit as audit_module
 from pullback.check.events import AuditEnd
 from pullback.check.runner import task
-from pullback.check.runner.deaths import AuditStep, process_finding
+from pullback.check.runner.outcome import AuditStep, process_finding
 from pullback.check.runner.process import Death, Process
 from pullback.check.runner.subjects import run_subjects
 from pullback.check.runner.task import Limits

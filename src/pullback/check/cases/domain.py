@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.partition import partitions
 from pullback.check.cases.sizes import POINTS, resized
+from pullback.check.cases.structure import partitions
 
 _OTHERS = (1, 2, 5)
 _TELLING = 4

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from pullback.check.cases.callables import SMOOTH
-from pullback.check.cases.tensors import SQUARE, SequenceOf, TensorOf
-from pullback.check.cases.usage import Role, Usage
+from pullback.check.cases.signature import Role, Usage
+from pullback.check.cases.templates import SMOOTH, SQUARE, SequenceOf, TensorOf
 from pullback.check.find.scopes import FunctionNode
 from pullback.check.find.source import CallSite, FunctionSource
 

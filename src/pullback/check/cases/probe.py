@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.attempt import Attempt, Score, attempt, of_environment
 from pullback.check.cases.guess import same
-from pullback.check.cases.search import CallSearch
+from pullback.check.cases.search import Attempt, CallSearch, Score, attempt, of_environment
 from pullback.check.cases.signature import argument_lists
 from pullback.check.clock import Stopwatch
 from pullback.check.events import Events

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.partition import partitions
-from pullback.check.cases.spelling import GAP, spelled
-from pullback.check.cases.structure import is_permutation, is_structured
+from pullback.check.cases.repro import GAP, spelled
+from pullback.check.cases.structure import is_permutation, is_structured, partitions
 from pullback.dtypes import has_derivative
 
 PRIMES = (2, 7, 11)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.dtypes import other_dtypes
-from pullback.check.cases.layouts import LAYOUTS
+from pullback.check.cases.layouts import LAYOUTS, other_dtypes
 from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_structured
 from pullback.check.cases.values import CONSTANTS, ORDINARY, shared

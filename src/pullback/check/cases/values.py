@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.callables import DISTANCES, SMOOTH
 from pullback.check.cases.sizes import resized
 from pullback.check.cases.structure import is_fixed, is_permutation, is_structured
+from pullback.check.cases.templates import DISTANCES, SMOOTH
 from pullback.dtypes import has_derivative
 
 TINY = "tiny values"

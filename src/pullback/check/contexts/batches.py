@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pullback.check.cases.repro import variables
 from pullback.check.contexts.compare import preamble
-from pullback.check.contexts.pure import Pure, Slots, pure
-from pullback.check.contexts.transforms import EagerReference, tensor_slots
+from pullback.check.contexts.eager import EagerReference, Pure, Slots, pure, tensor_slots
 from pullback.check.trial import Raised, guarded, reseed
 
 _FACTORS = (1.0, 0.75, 1.25)

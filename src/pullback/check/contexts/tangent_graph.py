@@ -9,10 +9,9 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.contexts.transforms import EagerReference
-from pullback.check.derivative.confirm import confirmed
+from pullback.check.contexts.eager import EagerReference
 from pullback.check.derivative.forward_mode import NEGLIGIBLE
-from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.trial import as_real, guarded, reseed
 

@@ -1,4 +1,4 @@
-"""The likely cause of a wrong gradient."""
+"""The likely cause of a disagreement: a known mistake, an approximation, or a formula for symmetric matrices alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,24 @@ from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder, agrees
 from pullback.check.trial import Raised, forward, vjp
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+from typing import TYPE_CHECKING
+
+from pullback.check.case import is_differentiable
+from pullback.check.cases.guess import same
+from pullback.check.cases.iterations import iterates, more_iterations
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+import re
+from typing import TYPE_CHECKING
+
+from pullback.check.derivative.compare_input import compare_input
+from pullback.check.derivative.intent import texts
+from pullback.check.derivative.sampler import Sampler, is_symmetric
+from pullback.check.subject import Subject
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -115,3 +133,130 @@ def _is_the_same(audit: Audit, result: FirstOrder, position: int, factor: float)
 
 def _vjp_afresh(audit: Audit, result: FirstOrder, cotangents: list[Tensor]) -> list[Tensor | None]:
     return vjp(forward(audit.subject, result.case), cotangents)
+
+
+_SINGLE = 5e-4
+"""Relative error of the derivative that a chain of float32 operations may have."""
+_A_PART = 0.5
+"""Relative error of the derivative that an iteration may have which stopped early: a lost factor is larger."""
+_ABOUT_SMALL = 10.0
+"""Times the largest difference that is small."""
+_HALVINGS = 8
+"""Bisections between the example and a variant."""
+
+
+def converges(audit: Audit, case: Case, order: int) -> bool:
+    """Whether a wrong gradient becomes right with more iterations."""
+    longer = more_iterations(case)
+    others = set(range(len(case.wrt))) - {order}
+    again = None if longer is None else audit.compare(longer, settled=others)
+    return again is not None and any(c.order == order and c.status == "ok" for c in again.comparisons)
+
+
+def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
+    """Whether a variant is off by a part only, of a function that iterates as long as its numbers ask for."""
+    part = c.gap < _A_PART * max(abs(c.low), abs(c.high))
+    return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
+
+
+def may_approximate(audit: Audit, c: Comparison) -> bool:
+    """Whether a guessed call of a function that takes functions, as quadratures and solvers do, is off by a part only.
+
+    How fine they are is a guess, too.
+    """
+    takes_functions = any(callable(value) and not isinstance(value, type | Tensor) for value in audit.base.values)
+    return audit.guessed and takes_functions and c.gap < _A_PART * max(abs(c.low), abs(c.high))
+
+
+def is_coarse(audit: Audit, c: Comparison) -> bool:
+    """Whether a disagreement is one that float32 leaves, of an example in float32 that was made wider.
+
+    Numbers that the function holds may be float32 still: the times of a solver, a table.
+    """
+    was_single = any(t.dtype == torch.float32 for case in audit.given for t in case.tensors)
+    return was_single and c.gap < _SINGLE * max(abs(c.low), abs(c.high))
+
+
+def grows(audit: Audit, result: FirstOrder) -> bool:
+    """Whether a difference grows from nothing on the way from the example to a variant, as an approximation's does.
+
+    A wrong formula is wrong at once, or from a branch on. The error of a quadrature rule, of a truncated series or of a
+    small constant is small for a while; where one input shows that, all of the variant is in doubt.
+    """
+    base, case = audit.base, result.case
+    pairs = list(zip(base.values, case.values, strict=False))
+    if not case.is_variant or len(base.values) != len(case.values) or any(not _differ_in_numbers(*p) for p in pairs):
+        return False
+    return any(_is_small_for_a_while(audit, case, c.order) for c in result.wrong)
+
+
+def _is_small_for_a_while(audit: Audit, case: Case, order: int) -> bool:
+    """Whether the difference is about a small one where bisection finds the gradient of an input to become wrong."""
+    right, wrong = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (right + wrong) / 2
+        way = {p: torch.lerp(audit.base.values[p], case.values[p], middle) for p in case.wrt}
+        between = audit.compare(case.with_values(way))
+        found = [one for one in between.wrong if one.order == order] if between is not None else []
+        if not found:
+            right = middle
+        elif found[0].weight <= _ABOUT_SMALL:
+            return True
+        else:
+            wrong = middle
+    return False
+
+
+def _differ_in_numbers(x: object, y: object) -> bool:
+    """Whether two arguments are the same, or tensors of one kind."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        same_kind = (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
+        return same_kind and (is_differentiable(x) or torch.equal(x, y))
+    return same(x, y)
+
+
+_SYMMETRIC = re.compile(
+    r"(?<!non)(?<!non[- ])(?<!not )(?<!skew[- ])\b(symmetric|hermitian|self[- ]?adjoint"
+    r"|positive[- ]?(semi[- ]?)?definite|spd|psd|cholesky|eigvalsh|eigh|sym|covariance)\b",
+    re.IGNORECASE,
+)
+
+
+def says_symmetric(subject: Subject) -> bool:
+    """Whether name, docstring or comments say that it is a function of symmetric matrices."""
+    return any(_SYMMETRIC.search(text) for text in texts(subject))
+
+
+def wrong_off_symmetric(audit: Audit, result: FirstOrder) -> Comparison | None:
+    """Return a disagreement along a free direction of a symmetric input whose gradient is right otherwise."""
+    if says_symmetric(audit.subject):
+        return None
+    sampler = Sampler(audit.subject, result.case, result.run.differentiable, result.cotangents)
+    for right in result.comparisons:
+        x, gradient = result.case.tensors[right.order], result.gradients[right.order]
+        if right.status != "ok" or gradient is None or not is_symmetric(x):
+            continue
+        found = compare_input(sampler, right.order, gradient, audit.generator, 1, audit.elements, within=_free)
+        if found.status == "wrong" and not _reads_one_triangle(audit.subject, result, right.order):
+            return found
+    return None
+
+
+def _free(direction: Tensor, x: Tensor) -> Tensor:
+    return direction
+
+
+def _reads_one_triangle(subject: Subject, result: FirstOrder, order: int) -> bool:
+    """Whether a change of one triangle, above or below the diagonal, changes no output at all."""
+    position = result.case.wrt[order]
+    x = result.case.values[position]
+    for side in (x.tril(-1), x.triu(1)):
+        other = result.case.with_values({position: x + side + (side != 0) * 0.125})
+        try:
+            outputs = forward(subject, other).outputs
+        except Raised:
+            continue
+        with torch.no_grad():
+            if difference(list(result.run.outputs), list(outputs), rounding=0.0) is None:
+                return True
+    return False

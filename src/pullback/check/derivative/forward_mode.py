@@ -10,8 +10,7 @@ import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.derivative.confirm import confirmed
-from pullback.check.derivative.oracle import SIGNIFICANT, Estimate
+from pullback.check.derivative.oracle import SIGNIFICANT, Estimate, confirmed
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward, guarded

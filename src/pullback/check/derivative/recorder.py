@@ -1,8 +1,12 @@
-"""Arguments and results of a `backward`, before PyTorch's engine sums, casts and checks them."""
+"""One forward and backward of a Function: what its `backward` receives, returns and runs.
+
+The engine sums, casts and checks the returned gradients afterwards. Every ATen op of the backward is recorded with its
+operands and results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback._torch import DispatchMode, tree_leaves
 from pullback.check.case import Case
-from pullback.check.device import to_cpu
-from pullback.check.subject import Subject
-from pullback.check.trial import Raised, forward, standard_cotangents, vjp
+from pullback.check.subject import Subject, to_cpu
+from pullback.check.trial import ForwardRun, Raised, forward, is_freed, standard_cotangents, vjp
 
 
 @dataclass
@@ -95,3 +99,185 @@ def record_base(subject: Subject, case: Case, mask: Sequence[bool] | None = None
         run = forward(subject, case, mask)
         vjp(run, standard_cotangents(run.roots))
     return [call for call in calls if not call.raised]
+
+
+@dataclass(frozen=True, slots=True)
+class Misshapen:
+    """A returned gradient whose shape is not the input's.
+
+    Attributes:
+        name, expected, returned: the input and the two shapes.
+        summed: the engine can sum it down to the input's shape, and does.
+        is_broadcast: the input was broadcast in the forward and its gradient was not summed back.
+    """
+
+    name: str
+    expected: tuple[int, ...]
+    returned: tuple[int, ...]
+    summed: bool
+    is_broadcast: bool
+
+
+def returned_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield (name, input, gradient as returned) for each differentiated argument that got one."""
+    for name, x, gradient, _ in placed_gradients(subject, case):
+        yield name, x, gradient
+
+
+def placed_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor, Tensor, str]]:
+    """Yield (name, input, gradient as returned, where it is if not on the input's device), as `returned_gradients`."""
+    arguments = case.arguments()[0]
+    for call in record_base(subject, case):
+        placed = zip(case.top_level(len(arguments)), call.returned, call.places, strict=False)
+        for position, gradient, place in placed:
+            if position is not None and position in case.wrt and isinstance(gradient, Tensor) and place is not None:
+                x = case.values[position]
+                here = place.type == (subject.device or x.device).type
+                yield case.names[position], x, gradient, "" if here else str(place)
+
+
+def misshapen(subject: Subject, case: Case) -> Iterator[Misshapen]:
+    """Yield every returned gradient of the wrong shape; nothing if the forward refuses the case."""
+    try:
+        outputs = forward(subject, case).outputs
+    except Raised:
+        return
+    for name, x, gradient in returned_gradients(subject, case):
+        if gradient.shape == x.shape:
+            continue
+        summed = _expandable(x.shape, gradient.shape)
+        shapes = [out.shape for out in outputs]
+        grew = (
+            summed and gradient.shape in shapes and x.numel() < gradient.numel() and _others_explain(case, x, gradient)
+        )
+        yield Misshapen(name, tuple(x.shape), tuple(gradient.shape), summed, grew)
+
+
+def _others_explain(case: Case, x: Tensor, gradient: Tensor) -> bool:
+    """Whether the other tensors' shapes explain that the output is wider than `x`."""
+    others = [v.shape for v in case.values if isinstance(v, Tensor) and v is not x]
+    try:
+        return bool(others) and torch.broadcast_shapes(x.shape, *others) == gradient.shape
+    except RuntimeError:
+        return False
+
+
+def _expandable(shape: torch.Size, wanted: torch.Size) -> bool:
+    try:
+        return bool(torch.broadcast_shapes(shape, wanted) == wanted)
+    except RuntimeError:
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardOp:
+    """One ATen op: its name, e.g. "aten.mm", the tensors that it read and those that it returned."""
+
+    name: str
+    read: tuple[Tensor, ...]
+    made: tuple[Tensor, ...]
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it is a view: its results alias its operands, and it wrote to none of them."""
+        return storages(self.made) <= storages(self.read) and not self.name.endswith("_")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run.
+
+    Attributes:
+        run: the forward.
+        call: arguments and results of the backward, and its residuals.
+        steps: the ops of the backward, in order.
+    """
+
+    run: ForwardRun
+    call: Recorded
+    steps: Sequence[BackwardOp]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """Every tensor argument."""
+        return [*self.run.inputs, *(leaf for leaf in tree_leaves(self.run.arguments)[0] if isinstance(leaf, Tensor))]
+
+    @property
+    def computed(self) -> list[Tensor]:
+        """Residuals that are neither inputs nor outputs: memory that is held for the backward alone."""
+        known = storages([*self.inputs, *self.run.outputs])
+        return [t for t in self.call.kept if storage_of(t) not in known]
+
+    def keeps(self, t: Tensor) -> bool:
+        """Whether the memory of a tensor was kept."""
+        return storage_of(t) in storages(self.call.kept)
+
+    def serving(self, results: Collection[Tensor]) -> set[BackwardOp]:
+        """Return the steps that the results, and only possibly other things, depend on."""
+        wanted = storages(results)
+        found = set()
+        for step in reversed(self.steps):
+            if wanted & storages(step.made):
+                found.add(step)
+                wanted |= storages(step.read)
+        return found
+
+
+class _OpRecorder(DispatchMode):
+    """Collects every op, and holds on to its tensors: their memory must not be used again."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # PyTorch's is not annotated
+        self.steps: list[BackwardOp] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func).rpartition(".")[0] or str(func)
+        self.steps.append(BackwardOp(name, _tensors((args, kwargs or {})), _tensors(result)))
+        return result
+
+
+def trace(subject: Subject, case: Case, mask: Sequence[bool] | None = None) -> Trace | None:
+    """Run forward and backward once; `None` if that fails or the backward is not called exactly once."""
+    steps = _OpRecorder()
+    with recording(subject, steps) as calls, suppress(Raised):
+        run = forward(subject, case, mask)
+        vjp(run, standard_cotangents(run.roots))
+    if len(calls) != 1 or calls[0].raised:
+        return None
+    return Trace(run, calls[0], steps.steps)
+
+
+def storages(tensors: Collection[Tensor]) -> set[int]:
+    """Return the storages of the tensors; views share theirs."""
+    return {storage_of(t) for t in tensors}
+
+
+def is_plain(t: Tensor) -> bool:
+    """Whether a tensor has elements that can be compared, and not all the same."""
+    strided = t.layout is torch.strided and not t.is_quantized
+    return strided and t.numel() > 1 and not is_freed(t) and bool((t != t.flatten()[0]).any())
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold equal numbers in the same order, whatever their dtypes."""
+    return a.numel() == b.numel() and bool((a.detach().flatten() == b.detach().flatten()).all())
+
+
+def size(t: Tensor) -> int:
+    """Return the bytes of a tensor's elements."""
+    return t.numel() * t.element_size()
+
+
+def describe(t: Tensor) -> str:
+    """Return dtype, shape and bytes, e.g. "float64 (3, 4), 96 bytes"."""
+    return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}, {size(t)} bytes"
+
+
+def storage_of(t: Tensor) -> int:
+    """Return the identity of a tensor's storage, its address; for a sparse tensor, that of the tensor."""
+    return t.untyped_storage().data_ptr() if t.layout is torch.strided else id(t)
+
+
+def _tensors(tree: Any) -> tuple[Tensor, ...]:
+    return tuple(leaf for leaf in tree_leaves(tree)[0] if isinstance(leaf, Tensor))

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.derivative.confirm import confirmed
-from pullback.check.derivative.oracle import Estimate, differentiate_briefly, refine_by_complex_step
+from pullback.check.derivative.oracle import Estimate, confirmed, differentiate_briefly, refine_by_complex_step
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, as_real, forward
 

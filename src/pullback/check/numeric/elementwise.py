@@ -1,9 +1,9 @@
-"""A subject that computes each element of its output from the same element of its inputs, run on many points."""
+"""A subject that computes elementwise: its values and gradients at any points, its kinks, and where faults begin."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
+from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.subject import Subject
-from pullback.check.trial import ForwardRun, Raised, forward, vjp
+from pullback.check.trial import ForwardRun, Raised, as_real, forward, vjp
 from pullback.dtypes import has_derivative
-from pullback.stable.formats import Floats
+from pullback.stable.formats import Floats, Format, Mask, format_of, widened
 
 Columns = Mapping[str, Floats]
 """For each input that varies its values at some points."""
@@ -153,3 +154,177 @@ def _each_by_itself(found: Elementwise) -> bool:
 def columns(points: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
     """Return points, at least one, as an array for each input."""
     return {name: np.array([point[name] for point in points]) for name in points[0]}
+
+
+_DOUBLINGS = 40
+_PARTS, _ROUNDS = 16, 16
+"""16 rounds of 16 parts: more numbers than any format has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """Where it begins.
+
+    Attributes:
+        point: the first bad point.
+        upwards: whether larger magnitudes are bad; else smaller ones.
+    """
+
+    point: dict[str, float]
+    upwards: bool
+
+
+def onset(bad: Callable[[Columns], Mask], form: Format, point: dict[str, float]) -> Onset | None:
+    """Return the first bad point on the way from a good one, with smaller or else larger numbers, to a bad one."""
+    for upwards in (True, False):
+        factors = np.ldexp(1.0, (-1 if upwards else 1) * np.arange(1, _DOUBLINGS + 1))
+        rows = {name: form.round(x * factors) for name, x in point.items()}
+        inside = np.all([np.isfinite(x) for x in rows.values()], axis=0)
+        if not inside.any() or not any(point.values()):
+            continue
+        fine = np.flatnonzero(~bad({name: x[inside] for name, x in rows.items()}))
+        if len(fine):
+            good = {name: float(x[inside][fine[0]]) for name, x in rows.items()}
+            return Onset(_first_bad(bad, form, good, point), upwards)
+    return None
+
+
+def _first_bad(
+    bad: Callable[[Columns], Mask], form: Format, good: dict[str, float], point: dict[str, float]
+) -> dict[str, float]:
+    names = list(point)
+    low, high = (form.ordinal(np.array([p[name] for name in names])) for p in (good, point))
+    for _ in range(_ROUNDS):
+        steps = [low + (high - low) * k // _PARTS for k in range(1, _PARTS)]
+        rows = form.at_ordinal(np.array(steps).T)
+        found = np.flatnonzero(bad(dict(zip(names, rows, strict=True))))
+        first = found[0] if len(found) else _PARTS - 1
+        after = steps[first] if len(found) else high
+        before = steps[first - 1] if first else low
+        if np.array_equal(after, high) and np.array_equal(before, low):
+            break
+        low, high = before, after
+    return dict(zip(names, map(float, form.at_ordinal(high)), strict=True))
+
+
+def plainest(at: Columns, among: Mask) -> tuple[int, dict[str, float]]:
+    """Return index and coordinates of the most ordinary of some points: neither large, tiny nor 0."""
+    with np.errstate(divide="ignore"):
+        far: Floats = np.max([np.where(x == 0, _ODD_ZERO, np.abs(np.log2(np.abs(x)))) for x in at.values()], axis=0)
+        far = far + _TIE * np.any([np.signbit(x) for x in at.values()], axis=0)
+    index = int(np.argmin(np.where(among, far, np.inf)))
+    return index, {name: float(x[index]) for name, x in at.items()}
+
+
+_ODD_ZERO = 12.0
+"""Binary orders of magnitude that 0 counts as: a point with larger or tinier numbers is odder."""
+_TIE = 1e-6
+"""The positive of two such numbers."""
+
+
+PASSED, ORDINARY = (1e-2, 1e2), (1e-8, 1e4)
+"""Magnitudes of numbers that are passed every day, and of those that are passed now and then."""
+
+
+def is_within(point: dict[str, float], magnitudes: tuple[float, float]) -> bool:
+    """Whether each number is 0, or of a magnitude between the two."""
+    return all(x == 0 or magnitudes[0] <= abs(x) <= magnitudes[1] for x in point.values())
+
+
+def single(point: dict[str, float]) -> Columns:
+    """Return one point as columns."""
+    return columns([point])
+
+
+_STEP = 2.0**-10
+"""The first step of the ladder is about a sixteenth of this, relative to the point, or to 1 if that is larger."""
+_TELLING = 1e-3
+"""An estimate with a wider bar than that, relative to the larger of the slope and 1, decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumericSlope:
+    """A numeric derivative.
+
+    Attributes:
+        low, high: the one-sided derivatives; one value where there is no kink.
+        bar: their absolute uncertainty.
+        kink: whether they differ.
+    """
+
+    low: float
+    high: float
+    bar: float
+    kink: bool
+
+    def nearest(self, slope: float) -> float:
+        """Return the derivative, at a kink the one nearest to a number."""
+        return min(max(slope, self.low), self.high)
+
+    def accepts(self, slope: float) -> bool:
+        """Whether a number is one of the derivatives, within the error bars."""
+        slack = SIGNIFICANT * self.bar + 1e-6 * max(abs(self.low), abs(self.high))
+        return self.low - slack <= slope <= self.high + slack
+
+
+def slope_at(function: Elementwise, by: str, point: dict[str, float], step: float = _STEP) -> NumericSlope | None:
+    """Return the derivative of the value by one input at a point, in float64; `None` if it is undecided."""
+    scale = step * max(1.0, abs(point[by]))
+
+    def curve(t: float) -> Tensor:
+        return as_real(function.values(torch.float64, single({**point, by: point[by] + t * scale})))
+
+    try:
+        found = differentiate(curve)
+    except Raised:
+        return None
+    low, high, bar = (float(t[0]) / scale for t in (found.low, found.high, found.bar))
+    if not bool(found.valid[0]) or bar > _TELLING * max(1.0, abs(low), abs(high)):
+        return None
+    return NumericSlope(low, high, bar, bool(found.kink[0]))
+
+
+_FORM = format_of(torch.float64)
+_HALF_WIDTH, _GRID = 16.0, 1024
+_MOST_JUMPS, _JUMP_PARTS, _JUMP_ROUNDS = 12, 16, 16
+_RELEVANT = 1e-3
+"""A jump is at least this part of the largest gradient."""
+
+
+def jumps(function: Elementwise, by: str, beside: dict[str, float]) -> list[tuple[float, float]]:
+    """Return pairs of neighbouring float64 numbers between which the gradient by one input jumps.
+
+    Args:
+        function: the subject.
+        by: the moving input, from -16 to 16.
+        beside: the values of the others.
+    """
+
+    def gradient(x: Floats) -> Floats:
+        at: Columns = {name: x if name == by else np.full(len(x), beside[name]) for name in function.names}
+        return widened(function.run(torch.float64, at)[1 + function.names.index(by)])
+
+    # Uneven, so that no whole number and no simple fraction is met by chance.
+    x = np.linspace(-_HALF_WIDTH, _HALF_WIDTH * 1.0007, _GRID) + 0.00137
+    slope = gradient(x)
+    finite = np.isfinite(slope)
+    if not finite.any():
+        return []
+    height = np.nan_to_num(np.abs(np.diff(slope)), nan=0.0, posinf=0.0)
+    least = _RELEVANT * float(np.abs(slope[finite]).max())
+    places = [int(k) for k in np.argsort(-height)[:_MOST_JUMPS] if height[k] > least]
+    if not places:
+        return []
+    low, high = _FORM.ordinal(x[places]), _FORM.ordinal(x[[k + 1 for k in places]])
+    rows = np.arange(len(places))
+    for _ in range(_JUMP_ROUNDS):
+        width, parts = (high - low)[:, None], np.arange(_JUMP_PARTS + 1)
+        # not width * parts // _JUMP_PARTS: from -16 to 16 there are almost 2^63 numbers
+        grid = low[:, None] + width // _JUMP_PARTS * parts + width % _JUMP_PARTS * parts // _JUMP_PARTS
+        slopes = gradient(_FORM.at_ordinal(grid.ravel())).reshape(grid.shape)
+        steps = np.nan_to_num(np.abs(np.diff(slopes, axis=1)), nan=0.0, posinf=0.0)
+        k = np.argmax(steps, axis=1)
+        low, high, height = grid[rows, k], grid[rows, k + 1], steps[rows, k]
+    ends = _FORM.at_ordinal(low), _FORM.at_ordinal(high)
+    found = [(float(a), float(b)) for a, b, h in zip(*ends, height, strict=True) if h > least]
+    return sorted(set(found))

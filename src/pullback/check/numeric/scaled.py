@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.dtypes import widened
+from pullback.check.cases.layouts import widened
 from pullback.check.cases.structure import is_structured
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp

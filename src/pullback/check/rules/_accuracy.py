@@ -13,9 +13,8 @@ import torch
 from pullback.check.case import Case
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import show
-from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.onset import ORDINARY, PASSED, Onset, is_within
+from pullback.check.numeric.accuracy import Sweep
+from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Onset, is_within
 from pullback.check.numeric.sweep import Quantity, Sweeper
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 from pullback.stable.formats import Floats, Mask

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import call_text, definition, variables
-from pullback.check.cases.spelling import literal, spelled
+from pullback.check.cases.repro import call_text, definition, literal, spelled, variables
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.sampler import is_symmetric

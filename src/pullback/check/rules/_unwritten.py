@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import call_text
-from pullback.check.derivative.unwritten import Unwritten
+from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding

@@ -115,12 +115,19 @@ from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
 from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show
-from pullback.check.derivative.approximate import converges, grows, is_coarse, may_approximate, may_not_converge
 from pullback.check.derivative.compare_input import Comparison
-from pullback.check.derivative.diagnosis import cause, overwrites
+from pullback.check.derivative.diagnosis import (
+    cause,
+    converges,
+    grows,
+    is_coarse,
+    may_approximate,
+    may_not_converge,
+    overwrites,
+    wrong_off_symmetric,
+)
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
-from pullback.check.derivative.off_symmetric import wrong_off_symmetric
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import gradient_and_quotient

@@ -64,8 +64,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import definition, variables
-from pullback.check.cases.spelling import literal
+from pullback.check.cases.repro import definition, literal, variables
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
 from pullback.check.rules._rule import Rule

@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING
 from pullback.check.case import Case
 from pullback.check.cases import sizes
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.raw import misshapen
+from pullback.check.derivative.recorder import misshapen
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
 from pullback.report.model import Finding

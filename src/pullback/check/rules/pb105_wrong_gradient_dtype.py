@@ -51,10 +51,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pullback._torch import DispatchMode
-from pullback.check.cases import dtypes
+from pullback.check.cases import layouts
 from pullback.check.derivative.intent import stairs
 from pullback.check.derivative.oracle import working_epsilon
-from pullback.check.derivative.raw import placed_gradients
+from pullback.check.derivative.recorder import placed_gradients
 from pullback.check.derivative.sampler import random_like
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
@@ -80,7 +80,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _of_other_dtype(audit: Audit) -> Iterator[Finding]:
     """Yield the finding that a gradient comes in a narrower dtype, or on another device."""
-    for case in (audit.base, *dtypes.other_dtypes(audit.base)):
+    for case in (audit.base, *layouts.other_dtypes(audit.base)):
         if case is not audit.base and (case.label != "float32" or not audit.is_valid(case)):
             continue
         for name, x, gradient, elsewhere in placed_gradients(audit.subject, case):

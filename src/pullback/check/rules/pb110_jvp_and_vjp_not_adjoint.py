@@ -64,8 +64,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import definition, variables
-from pullback.check.cases.spelling import literal
+from pullback.check.cases.repro import definition, literal, variables
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import direction_like, random_like

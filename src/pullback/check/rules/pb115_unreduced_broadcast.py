@@ -51,7 +51,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.cases import sizes
-from pullback.check.derivative.raw import misshapen
+from pullback.check.derivative.recorder import misshapen
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._shown import returned
 from pullback.report.model import Finding

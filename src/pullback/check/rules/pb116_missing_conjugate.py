@@ -54,7 +54,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pullback.check.cases import dtypes
+from pullback.check.cases import layouts
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.rules._rule import Rule
@@ -75,7 +75,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     real = audit.base_result
     if not given and (real is None or real.error or real.wrong):
         return
-    result = real if given else audit.compare(dtypes.made_complex(audit.base), elements=3)
+    result = real if given else audit.compare(layouts.made_complex(audit.base), elements=3)
     if result is None or not result.wrong or result.error:
         return
     if given and not _only_phase(audit, result):

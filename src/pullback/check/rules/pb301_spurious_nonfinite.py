@@ -63,11 +63,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pullback.check.numeric.elementwise import Columns, columns
-from pullback.check.numeric.masked import masked
-from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.onset import onset, plainest
-from pullback.check.numeric.sweep import Quantity, Sweeper
+from pullback.check.numeric.accuracy import Sweep
+from pullback.check.numeric.elementwise import Columns, columns, onset, plainest
+from pullback.check.numeric.sweep import Quantity, Sweeper, masked
 from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import nonfinite_when_scaled

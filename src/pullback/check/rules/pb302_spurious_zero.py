@@ -55,11 +55,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.onset import onset
-from pullback.check.numeric.sweep import Sweeper
-from pullback.check.numeric.weight import STEP, weight
+from pullback.check.numeric.accuracy import Sweep
+from pullback.check.numeric.elementwise import Columns, onset
+from pullback.check.numeric.sweep import STEP, Sweeper, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, nothing_is_left, onset_text
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import lost_when_scaled

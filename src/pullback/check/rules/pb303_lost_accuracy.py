@@ -65,10 +65,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.sweep import Quantity, Sweeper
-from pullback.check.numeric.weight import STEP, common, weight
+from pullback.check.numeric.sweep import STEP, Quantity, Sweeper, common, weight
 from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled

@@ -47,12 +47,9 @@ import numpy as np
 import torch
 
 from pullback.check.derivative.agreement import show
-from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.masked import masked, traps
-from pullback.check.numeric.numbers import Sweep
-from pullback.check.numeric.onset import onset, plainest, single
-from pullback.check.numeric.slopes import slope_at
-from pullback.check.numeric.sweep import Quantity, Sweeper
+from pullback.check.numeric.accuracy import Sweep
+from pullback.check.numeric.elementwise import Columns, onset, plainest, single, slope_at
+from pullback.check.numeric.sweep import Quantity, Sweeper, masked, traps
 from pullback.check.rules._accuracy import (
     Spot,
     accuracy_finding,

@@ -57,10 +57,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import show
-from pullback.check.numeric.elementwise import Elementwise
-from pullback.check.numeric.jumps import jumps
-from pullback.check.numeric.onset import single
-from pullback.check.numeric.slopes import NumericSlope, slope_at
+from pullback.check.numeric.elementwise import Elementwise, NumericSlope, jumps, single, slope_at
 from pullback.check.rules._accuracy import gradient_lines, spelled_point
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding

@@ -60,9 +60,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import PRINT, ContextCall, compare
-from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import EagerReference, settings
+from pullback.check.contexts.compare import PRINT, ContextCall, compare, is_promised
+from pullback.check.contexts.eager import EagerReference, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding

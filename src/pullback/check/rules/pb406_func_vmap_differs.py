@@ -72,9 +72,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.contexts.batches import Batch, batches
-from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, refusing
-from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import EagerReference, base_setting, parts, setting_of
+from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, is_promised, refusing
+from pullback.check.contexts.eager import EagerReference, base_setting, parts, setting_of
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised
 from pullback.report.model import Finding, Severity

@@ -68,10 +68,10 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch import Tensor
 
-from pullback.check.cases.spelling import literal
+from pullback.check.cases.repro import literal
 from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
+from pullback.check.contexts.eager import EagerReference, base_setting, parts
 from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
-from pullback.check.contexts.transforms import EagerReference, base_setting, parts
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import direction_like
 from pullback.check.rules._rule import Rule

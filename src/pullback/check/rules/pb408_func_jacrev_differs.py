@@ -56,9 +56,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
-from pullback.check.contexts.refusals import is_promised
-from pullback.check.contexts.transforms import EagerReference, parts, settings
+from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, is_promised, preamble, refusing
+from pullback.check.contexts.eager import EagerReference, parts, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed
 from pullback.report.model import Finding, Severity

@@ -63,9 +63,7 @@ from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
 from pullback.check.cases.guess import same
 from pullback.check.contexts.compare import GRADIENT, PRINT, ContextCall, compare_one
-from pullback.check.contexts.pure import pure
-from pullback.check.contexts.smallest import on_smallest
-from pullback.check.contexts.transforms import EagerReference, base_setting, setting_of, tensor_slots
+from pullback.check.contexts.eager import EagerReference, base_setting, on_smallest, pure, setting_of, tensor_slots
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding

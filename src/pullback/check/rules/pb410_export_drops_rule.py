@@ -51,10 +51,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import GRADIENT, PRINT, ContextCall, compare
-from pullback.check.contexts.dropped import is_comparable, may_drop
-from pullback.check.contexts.pure import Pure
-from pullback.check.contexts.smallest import on_smallest
-from pullback.check.contexts.transforms import EagerReference, base_setting
+from pullback.check.contexts.eager import EagerReference, Pure, base_setting, is_comparable, may_drop, on_smallest
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding

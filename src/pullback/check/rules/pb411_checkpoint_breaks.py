@@ -88,7 +88,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pullback.check.contexts.compare import ContextCall, compare
-from pullback.check.contexts.transforms import EagerReference, settings
+from pullback.check.contexts.eager import EagerReference, settings
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.trial import Raised, guarded, reseed

@@ -56,7 +56,7 @@ from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from pullback.check.contexts.compare import PRINT, ContextCall, compare
-from pullback.check.contexts.transforms import EagerReference, settings
+from pullback.check.contexts.eager import EagerReference, settings
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import reseed
 from pullback.report.model import Finding

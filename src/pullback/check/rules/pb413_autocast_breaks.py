@@ -65,7 +65,7 @@ from torch import Tensor
 
 from pullback.check.cases.iterations import iterates
 from pullback.check.contexts.compare import PRINT, DifferenceText, RefusalText, differing, preamble, refusing
-from pullback.check.contexts.transforms import EagerReference, setting_of, settings
+from pullback.check.contexts.eager import EagerReference, setting_of, settings
 from pullback.check.derivative.agreement import difference
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, guarded, reseed

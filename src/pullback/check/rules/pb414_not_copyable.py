@@ -56,8 +56,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.contexts.compare import PRINT, ContextCall, compare_one
-from pullback.check.contexts.pure import pure
-from pullback.check.contexts.transforms import EagerReference, base_setting
+from pullback.check.contexts.eager import EagerReference, base_setting, pure
 from pullback.check.rules._rule import Rule
 from pullback.check.subject import Subject
 from pullback.report.model import Finding

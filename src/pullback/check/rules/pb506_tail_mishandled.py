@@ -64,8 +64,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases import periodic
-from pullback.check.cases.growth import Growth
+from pullback.check.cases.growth import Growth, broken_tail, dims_of, reordered, repeated, tail_size, taken
 from pullback.check.derivative.agreement import difference
 from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.rules._rule import Rule
@@ -103,13 +102,13 @@ def _periodic(audit: Audit, growth: Growth) -> Iterator[Finding]:
         if not _treats_alike(audit, growth):
             return
         tensors = (*audit.base.tensors, *audit.base_run.outputs)
-        n = periodic.tail_size(growth.size, tensors, fast=audit.elements == MAX_ELEMENTS)
-        case = periodic.repeated(audit.base, growth.size, n)
+        n = tail_size(growth.size, tensors, fast=audit.elements == MAX_ELEMENTS)
+        case = repeated(audit.base, growth.size, n)
         values, gradients = _results(audit, case, growth, torch.arange(n) % growth.size)
     except Raised:
         return
     for what, t, dims in _repeating(audit, growth, values, gradients):
-        broken = periodic.broken_tail(t.detach(), dims, growth.size, _SAME)
+        broken = broken_tail(t.detach(), dims, growth.size, _SAME)
         if broken is not None:
             index, before = broken
             if not t[before].isfinite():
@@ -132,9 +131,9 @@ def _treats_alike(audit: Audit, growth: Growth) -> bool:
     ids = torch.arange(growth.size)
     plain = _results(audit, audit.base, growth, ids)
     for order in (torch.cat([ids[:2].flip(0), ids[2:]]), ids.roll(1)):
-        case = periodic.reordered(audit.base, growth.size, order)
+        case = reordered(audit.base, growth.size, order)
         values, gradients = _results(audit, case, growth, order)
-        expected = [periodic.taken(t, dims, order) for _, t, dims in _repeating(audit, growth, *plain)]
+        expected = [taken(t, dims, order) for _, t, dims in _repeating(audit, growth, *plain)]
         got = [t for _, t, _ in _repeating(audit, growth, values, gradients)]
         if len(expected) != len(got) or difference(expected, got) is not None:
             return False
@@ -146,8 +145,7 @@ def _results(audit: Audit, case: Case, growth: Growth, order: Tensor) -> _Result
     run = forward(audit.subject, case)
     plain = standard_cotangents(audit.base_run.roots, audit.base_run.differentiable)
     cotangents = [
-        periodic.taken(g, growth.dims(position), order)
-        for g, position in zip(plain, audit.base_run.differentiable, strict=True)
+        taken(g, growth.dims(position), order) for g, position in zip(plain, audit.base_run.differentiable, strict=True)
     ]
     return run.outputs, vjp(run, cotangents)
 
@@ -160,7 +158,7 @@ def _repeating(
         if has_derivative(value):
             yield f"output {position}", value.detach(), growth.dims(position)
     for name, x, gradient in zip(audit.names, audit.base.tensors, gradients, strict=True):
-        dims = periodic.dims_of(x, growth.size)
+        dims = dims_of(x, growth.size)
         if gradient is not None and dims:
             yield f"the gradient of {name}", gradient, dims
 

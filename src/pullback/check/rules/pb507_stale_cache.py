@@ -71,12 +71,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.cases.dtypes import other_dtypes
-from pullback.check.cases.repro import call_text, variables
+from pullback.check.cases.layouts import other_dtypes
+from pullback.check.cases.repro import call_text, literal, variables
 from pullback.check.cases.sizes import resized
-from pullback.check.cases.spelling import literal
 from pullback.check.derivative.agreement import difference
-from pullback.check.remembered import Memory
+from pullback.check.purity.memory import Memory
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, standard_cotangents, vjp
 from pullback.report.model import Finding

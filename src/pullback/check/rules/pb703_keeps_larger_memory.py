@@ -48,7 +48,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pullback.check.cost.trace import describe, size, storage_of
+from pullback.check.derivative.recorder import describe, size, storage_of
 from pullback.check.rules._kept import bytes_kept
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding

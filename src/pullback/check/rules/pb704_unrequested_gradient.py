@@ -60,8 +60,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import BackwardOp, Trace, describe, trace
 from pullback.check.derivative.agreement import plural
+from pullback.check.derivative.recorder import BackwardOp, Trace, describe, trace
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pullback.check.cost.trace import BackwardOp, Trace, describe, equal, is_plain, storage_of, storages
+from pullback.check.derivative.recorder import BackwardOp, Trace, describe, equal, is_plain, storage_of, storages
 from pullback.check.rules._rule import Rule
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pullback.check.runner.child import Channel
-from pullback.check.runner.process import Cause, Death, Process
+from pullback.check.runner.process import Cause, Channel, Death, Process
 
 MOST_JOBS = 8
 

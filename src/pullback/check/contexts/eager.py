@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from pullback._torch import tree_flatten, tree_unflatten
 from pullback.check.case import Case, copy_tensor
-from pullback.check.cases import dtypes
-from pullback.check.contexts.pure import Pure, Slots, pure, slots_of
+from pullback.check.cases import layouts
 from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.derivative.sampler import random_like
 from pullback.check.subject import Subject
@@ -23,6 +23,92 @@ from pullback.check.trial import Raised, forward, guarded, reseed, vjp
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pullback.check.cases.sizes import resized
+from pullback.report.model import Finding
+
+if TYPE_CHECKING:
+    from pullback.check.state import Audit
+
+Pure = Callable[..., tuple[Tensor, ...]]
+"""Tensors to the differentiable outputs. Changes none of its arguments."""
+
+Slots = tuple[tuple[int, ...], ...]
+"""For each argument of a pure function, the positions among a case's leaves that hold it."""
+
+
+def slots_of(case: Case, positions: Sequence[int]) -> Slots:
+    """Return the given positions, those that hold the very same tensor together."""
+    slots: list[list[int]] = []
+    for position in positions:
+        twin = next((slot for slot in slots if case.values[slot[0]] is case.values[position]), None)
+        if twin is None:
+            slots.append([position])
+        else:
+            twin.append(position)
+    return tuple(map(tuple, slots))
+
+
+def pure(call: Callable[..., Any], case: Case, slots: Slots, outputs: Sequence[int]) -> Pure:
+    """Return `call` on a case as a function of the tensors at `slots` that returns the given tensor outputs.
+
+    Tracers can follow it, since everything that can be computed beforehand is.
+    """
+    moved = {position for slot in slots for position in slot}
+    copied = case.non_leaf
+    values = tuple(None if position in moved else value for position, value in enumerate(case.values))
+    others = [position for position, value in enumerate(values) if isinstance(value, Tensor)]
+    count = len(slots)
+    arrange = _arranger(case)
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves: list[Any] = list(values)
+        for position in others:
+            leaves[position] = leaves[position].clone()
+        for order in range(count):
+            tensor = tensors[order].clone() if copied else tensors[order]
+            for position in slots[order]:
+                leaves[position] = tensor
+        args, kwargs = arrange(leaves)
+        result = call(*args, **kwargs)
+        outs = tensors_in(result)
+        return tuple(outs[position] for position in outputs)
+
+    return function
+
+
+def _arranger(case: Case) -> Callable[[list[Any]], tuple[Any, dict[str, Any]]]:
+    """Return the function from leaves to `(args, kwargs)`, without pytrees if nothing is nested."""
+    spec = case.spec
+    args, kwargs = tree_unflatten(list(range(len(case.values))), spec)
+    if not all(isinstance(leaf, int) for leaf in (*args, *kwargs.values())):
+
+        def nested(leaves: list[Any]) -> tuple[Any, dict[str, Any]]:
+            rebuilt: tuple[Any, dict[str, Any]] = tree_unflatten(leaves, spec)
+            return rebuilt
+
+        return nested
+
+    def flat(leaves: list[Any]) -> tuple[Any, dict[str, Any]]:
+        return [leaves[position] for position in args], {key: leaves[p] for key, p in kwargs.items()}
+
+    return flat
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """Return every tensor of a result, in order."""
+    if isinstance(result, Tensor):
+        return [result]
+    nested = not isinstance(result, tuple | list) or any(isinstance(v, tuple | list | dict) for v in result)
+    values = tree_flatten(result)[0] if nested else result
+    return [value for value in values if isinstance(value, Tensor)]
+
 
 _known: WeakKeyDictionary[Audit, list[EagerReference]] = WeakKeyDictionary()
 _COTANGENT_SEED = 3
@@ -172,7 +258,7 @@ def setting_of(subject: Subject, case: Case) -> EagerReference | None:
 def settings(audit: Audit) -> list[EagerReference]:
     """Return the working example, and the same in float32, as far as each is a yardstick. Worked out once."""
     if audit not in _known:
-        singles = (case for case in dtypes.other_dtypes(audit.base) if case.label == "float32")
+        singles = (case for case in layouts.other_dtypes(audit.base) if case.label == "float32")
         cases = [audit.base, *singles]
         found = [setting for case in cases if (setting := setting_of(audit.subject, case)) is not None]
         _known[audit] = [setting for setting in found if not audit.draws or setting.draws_alike()]
@@ -198,3 +284,45 @@ def _form(result: object) -> Literal["tensor", "tensors", "tree"]:
         return "tensor"
     flat = isinstance(result, tuple | list) and all(isinstance(value, Tensor) for value in result)
     return "tensors" if flat else "tree"
+
+
+def may_drop(audit: Audit) -> bool:
+    """Whether a gradient that a tracer derives from the forward may be held against the one of the backward.
+
+    Not if the backward is wrong by mistake, for the tracer's is then the right one; nor at a kink, where each
+    may choose its own.
+    """
+    result = audit.base_result
+    if result is None:
+        return True
+    if any(comparison.kink for comparison in result.comparisons):
+        return False
+    return all(audit.intent_of(result, comparison) is not None for comparison in result.wrong)
+
+
+def is_comparable(audit: Audit) -> bool:
+    """Whether there is a steady eager gradient to hold a tracer's against."""
+    return base_setting(audit) is not None and may_drop(audit)
+
+
+_SIZES = (1, 2)
+
+
+def on_smallest(
+    audit: Audit, setting: EagerReference, found: Finding, find: Callable[[EagerReference], Finding | None]
+) -> Finding:
+    """Return the finding on the first tiny example with one as severe as `found`, or else `found` itself."""
+    for case in _tiny(setting.case):
+        small = setting_of(audit.subject, case)
+        if small is None or all(g is None or not bool(g.any()) for g in small.gradients):
+            continue  # with nothing to lose, nothing is lost
+        again = find(small)
+        return again if again is not None and again.severity == found.severity else found
+    return found
+
+
+def _tiny(case: Case) -> Iterator[Case]:
+    sizes = {size for value in case.values if isinstance(value, Tensor) for size in value.shape if size > 1}
+    for size in _SIZES:
+        if any(old > size for old in sizes):
+            yield resized(case, {old: size for old in sizes if old > size}).with_values({}, case.label)

@@ -15,19 +15,23 @@ from typing import Any
 
 from pullback.check.cases.given import same_for_all
 from pullback.check.clock import PATIENCE
-from pullback.check.device import device_of
 from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.find.target import parse_target
-from pullback.check.runner.child import GIBIBYTE, Channel, limit_memory
-from pullback.check.runner.deaths import signal_name
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
-from pullback.check.runner.outcome import Outcome, outcome_from_dict, outcome_to_dict, report_of, static_outcome
+from pullback.check.runner.outcome import (
+    Outcome,
+    outcome_from_dict,
+    outcome_to_dict,
+    report_of,
+    signal_name,
+    static_outcome,
+)
 from pullback.check.runner.pool import run_tasks, usable_cores
-from pullback.check.runner.process import Death, ensure_can_fork, fork_is_clean
+from pullback.check.runner.process import GIBIBYTE, Channel, Death, ensure_can_fork, fork_is_clean, limit_memory
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
-from pullback.check.subject import Given, Inputs, Kind, Options, Subject
+from pullback.check.subject import Given, Inputs, Kind, Options, Subject, device_of
 from pullback.errors import PullbackError, RunnerError, TargetError
 from pullback.report.model import Location, Report
 

@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 import pullback
 from pullback.check.find.discover import subject_of
-from pullback.check.remembered import Memory
+from pullback.check.purity.memory import Memory
 
 TABLE: dict[str, int] = {}
 COUNT = 0

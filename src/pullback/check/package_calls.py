@@ -1,7 +1,8 @@
-"""Calls of a Function that its package shows: examples in docstrings and in a README, and tests.
+"""Calls of a Function that its package makes: by the callables that apply it, in docstrings, tests and the README.
 
-Tests are imported and run one by one, without pytest's fixtures, up to the first call of the Function; of a
-parametrised one the first case is run.
+A Function that no guess fits is often called in one place, by a function of tensors or a module with a few sizes, which
+are easier to guess, and which build the indices, equations and callables that the Function takes. Programs run in a
+folder that is deleted afterwards, within limits of time.
 """
 
 from __future__ import annotations
@@ -20,20 +21,66 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pullback import _torch
 from pullback.check.case import Case, make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.clock import Stopwatch
-from pullback.check.find.live import answers
+from pullback.check.find.discover import subject_of
+from pullback.check.find.live import answers, applied_class
 from pullback.check.subject import Subject
+from pullback.check.trial import Raised, forgive_memory, forward
 from pullback.check.watch.samples import Samples
+from pullback.check.weights import given_call
+from pullback.errors import TargetError
 
-_SECONDS, _SECONDS_OF_ONE = 8.0, 5.0
+_MOST = 4
+_OURS = ("torch.", "pullback.")
+"""Modules whose Functions are not the user's."""
+
+
+def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]:
+    """Return the first few Functions that a call of a callable applies, each with its smallest call.
+
+    Functions without a differentiated input there are left out, and those of PyTorch and of tensor subclasses.
+    """
+    if subject.kind != "callable" or subject.is_made:
+        return []
+    samples = Samples()
+    end = _torch.observe_functions(samples.note)
+    try:
+        with suppress(Raised):
+            forward(subject, case)
+    finally:
+        end()
+    found: list[tuple[Subject, Case]] = []
+    for function in samples.functions:
+        inputs = samples.of(function)
+        if inputs is None or f"{function.__module__}.".startswith(_OURS) or len(found) == _MOST:
+            continue
+        with suppress(TargetError):
+            inner = subject_of(function)
+            args, kwargs = inputs[0]
+            called = given_call(inner, args, kwargs)
+            if called.wrt and _gives_plain_tensors(inner, called):
+                found.append((inner, called))
+    return found
+
+
+def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
+    """Whether its outputs are of no tensor subclass, which may refuse inspection."""
+    with suppress(Raised):
+        given = [*case.tensors, *forward(subject, case).outputs]
+        return all(type(t) is Tensor and t.layout is torch.strided for t in given)
+    return False
+
+
+_SECONDS_OF_PROGRAMS, _SECONDS_OF_ONE = 8.0, 5.0
 """Of work for all programs, and of time for one: a test may train a model, or wait for a network."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:\{?\.?(?:python|py)\b[^\n]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _MOST_FILES = 300
@@ -111,7 +158,7 @@ def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enoug
     try:
         with tempfile.TemporaryDirectory(prefix="pullback-example-") as folder, chdir(folder):
             for program in programs:
-                if clock.seconds() > _SECONDS:
+                if clock.seconds() > _SECONDS_OF_PROGRAMS:
                     break
                 outcomes = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", SystemExit)  # as of a skip
                 with (
@@ -142,7 +189,7 @@ def _called(subject: Subject, samples: Samples) -> Case | None:
 def _execute(statements: Iterable[str], names: dict[str, Any]) -> None:
     clock = Stopwatch()
     for statement in statements:
-        if clock.seconds() > _SECONDS:
+        if clock.seconds() > _SECONDS_OF_PROGRAMS:
             return
         exec(compile(statement, "<example>", "exec"), names)
 
@@ -279,3 +326,85 @@ def _first_row(names: str | Iterable[str], rows: Iterable[Any]) -> dict[str, Any
 def _function_of(test: Callable[[], Any]) -> Callable[..., Any]:
     function = test.args[-1] if isinstance(test, partial) and test.args else getattr(test, "func", test)
     return function
+
+
+_SECONDS_OF_CALLERS = 8.0
+_SIZES = (4, 2, 8)
+_PROGRAM = re.compile(r"^_?(main|run|train|test|demo|example|bench)")
+"""Names of functions that do more than compute."""
+
+
+def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) -> Case | None:
+    """Return a call of a Function as something in its package makes it.
+
+    Args:
+        subject: a Function.
+        guess: returns a call of a callable that works, if it finds one.
+    """
+    clock = Stopwatch()
+    applying = list(_applying(subject.target))
+    if (case := in_docstrings(subject, applying)) is not None:
+        return case
+    for caller in _callers(applying):
+        if clock.seconds() > _SECONDS_OF_CALLERS:
+            break
+        case = guess(caller)
+        forgive_memory()
+        for inner, call in functions_inside(caller, case) if case is not None else ():
+            if inner.target is subject.target:
+                return call
+    return in_tests(subject, {value.__name__ for _, value in applying})
+
+
+def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
+    """Yield the functions and classes of a package whose code names a Function, those of its own module first."""
+    package = function.__module__.partition(".")[0]
+    homes = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package and type(m) is ModuleType]
+    homes.sort(key=lambda home: home.__name__ != function.__module__)
+    yield sys.modules.get(function.__module__, ModuleType(function.__module__)), function
+    for home in homes:
+        names = {function.__name__} | {n for n, v in list(vars(home).items()) if applied_class(v) is function}
+        for value in list(vars(home).values()):
+            if answers(value) and getattr(value, "__module__", None) == home.__name__ and value is not function:
+                codes = [m.__code__ for m in _functions_of(value)]
+                if any(_reads(code, names) for code in codes):
+                    yield home, value
+
+
+def _functions_of(value: Any) -> list[FunctionType]:
+    members = vars(value).values() if isinstance(value, type) else [value]
+    return [member for member in members if isinstance(member, FunctionType)]
+
+
+def _callers(applying: Iterable[tuple[ModuleType, Any]]) -> Iterator[Subject]:
+    """Yield what may be called to apply a Function: functions, then modules."""
+    classes = []
+    for _, value in applying:
+        if inspect.isfunction(value) and _computes(value):
+            yield subject_of(value)
+        elif isinstance(value, type) and issubclass(value, torch.nn.Module):
+            classes.append(value)
+    for cls in classes:
+        if (made := _made(cls)) is not None:
+            yield subject_of(made)
+
+
+def _computes(function: Callable[..., Any]) -> bool:
+    """Whether a function may be one of tensors, and no program."""
+    return bool(inspect.signature(function).parameters) and _PROGRAM.match(function.__name__) is None
+
+
+def _reads(code: CodeType, names: Collection[str]) -> bool:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return any(name in names for name in code.co_names) or any(_reads(c, names) for c in inner)
+
+
+def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:
+    """Return a module with small sizes for what its constructor asks for, in eval mode, so that it draws nothing."""
+    parameters = inspect.signature(cls).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for size in _SIZES:
+        given = {p.name: 0.5 if p.annotation in (float, "float") else size for p in required}
+        with suppress(Exception):
+            return cls(**given).eval()
+    return None

@@ -10,21 +10,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pullback.check.callers import call_by_a_caller
 from pullback.check.case import Case
-from pullback.check.cases import dtypes, sizes, structure, values
-from pullback.check.cases.attempt import Score, attempt, of_environment
+from pullback.check.cases import layouts, sizes, structure, values
 from pullback.check.cases.probe import FoundExample, probe
+from pullback.check.cases.search import Score, attempt, of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import same
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
-from pullback.check.derivative.raw import misshapen
-from pullback.check.device import accelerator
+from pullback.check.derivative.recorder import misshapen
 from pullback.check.events import Events
+from pullback.check.package_calls import call_by_a_caller
 from pullback.check.sparse import on_values
 from pullback.check.state import Audit
-from pullback.check.subject import Options, Subject
+from pullback.check.subject import Options, Subject, accelerator
 from pullback.check.trial import Raised, forward, is_freed
 from pullback.check.weights import with_weights
 
@@ -115,7 +114,7 @@ def _from_given(
     if not working:
         return None, f"the given inputs do not work: {problems[0]}" if problems else "no inputs were given"
     unshared = working[0].unshared()
-    candidates = (dtypes.widened(unshared), unshared)
+    candidates = (layouts.widened(unshared), unshared)
     valid = (case for case in candidates if Audit(subject, options, case, [], events).is_valid(case))
     base = next(valid, working[0])
     is_other = any(a is not b for a, b in zip(base.tensors, working[0].tensors, strict=True))

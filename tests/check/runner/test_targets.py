@@ -7,9 +7,9 @@ import pytest
 
 from pullback.check.cases.given import loader
 from pullback.check.find import discover
-from pullback.check.runner import importer
-from pullback.check.runner.importer import TargetPlan, TargetTask, audit_targets, list_subjects
+from pullback.check.runner import targets
 from pullback.check.runner.process import Death
+from pullback.check.runner.targets import TargetPlan, TargetTask, audit_targets, list_subjects
 from pullback.check.subject import Options
 from pullback.errors import RunnerError, TargetError
 from pullback.report.model import Location
@@ -56,7 +56,7 @@ def test_an_import_that_exits_leaves_the_source(target):
 
 def test_an_import_that_never_ends_is_cut_short(target, monkeypatch):
     monkeypatch.setattr(TargetTask, "silence", 0.5)
-    monkeypatch.setattr(importer, "_IMPORT_SILENCE", 0.5)
+    monkeypatch.setattr(targets, "_IMPORT_SILENCE", 0.5)
     assert "importing it did not get on for 0.5 s" in why(target("while True: pass"))
     assert "importing it did not get on for 1.5 s" in why(target("import time\ntime.sleep(100)"))
 
@@ -84,7 +84,7 @@ def test_a_bug_of_ours_is_told_in_one_line(target, monkeypatch):
     def discover(target):
         raise KeyError("oops")
 
-    monkeypatch.setattr(importer.discover, "discover", discover)
+    monkeypatch.setattr(targets.discover, "discover", discover)
     with pytest.raises(RunnerError, match=r"ops.py: .* a bug of Pullback: KeyError: 'oops' \(test_importer.py"):
         audit_targets([target()], Options(), loader(None))
 
@@ -113,7 +113,7 @@ def test_user_code_never_runs_here(target):
 @pytest.mark.parametrize(("jobs", "at_once"), [(1, 1), (3, 3)])
 def test_as_many_at_once_as_was_asked_for(jobs, at_once, target, monkeypatch):
     plans = []
-    monkeypatch.setattr(importer, "_carried_out", lambda given, *rest: plans.extend(given) or [])
+    monkeypatch.setattr(targets, "_carried_out", lambda given, *rest: plans.extend(given) or [])
     audit_targets([target()], Options(jobs=jobs), loader(None))
     ((plan, _),) = plans
     assert plan.jobs == at_once

@@ -5,10 +5,10 @@ import torch
 from torch.autograd import Function
 
 from pullback.check.audit import audit
-from pullback.check.cases.callables import DISTANCES
-from pullback.check.example import prepare
+from pullback.check.cases.templates import DISTANCES
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
+from pullback.check.working_example import prepare
 
 from .making import Silent, case_of, normal
 from .modules import import_source

@@ -1,1 +1,0 @@
-"""Cost of a backward: bytes of its residuals, and its operations."""

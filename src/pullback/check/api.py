@@ -10,7 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Never
 
-from pullback.check.cases.given import same_for_all
+from pullback.check.cases.given import constant_inputs_for
 from pullback.check.find import discover
 from pullback.check.find.folder import expanded
 from pullback.check.options import make_options
@@ -67,7 +67,7 @@ def check(
     """
     _refuse(unknown)
     options = make_options(select, ignore, seed, budget, deep)
-    given = same_for_all(inputs, kwargs or {})
+    given = constant_inputs_for(inputs, kwargs or {})
     if isinstance(target, str):
         return run_targets(expanded([target]), options, lambda: given)
     ensure_can_fork()

@@ -95,7 +95,7 @@ def _audited(state: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
     if left_out:
         sink(_over_budget(state, f"{', '.join(left_out)} could run"))
     done = {rule.id for rule in chosen}.difference(left_out)
-    return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.told))
+    return AuditEnd(state.cases, sink.allowed, measure(state, done, sink.reported))
 
 
 def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> bool:
@@ -207,22 +207,22 @@ class _Sink:
         self.events = events
         self.allowed = 0
         self.seen: set[tuple[Any, ...]] = set()
-        self.told: list[Finding] = []
+        self.reported: list[Finding] = []
 
     def __call__(self, finding: Finding) -> None:
         key = (finding.rule, finding.verdict, finding.message)
         if key in self.seen:
             return
         self.seen.add(key)
-        self.told.append(finding)
+        self.reported.append(finding)
         if self.subject.source is not None and self.subject.source.allows(*allow_keys(finding)):
             self.allowed += 1
             return
         self.events.finding(finding)
 
-    def has_told(self, rule: Rule) -> bool:
+    def has_reported(self, rule: Rule) -> bool:
         """Whether a rule has found something."""
-        return any(finding.rule == rule.id for finding in self.told)
+        return any(finding.rule == rule.id for finding in self.reported)
 
 
 def _only_in_domain(state: Audit) -> Finding:
@@ -300,7 +300,7 @@ def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
     with kept(weighted.base):
         for rule in sorted(running, key=_priority):
             is_meant = rule.proves == 2 and weighted.intent is not None
-            if rule.of_weights == "always" and not is_meant and not _is_settled(rule, sink.told):
+            if rule.of_weights == "always" and not is_meant and not _is_settled(rule, sink.reported):
                 _run_rule(weighted, rule, sink)
         left_out = _left_out(weighted)
     if left_out:
@@ -317,7 +317,7 @@ _VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zero
 def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
     """Compare the gradients of weights for other inputs, unless they are wrong already."""
     rule = next((rule for rule in running if rule.proves == 1), None)
-    if rule is None or state.weighted is None or not state.backward_works or sink.has_told(rule):
+    if rule is None or state.weighted is None or not state.backward_works or sink.has_reported(rule):
         return
     ordinary = [r.case for r in state.variants if r.wrong == [] and not (r.case.doubtful or r.case.extreme)]
     for words in _VARIANTS_FOR_WEIGHTS:
@@ -329,13 +329,13 @@ def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Si
         if other.weighted is not None:
             with kept(other.weighted.base):
                 _run_rule(other.weighted, rule, sink)
-        if sink.has_told(rule):
+        if sink.has_reported(rule):
             return
 
 
-def _is_settled(rule: Rule, told: Sequence[Finding]) -> bool:
+def _is_settled(rule: Rule, reported: Sequence[Finding]) -> bool:
     """Whether errors that were found leave nothing to learn from running a rule on weights."""
-    return any(finding.severity == "error" and finding.name in rule.settled_by for finding in told)
+    return any(finding.severity == "error" and finding.name in rule.settled_by for finding in reported)
 
 
 def _left_out(weighted: Audit) -> list[str]:
@@ -359,19 +359,19 @@ def _run_inside(state: Audit, sink: _Sink) -> None:
         except Raised:  # its arguments serve for one call: a solver that is released, say
             continue
         inner.clock = state.clock
-        told = functools.partial(_tell_of_inner, state, inner, sink)
+        report = functools.partial(_report_of_inner, state, inner, sink)
         for rule in selected(state.options):
             is_due = rule.runs_inside or (rule.proves == 1 and state.intent is not None)
             if is_due and rule.id not in state.skip and state.has_time():
-                _run_rule(inner, rule, told)
+                _run_rule(inner, rule, report)
 
 
-def _tell_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
+def _report_of_inner(state: Audit, inner: Audit, sink: _Sink, finding: Finding) -> None:
     """Report a finding about a Function as one about the callable that calls it."""
     rule = rule_named(finding.rule)
     is_of_both = rule is not None and rule.of_arguments and finding.severity == "warning"
-    is_told = is_of_both and any((f.rule, f.severity) == (finding.rule, finding.severity) for f in sink.told)
-    if finding.verdict != "intended" and not is_told:  # which was reported for the callable, as are its weights
+    is_reported = is_of_both and any((f.rule, f.severity) == (finding.rule, finding.severity) for f in sink.reported)
+    if finding.verdict != "intended" and not is_reported:  # which was reported for the callable, as are its weights
         sink(replace(finding, subject=state.subject.name, message=f"in {inner.subject.name}: {finding.message}"))
 
 

@@ -22,19 +22,21 @@ _DRAWING = "the gradient along a line"
 """Step after all rules, as reported to the runner."""
 
 
-def measure(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> Measured:
+def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> Measured:
     """Return the data for plots of a subject: only those that show one of its findings.
 
     Args:
         audit: of the subject.
         done: ids of the rules that were completed.
-        told: all findings, including allowed ones.
+        reported: all findings, including allowed ones.
     """
-    return Measured(context_row(audit, done, told), _slopes(audit, told), _errors(audit, told), audit.guessed)
+    return Measured(
+        context_row(audit, done, reported), _slopes(audit, reported), _errors(audit, reported), audit.guessed
+    )
 
 
-def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:
-    shows = any(f.rule.startswith(("PB1", "PB3")) and f.verdict != "unsupported" for f in told)
+def _slopes(audit: Audit, reported: Sequence[Finding]) -> tuple[Slope, ...]:
+    shows = any(f.rule.startswith(("PB1", "PB3")) and f.verdict != "unsupported" for f in reported)
     if not shows or _DRAWING in audit.skip or not audit.has_time():
         return ()
     function = audit.numbers.elementwise
@@ -44,28 +46,28 @@ def _slopes(audit: Audit, told: Sequence[Finding]) -> tuple[Slope, ...]:
         return tuple(slopes(function))
 
 
-def _errors(audit: Audit, told: Sequence[Finding]) -> tuple[UlpErrors, ...]:
-    if not any(f.rule.startswith("PB3") for f in told):
+def _errors(audit: Audit, reported: Sequence[Finding]) -> tuple[UlpErrors, ...]:
+    if not any(f.rule.startswith("PB3") for f in reported):
         return ()
     known = [(dtype, audit.numbers.known(dtype)) for dtype in _DTYPES]
     return tuple(found for dtype, sweep in known if sweep is not None for found in ulp_errors(dtype, sweep))
 
 
-def context_row(audit: Audit, done: Collection[str], told: Sequence[Finding]) -> tuple[Context, ...]:
+def context_row(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> tuple[Context, ...]:
     """The state of each context.
 
     Args:
         audit: of the subject.
         done: ids of the rules that were completed.
-        told: all findings, including allowed ones.
+        reported: all findings, including allowed ones.
     """
-    return tuple(_context(audit, column, done, told) for column in COLUMNS)
+    return tuple(_context(audit, column, done, reported) for column in COLUMNS)
 
 
-def _context(audit: Audit, column: Column, done: Collection[str], told: Sequence[Finding]) -> Context:
+def _context(audit: Audit, column: Column, done: Collection[str], reported: Sequence[Finding]) -> Context:
     leading, *others = [rule for rule in all_rules() if rule.column == column]
     ids = {rule.id for rule in (leading, *others)}
-    findings = [finding for finding in told if finding.rule in ids]
+    findings = [finding for finding in reported if finding.rule in ids]
     if state := _state(findings, leading if column == "eager" else None):
         return Context(column, state)
     compared = leading.compared or (lambda audit: base_setting(audit) is not None)

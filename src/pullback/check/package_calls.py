@@ -367,7 +367,7 @@ def _applying(function: type) -> Iterator[tuple[ModuleType, Any]]:
         for value in list(vars(home).values()):
             if answers(value) and getattr(value, "__module__", None) == home.__name__ and value is not function:
                 codes = [m.__code__ for m in _functions_of(value)]
-                if any(_reads(code, names) for code in codes):
+                if any(_names_any(code, names) for code in codes):
                     yield home, value
 
 
@@ -394,9 +394,9 @@ def _computes(function: Callable[..., Any]) -> bool:
     return bool(inspect.signature(function).parameters) and _PROGRAM.match(function.__name__) is None
 
 
-def _reads(code: CodeType, names: Collection[str]) -> bool:
+def _names_any(code: CodeType, names: Collection[str]) -> bool:
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return any(name in names for name in code.co_names) or any(_reads(c, names) for c in inner)
+    return any(name in names for name in code.co_names) or any(_names_any(c, names) for c in inner)
 
 
 def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:

@@ -12,7 +12,7 @@ from pullback.check.cases.repro import script
 from pullback.check.cases.shrink import shrink
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative import intent
-from pullback.check.derivative.agreement import same
+from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent
@@ -195,7 +195,9 @@ class Audit(ExampleFacts):
             other = self.base.with_values({p: 1 - 3 * self.base.values[p]})
             if result is not None and result.gradients[c.order] is not None and self.is_valid(other):
                 outputs = forward(self.subject, other).outputs
-                if len(outputs) == len(self.base_run.outputs) and all(map(same, outputs, self.base_run.outputs)):
+                if len(outputs) == len(self.base_run.outputs) and all(
+                    map(equal_or_nan, outputs, self.base_run.outputs)
+                ):
                     return True
         return False
 

@@ -118,7 +118,7 @@ def held_tensors(subject: Subject, case: Case) -> dict[str, Held]:
             found.update({prefix + n: Held(t, f'{text}.get_{kind}("{n}")', t.requires_grad) for n, t in tensors})
     return {
         name: held
-        for name, held in _each_once(found).items()
+        for name, held in _without_duplicates(found).items()
         if held.tensor.is_leaf and is_differentiable(held.tensor) and _is_ordinary(held.tensor)
     }
 
@@ -159,7 +159,7 @@ def _short(text: str) -> str:
     return text.removesuffix(".__self__").removeprefix("fn.")
 
 
-def _each_once(found: Mapping[str, Held]) -> dict[str, Held]:
+def _without_duplicates(found: Mapping[str, Held]) -> dict[str, Held]:
     first: dict[int, str] = {}
     return {name: held for name, held in found.items() if first.setdefault(id(held.tensor), name) == name}
 

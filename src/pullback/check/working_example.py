@@ -15,7 +15,7 @@ from pullback.check.cases import layouts, sizes, structure, values
 from pullback.check.cases.probe import FoundExample, probe
 from pullback.check.cases.search import Score, attempt, of_environment
 from pullback.check.clock import Stopwatch
-from pullback.check.derivative.agreement import same
+from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.derivative.compare_input import Status
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
@@ -62,7 +62,7 @@ def _without_buffers(audit: Audit) -> Audit:
         if not is_freed(after)
         and not any(out is after for out in run.outputs)
         and before.shape == after.shape
-        and not same(before, after)
+        and not equal_or_nan(before, after)
     }
     result = audit.base_result if changed and not base.held else None
     if result is None or result.error is not None:
@@ -151,13 +151,13 @@ def _in_domain(guessed: Audit) -> Audit:
         other = guessed.on(case)
         if not other.is_valid(case) or not wrong <= _by_status(other.compare(case, elements=1), "ok"):
             continue
-        if wrong <= _by_status(other.base_result, "ok") and not wrong & _by_status(_again(other), "wrong"):
+        if wrong <= _by_status(other.base_result, "ok") and not wrong & _by_status(_second_comparison(other), "wrong"):
             other.refuted = guessed.base_result
             return other
     return guessed
 
 
-def _again(audit: Audit) -> FirstOrder | None:
+def _second_comparison(audit: Audit) -> FirstOrder | None:
     """Return the comparison on an example with the same numbers in other places: one may be right by chance."""
     base = audit.base
     if any(structure.is_structured(t) for t in base.tensors):

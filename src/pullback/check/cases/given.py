@@ -12,7 +12,7 @@ from pullback.check.subject import Given, Inputs
 from pullback.errors import OptionError, TargetError
 
 
-def same_for_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+def constant_inputs_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
     """Return a function that gives every subject the same example call, or none if it is empty."""
     inputs = [(args, dict(kwargs))] if args or kwargs else None
     return lambda subject: inputs
@@ -25,7 +25,7 @@ def loader(spec: str | None) -> Callable[[], Given]:
         OptionError: if there is no such file.
     """
     if spec is None:
-        return partial(same_for_all, (), {})
+        return partial(constant_inputs_for, (), {})
     try:
         parse_target(spec)
     except TargetError as error:

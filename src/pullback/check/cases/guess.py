@@ -122,12 +122,12 @@ def candidates(
         rest.sort(key=lambda value: isinstance(value, SequenceOf | TensorOf) and value not in (_INDEX, _MASK))
     unique: list[Any] = []
     for value in (*given, *rest):
-        if not any(type(value) is type(seen) and same(value, seen) for seen in unique):
+        if not any(type(value) is type(seen) and is_same_argument(value, seen) for seen in unique):
             unique.append(value)
     return unique
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same_argument(a: Any, b: Any) -> bool:
     """Whether two values are the same argument; `==` of arrays and the like is no bool."""
     try:
         return a is b or bool(a == b)

@@ -21,7 +21,7 @@ def other_layouts(case: Case) -> Iterator[Case]:
     for label, (change, applies) in LAYOUTS.items():
         chosen = {p: t for p, t in strided.items() if p not in case.held and applies(t)}
         if chosen:
-            yield case.with_values(_each_once(chosen, change), label, layout_only=True)
+            yield case.with_values(_changed(chosen, change), label, layout_only=True)
     shaped = [p for p in case.wrt if case.values[p].ndim and case.values[p].shape[0] > 1]
     expandable = [p for p in shaped if not is_structured(case.values[p])]
     for position in expandable:
@@ -33,11 +33,11 @@ def contiguous(case: Case) -> Case:
     """Return the same values in contiguous tensors."""
     strided = {p: v for p, v in enumerate(case.values) if isinstance(v, Tensor) and v.layout is torch.strided}
     return case.with_values(
-        _each_once(strided, lambda t: t.clone(memory_format=torch.contiguous_format)), layout_only=False
+        _changed(strided, lambda t: t.clone(memory_format=torch.contiguous_format)), layout_only=False
     )
 
 
-def _each_once(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
+def _changed(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
     """Return changed tensors; a tensor at two positions stays one tensor."""
     changed = {id(t): change(t) for t in tensors.values()}
     return {p: changed[id(t)] for p, t in tensors.items()}

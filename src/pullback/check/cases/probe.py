@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.guess import same
+from pullback.check.cases.guess import is_same_argument
 from pullback.check.cases.search import Attempt, CallSearch, Score, attempt, of_environment
 from pullback.check.cases.signature import argument_lists
 from pullback.check.clock import Stopwatch
@@ -96,7 +96,7 @@ class _Trials:
         self.refused += isinstance(outcome.error, FormulaError)
         if outcome.score >= Score.NO_BACKWARD:
             self.of_backward[outcome.reason] += 1
-        if outcome.score > self.score and not self._hides_the_fault(case):
+        if outcome.score > self.score and not self._conceals_fault(case):
             self.score, self.case = outcome.score, case
             if outcome.score == Score.BROKEN:
                 self.broken = case
@@ -109,7 +109,7 @@ class _Trials:
         always = self.score == Score.NO_BACKWARD and len(self.of_backward) == 1
         return self.score >= Score.BROKEN or (always and self.of_backward.total() >= _ALWAYS)
 
-    def _hides_the_fault(self, case: Case) -> bool:
+    def _conceals_fault(self, case: Case) -> bool:
         """Whether a broken backward may run only because all sizes are the same, or its tensors of another kind."""
         if self.case is None or self.score != Score.BROKEN:
             return False
@@ -174,7 +174,7 @@ def _differ_in_shapes(case: Case | None, other: Case | None) -> bool:
         return False
     pairs = list(zip(case.values, other.values, strict=True))
     both = [isinstance(a, Tensor) and isinstance(b, Tensor) for a, b in pairs]
-    return all(tensors or same(a, b) for tensors, (a, b) in zip(both, pairs, strict=True))
+    return all(tensors or is_same_argument(a, b) for tensors, (a, b) in zip(both, pairs, strict=True))
 
 
 def _may_be_left_out(search: CallSearch, count: int) -> bool:

@@ -58,12 +58,12 @@ def is_long(t: Tensor) -> bool:
     return written > _MAX_ELEMENTS or was_freed
 
 
-def spelled(value: object) -> str:
+def source_of(value: object) -> str:
     """Return how to write a value: as a literal, or by the names that `needed` lists; else a gap."""
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}" if _is_reached(type(value)) else GAP
     if isinstance(value, complex) and not cmath.isfinite(value):
-        return f"complex({spelled(value.real)}, {spelled(value.imag)})"
+        return f"complex({source_of(value.real)}, {source_of(value.imag)})"
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f"float('{float(value)}')"
     if value is ...:
@@ -73,7 +73,7 @@ def spelled(value: object) -> str:
     if value is None or isinstance(value, _PLAIN | _OF_TORCH | SmoothCallable):
         return repr(value)
     if is_dataclass(value) and not isinstance(value, type) and _is_reached(type(value)):
-        given = {f.name: spelled(getattr(value, f.name)) for f in fields(value) if f.init}
+        given = {f.name: source_of(getattr(value, f.name)) for f in fields(value) if f.init}
         return f"{type(value).__qualname__}({', '.join(f'{name}={text}' for name, text in given.items())})"
     name = getattr(value, "__name__", "")
     if name and getattr(torch, name, None) is value:
@@ -84,7 +84,7 @@ def spelled(value: object) -> str:
 def needed(value: object) -> Iterator[tuple[str, str]]:
     """Yield (module, dotted name) of each import that the source of a value needs.
 
-    That is `spelled`'s for a leaf, and `repr` for the lists, tuples and mappings that hold leaves.
+    That is `source_of`'s for a leaf, and `repr` for the lists, tuples and mappings that hold leaves.
     """
     if isinstance(value, Enum):
         yield from _import_of(type(value))
@@ -123,7 +123,7 @@ def _is_reached(named: Any) -> bool:
 
 
 def _numbers(values: Any) -> str:
-    return f"[{', '.join(map(_numbers, values))}]" if isinstance(values, list) else spelled(values)
+    return f"[{', '.join(map(_numbers, values))}]" if isinstance(values, list) else source_of(values)
 
 
 _RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compiled|module)\(")
@@ -174,7 +174,7 @@ def script(
             else:
                 lines.append(f"{names[position]} = {literal(value)}{'.requires_grad_()' if asks else ''}{other}")
             bound.add(names[position])
-        elif not isinstance(value, Tensor) and GAP in spelled(value):
+        elif not isinstance(value, Tensor) and GAP in source_of(value):
             lines.append(f"{NO_LITERAL} {case.names[position]}, of type {type(value).__name__}, which has no literal")
     if not tail or any(re.search(r"\binputs\b", line) for line in tail):
         lines.append(f"inputs = [{', '.join(names[p] for p in case.wrt)}]")
@@ -257,7 +257,7 @@ def _named(case: Case, moved: Mapping[str, str]) -> tuple[tuple[Any, ...], Mappi
     for position, value in enumerate(case.values):
         copied = ".clone()" if case.non_leaf and position in case.wrt else ""
         name = moved.get(names[position], names[position] + copied)
-        leaves.append(_Name(name if isinstance(value, Tensor) else spelled(value)))
+        leaves.append(_Name(name if isinstance(value, Tensor) else source_of(value)))
     args, kwargs = tree_unflatten(leaves, case.spec)
     held = {case.paths[p][1] for p in case.held}
     return args, {key: value for key, value in kwargs.items() if key not in held}

@@ -218,7 +218,7 @@ class CallSearch:
             )
             for i, p in enumerate(chosen)
         ]  # fmt: skip
-        self._told = [
+        self._has_hint = [
             p.default is not p.empty or bool(hints_from_calls(subject.source, i)) for i, p in enumerate(chosen)
         ]
         self._settled = False
@@ -252,7 +252,7 @@ class CallSearch:
             self._push(other, lines, cost + step)
 
     def _keeps_defaults(self, choice: CallChoice) -> bool:
-        return not any(told and rank for told, rank in zip(self._told, choice.values, strict=True))
+        return not any(has_hint and rank for has_hint, rank in zip(self._has_hint, choice.values, strict=True))
 
     def _blamed(self, outcome: Attempt) -> tuple[int, Sequence[int]]:
         everyone = range(len(self.names))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from pullback.check.case import Case, is_differentiable
-from pullback.check.cases.repro import GAP, spelled
+from pullback.check.cases.repro import GAP, source_of
 from pullback.check.cases.structure import is_permutation, is_structured, partitions
 from pullback.dtypes import has_derivative
 
@@ -191,7 +191,7 @@ def may_hold_sizes(value: object) -> bool:
     """Whether an argument is an object that may have been made for the sizes of the example: a module, an operator."""
     if isinstance(value, Tensor | FunctionType | type):
         return False
-    return isinstance(value, Module) or spelled(value) == GAP
+    return isinstance(value, Module) or source_of(value) == GAP
 
 
 def _resize(t: Tensor, change: dict[int, int]) -> Tensor:

@@ -47,7 +47,7 @@ class TensorDifference:
         return f"expected {numbers[0]}, got {numbers[1]}{at}"
 
 
-def same(a: Tensor, b: Tensor) -> bool:
+def equal_or_nan(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same numbers, NaN where the other has NaN."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
@@ -128,10 +128,10 @@ def _excess(e: Tensor, g: Tensor, rounding: float | None, floor: float) -> Tenso
     wide = torch.complex128 if e.is_complex() or g.is_complex() else torch.float64
     e, g = e.to(wide), g.to(wide)
     gap = (e - g).abs()
-    same = (e == g) | (e.isnan() & g.isnan())
+    equal_or_nan = (e == g) | (e.isnan() & g.isnan())
     finite = torch.where(torch.isfinite(e), e, 0).abs()
     allowed = rounding * (finite.max() + finite) + floor + 1e-300
-    return torch.where(same, 0.0, (gap / allowed).nan_to_num(nan=torch.inf, posinf=torch.inf))
+    return torch.where(equal_or_nan, 0.0, (gap / allowed).nan_to_num(nan=torch.inf, posinf=torch.inf))
 
 
 def _number(value: Tensor) -> float | str:

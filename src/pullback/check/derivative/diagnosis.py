@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.guess import same
+from pullback.check.cases.guess import is_same_argument
 from pullback.check.cases.iterations import iterates, more_iterations
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> str:
         return "no gradient"
     if swapped_with(audit, result, comparison) is not None:
         return "swapped gradients"
-    if gradient.is_complex() and _right_once_conjugated(audit, result, comparison):
+    if gradient.is_complex() and _is_right_conjugated(audit, result, comparison):
         return "missing conjugate"
     if ignored_cotangents(audit, result):
         return "ignored cotangent"
@@ -95,7 +95,7 @@ def swapped_with(audit: Audit, result: FirstOrder, comparison: Comparison) -> in
     return None
 
 
-def _right_once_conjugated(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+def _is_right_conjugated(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether g f'(x) should have been g conj(f'(x)): for real g, the one is the conjugate of the other."""
     real = [torch.complex(g.real, torch.zeros_like(g.real)) if g.is_complex() else g for g in result.cotangents]
     try:
@@ -117,10 +117,10 @@ def ignored_cotangents(audit: Audit, result: FirstOrder) -> list[int]:
     if not any(g is not None and bool((g.isfinite() & (g != 0)).any()) for g in result.gradients):
         return []
     positions = range(len(result.cotangents))
-    return [position for position in positions if all(_is_the_same(audit, result, position, by) for by in (-3, 0))]
+    return [position for position in positions if all(_is_unchanged_by(audit, result, position, by) for by in (-3, 0))]
 
 
-def _is_the_same(audit: Audit, result: FirstOrder, position: int, factor: float) -> bool:
+def _is_unchanged_by(audit: Audit, result: FirstOrder, position: int, factor: float) -> bool:
     """Whether no gradient changes with one of the cotangents multiplied."""
     changed = list(result.cotangents)
     changed[position] = changed[position] * factor
@@ -212,7 +212,7 @@ def _differ_in_numbers(x: object, y: object) -> bool:
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         same_kind = (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
         return same_kind and (is_differentiable(x) or torch.equal(x, y))
-    return same(x, y)
+    return is_same_argument(x, y)
 
 
 _SYMMETRIC = re.compile(
@@ -237,7 +237,7 @@ def wrong_off_symmetric(audit: Audit, result: FirstOrder) -> Comparison | None:
         if right.status != "ok" or gradient is None or not is_symmetric(x):
             continue
         found = compare_input(sampler, right.order, gradient, audit.generator, 1, audit.elements, within=_free)
-        if found.status == "wrong" and not _reads_one_triangle(audit.subject, result, right.order):
+        if found.status == "wrong" and not _uses_one_triangle(audit.subject, result, right.order):
             return found
     return None
 
@@ -246,7 +246,7 @@ def _free(direction: Tensor, x: Tensor) -> Tensor:
     return direction
 
 
-def _reads_one_triangle(subject: Subject, result: FirstOrder, order: int) -> bool:
+def _uses_one_triangle(subject: Subject, result: FirstOrder, order: int) -> bool:
     """Whether a change of one triangle, above or below the diagonal, changes no output at all."""
     position = result.case.wrt[order]
     x = result.case.values[position]

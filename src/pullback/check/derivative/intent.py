@@ -181,14 +181,14 @@ def identity(run: ForwardRun, given: Sequence[Tensor]) -> Intent | None:
 def is_unchanged(run: ForwardRun, given: Sequence[Tensor]) -> bool:
     """Whether every output is one of some tensors, unchanged."""
     roots = [out.detach() for out in run.roots]
-    return bool(roots) and all(any(_is_same(out, x) for x in given) for out in roots)
+    return bool(roots) and all(any(_is_copy(out, x) for x in given) for out in roots)
 
 
 def _unchanged(out: Tensor, x: Tensor) -> bool:
-    return _is_same(out, x) and not (x.numel() > 1 and bool((x == x.flatten()[0]).all()))
+    return _is_copy(out, x) and not (x.numel() > 1 and bool((x == x.flatten()[0]).all()))
 
 
-def _is_same(out: Tensor, x: Tensor) -> bool:
+def _is_copy(out: Tensor, x: Tensor) -> bool:
     if is_freed(out) or is_freed(x):
         return False
     return out.shape == x.shape and out.dtype == x.dtype and torch.equal(out, x)

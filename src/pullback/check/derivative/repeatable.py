@@ -50,13 +50,15 @@ _Run = tuple[Sequence[Tensor | None], Sequence[Tensor | None] | None]
 def parted(subject: Subject, case: Case) -> Parted | None:
     """Run forward and backward twice and return where the runs differ; `None` if they agree bit for bit."""
     try:
-        runs = _once(subject, case), _once(subject, case)
+        runs = _run_seeded(subject, case), _run_seeded(subject, case)
         found = _differ(*runs)
         if found is None:
             return None
-        adds_up = found[0] == "gradient" and _adds_up([gradients for _, gradients in (*runs, _once(subject, case))])
+        adds_up = found[0] == "gradient" and _adds_up(
+            [gradients for _, gradients in (*runs, _run_seeded(subject, case))]
+        )
         state = numpy.random.get_state()
-        by_numpy = _differ(_once(subject, case, 0), _once(subject, case, 0)) is None
+        by_numpy = _differ(_run_seeded(subject, case, 0), _run_seeded(subject, case, 0)) is None
         numpy.random.set_state(state)
     except Raised:
         return None
@@ -82,7 +84,7 @@ def _differ(first: _Run, second: _Run) -> tuple[str, TensorDifference, bool] | N
     return None
 
 
-def _once(subject: Subject, case: Case, numpy_seed: int | None = None) -> _Run:
+def _run_seeded(subject: Subject, case: Case, numpy_seed: int | None = None) -> _Run:
     if numpy_seed is not None:
         numpy.random.seed(numpy_seed)
     run = forward(subject, case)

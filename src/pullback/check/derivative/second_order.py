@@ -190,7 +190,7 @@ def second_order_on(audit: ExampleFacts, case: Case, composite: bool) -> SecondO
     return replace(worst, composite=probe.composite, u=tuple(probe.u), v=tuple(probe.v))
 
 
-def second_order_once(audit: ExampleFacts) -> SecondOrder:
+def second_order_at_fixed_cotangent(audit: ExampleFacts) -> SecondOrder:
     """Probe the derivative of the backward at a fixed cotangent, without another use of the forward's graph."""
     probe = _Probe(audit, audit.base, composite=False, uses_output=False)
     (outcome,) = probe.outcomes()

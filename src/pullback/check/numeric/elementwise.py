@@ -121,12 +121,12 @@ def elementwise(subject: Subject, base: Case) -> Elementwise | None:
         if not 1 <= len(names) <= _MOST_INPUTS:
             return None
         found = Elementwise(subject, base, names)
-        return found if _each_by_itself(found) else None
+        return found if _computes_elementwise(found) else None
     except (Raised, RuntimeError, ValueError):
         return None
 
 
-def _each_by_itself(found: Elementwise) -> bool:
+def _computes_elementwise(found: Elementwise) -> bool:
     """Whether moving one element of every input changes that element of each result and no other."""
     shape = found.shape
     count = _PROBED * math.prod(shape[1:])

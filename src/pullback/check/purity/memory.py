@@ -41,12 +41,12 @@ class Memory:
 
     def __init__(self, subject: Subject) -> None:
         functions, classes, self._caches = _reached(subject.target)
-        self._places = [*_of_classes(functions, classes), *_of_functions(functions)]
+        self._variables = [*_of_classes(functions, classes), *_of_functions(functions)]
         self._state = self._read()
 
     def has_changed(self) -> bool:
         """Whether a call has left something behind since."""
-        changed = (not _same(old, new) for old, new in zip(self._state, self._read(), strict=True))
+        changed = (not _is_unchanged(old, new) for old, new in zip(self._state, self._read(), strict=True))
         return any(cache.cache_info().currsize for cache in self._caches) or any(changed)
 
     @contextmanager
@@ -61,14 +61,14 @@ class Memory:
 
     def _read(self) -> list[tuple[Any, Any]]:
         """Return the value of each variable, with a copy of its content."""
-        values = [place.read() for place in self._places]
+        values = [place.read() for place in self._variables]
         return [(value, _contents(value)) for value in values]
 
     def _put_back(self, state: list[tuple[Any, Any]]) -> None:
         for cache in self._caches:
             cache.cache_clear()
-        for place, (value, contents), now in zip(self._places, state, self._read(), strict=True):
-            if not _same((value, contents), now):
+        for place, (value, contents), now in zip(self._variables, state, self._read(), strict=True):
+            if not _is_unchanged((value, contents), now):
                 _refill(value, contents)
                 place.write(value)
 
@@ -174,7 +174,7 @@ def _contents(value: Any) -> Any:
     return value.copy() if _is(value, dict | list | set) else None
 
 
-def _same(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
+def _is_unchanged(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
     (value, old), (other, new) = a, b
     if value is not other or _is(value, Tensor):
         return value is other and old[1] == new[1]

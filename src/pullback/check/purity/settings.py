@@ -147,7 +147,7 @@ def changes(subject: Subject, case: Case) -> list[Change]:
         Raised: if forward or backward raises.
     """
     with _put_back():
-        first, second = (_left_behind(subject, case, turn) for turn in (0, 1))
+        first, second = (_left_behind(subject, case, number) for number in (0, 1))
     found: list[Change] = []
     for stage in first:
         found += _changed(stage, first[stage], second[stage])
@@ -167,31 +167,31 @@ def _changed(stage: str, first: dict[str, Any], second: dict[str, Any]) -> Itera
             yield Change(stage, f"the state of {name} random number generator, by setting its seed", "error", shown)
 
 
-def _left_behind(subject: Subject, case: Case, turn: int) -> dict[str, dict[str, Any]]:
+def _left_behind(subject: Subject, case: Case, number: int) -> dict[str, dict[str, Any]]:
     """Return every setting after the forward, and after the backward if there is one."""
     left: dict[str, dict[str, Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        _start(turn)
+        _start(number)
         result = subject.call(*args, **kwargs)
         left["forward"] = _observed()
-        _start(turn)
+        _start(number)
         return result
 
     run = forward(subject, case, call=call)
     if run.roots:
         cotangents = standard_cotangents(run.roots)
-        _start(turn)
-        vjp(run, cotangents, seed=turn)
+        _start(number)
+        vjp(run, cotangents, seed=number)
         left["backward"] = _observed()
     return left
 
 
-def _start(turn: int) -> None:
+def _start(number: int) -> None:
     for setting in SETTINGS:
-        setting.put(setting.starts[turn])
-    reseed(turn)
-    numpy.random.seed(turn)
+        setting.put(setting.starts[number])
+    reseed(number)
+    numpy.random.seed(number)
 
 
 def _observed() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import is_differentiable
-from pullback.check.cases.repro import call_text, definition, literal, spelled, variables
+from pullback.check.cases.repro import call_text, definition, literal, source_of, variables
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.sampler import is_symmetric
@@ -32,26 +32,26 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
     elements are moved at once, unless the comparison did not keep it symmetric.
     """
     x = result.case.tensors[c.order]
-    places = _places(x, c) if keeps_symmetry else _places(None, c)
+    elements = _elements(x, c) if keeps_symmetry else _elements(None, c)
     is_wide = x.dtype in _WIDE and c.index is not None and not c.kink and math.isfinite(c.expected)
     is_plain = not (result.case.held or x.is_complex() or refusal_of_grad())
     if is_wide and is_plain and isinstance(result.run.result, Tensor) and result.run.roots:
-        return _of_one_output(result, c, places)
+        return _of_one_output(result, c, elements)
     lines = [
         audit.outs,
         f"g = {literals(result.cotangents)}",
         *_gradient(c.order),
     ]
-    element = places[0]
+    element = elements[0]
     if not is_wide:
-        return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {spelled(c.expected)})"]
+        return [*lines, f"print('the gradient is', got{element}, 'and the forward says', {source_of(c.expected)})"]
     name, step = _name(result, c), _step(x, c)
     term = "(a.conj() * o).real" if any(g.is_complex() for g in result.cotangents) else "(a * o)"
     body = [audit.floating_outs, f"return sum({term}.sum() for a, o in zip(g, {chosen_outs(result.run)})).item()"]
     lines += [
         "@torch.no_grad()",
         *definition("value_at", result.case, body),
-        *_step_along(places, name, step),
+        *_step_along(elements, name, step),
     ]
     quotient = f"(above - below) / (2 * {step})"
     for unit in ("", "1j * ") if x.is_complex() else ("",):
@@ -63,7 +63,7 @@ def gradient_and_quotient(audit: Audit, result: FirstOrder, c: Comparison, keeps
             quotient = f"complex(along_1, {quotient})"
         elif x.is_complex():
             lines.append(f"along_1 = {quotient}")
-    return [*lines, f"print('the gradient is', {_mean_of('got', places)}, 'and the forward says', {quotient})"]
+    return [*lines, f"print('the gradient is', {_mean_of('got', elements)}, 'and the forward says', {quotient})"]
 
 
 def _gradient(order: int) -> list[str]:
@@ -73,22 +73,22 @@ def _gradient(order: int) -> list[str]:
     return [f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{order}]"]
 
 
-def _places(x: Tensor | None, c: Comparison) -> list[str]:
+def _elements(x: Tensor | None, c: Comparison) -> list[str]:
     """Return the subscripts of the elements that are moved: one, or it and its mirror image in a symmetric matrix."""
     index = c.index or ()
     found = [index]
     if x is not None and len(index) > 1 and index[-1] != index[-2] and not x.is_complex() and is_symmetric(x):
         found.append((*index[:-2], index[-1], index[-2]))
-    return [f"[{', '.join(map(str, place))}]" if place else "" for place in found]
+    return [f"[{', '.join(map(str, at))}]" if at else "" for at in found]
 
 
-def _mean_of(name: str, places: Sequence[str]) -> str:
-    if len(places) == 1:
-        return f"{name}{places[0]}.item()"
-    return f"({' + '.join(name + place for place in places)}).item() / {len(places)}"
+def _mean_of(name: str, elements: Sequence[str]) -> str:
+    if len(elements) == 1:
+        return f"{name}{elements[0]}.item()"
+    return f"({' + '.join(name + at for at in elements)}).item() / {len(elements)}"
 
 
-def _of_one_output(result: FirstOrder, c: Comparison, places: Sequence[str]) -> list[str]:
+def _of_one_output(result: FirstOrder, c: Comparison, elements: Sequence[str]) -> list[str]:
     """Return the lines for a real tensor and a function that returns one tensor."""
     name, step = _name(result, c), _step(result.case.tensors[c.order], c)
     names = variables(result.case)
@@ -97,14 +97,14 @@ def _of_one_output(result: FirstOrder, c: Comparison, places: Sequence[str]) -> 
     return [
         f"g = {literal(result.cotangents[0])}",
         f"got = torch.autograd.grad(out, {wrt}, g, materialize_grads=True)[{c.order}]",
-        *_step_along(places, name, step),
+        *_step_along(elements, name, step),
         "value_at = torch.no_grad()(fn)",
         *(
             f"{side} = value_at({call_text(result.case, {**detached, name: f'{name}.detach() {sign} step'})})"
             for side, sign in (("above", "+"), ("below", "-"))
         ),
         f"quotient = ((above - below) * g).sum().item() / (2 * {step})",
-        f"print('the gradient is', {_mean_of('got', places)}, 'and the forward says', quotient)",
+        f"print('the gradient is', {_mean_of('got', elements)}, 'and the forward says', quotient)",
     ]
 
 
@@ -116,10 +116,10 @@ def _step(x: Tensor, c: Comparison) -> str:
     return f"{_STEP * min(1.0, abs(x[c.index].item()) or 1.0):.0e}"
 
 
-def _step_along(places: Sequence[str], name: str, step: str) -> list[str]:
+def _step_along(elements: Sequence[str], name: str, step: str) -> list[str]:
     """Return lines that bind `step` to a step along some elements."""
-    part = step if len(places) == 1 else f"{step} / {len(places)}"
-    return [f"step = torch.zeros_like({name})", *(f"step{place or '[()]'} = {part}" for place in places)]
+    part = step if len(elements) == 1 else f"{step} / {len(elements)}"
+    return [f"step = torch.zeros_like({name})", *(f"step{at or '[()]'} = {part}" for at in elements)]
 
 
 def chosen_outs(run: ForwardRun) -> str:
@@ -130,7 +130,7 @@ def chosen_outs(run: ForwardRun) -> str:
 
 
 def moved(case: Case, order: int, expression: str, others: str = "{}") -> str:
-    """Return the list of the differentiated inputs with an expression in the place of one (and of its twins)."""
+    """Return the list of the differentiated inputs with an expression in place of one (and of its twins)."""
     names = variables(case)
     chosen = names[case.wrt[order]]
     return f"[{', '.join(expression if names[p] == chosen else others.format(names[p]) for p in case.wrt)}]"

@@ -113,6 +113,7 @@ from typing import TYPE_CHECKING
 
 from pullback.check.case import Case
 from pullback.check.cases.layouts import contiguous
+from pullback.check.cases.repro import call_text
 from pullback.check.cases.values import TINY
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
@@ -128,11 +129,12 @@ from pullback.check.derivative.diagnosis import (
 )
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
+from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.rules._shown import gradient_and_quotient, literals
 from pullback.check.rules._source import saved, text
-from pullback.check.rules._unwritten import unwritten_finding
+from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ if TYPE_CHECKING:
 def _run(audit: Audit) -> Iterator[Finding]:
     if audit.unwritten is not None:
         if not audit.varied:
-            yield unwritten_finding(audit, audit.unwritten)
+            yield _unwritten(audit, audit.unwritten)
         return
     base = audit.base_result
     wrong = [] if base is None else [(base, c) for c in base.wrong]
@@ -222,7 +224,7 @@ def _of_all(audit: Audit, base: FirstOrder | None) -> Iterator[Finding]:
     compared = [c for result in (base, *audit.variants) for c in result.comparisons if c.compared]
     undecided = bool(base.comparisons) and all(c.status == "inconclusive" for c in compared)
     if undecided and audit.intent is not None and audit.intent.sign != "rounded":
-        yield _meant(audit, audit.intent, "info", base, base.comparisons[0])
+        yield _intended(audit, audit.intent, "info", base, base.comparisons[0])
     elif undecided:
         why = "the forward is too noisy, or not finite near the inputs tried, to tell whether the gradient is right"
         yield _inconclusive(audit, why, audit.evidence(base, base.comparisons[0]))
@@ -258,8 +260,8 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     if intent is not None and intent.sign == "rounded":
         return _inconclusive(audit, f"nothing can be said of the gradient: {intent.reason}")
     if intent is not None:
-        return _meant(audit, intent, "info" if comparison.flat else severity_of(intent), result, comparison)
-    if _is_told_elsewhere(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
+        return _intended(audit, intent, "info" if comparison.flat else severity_of(intent), result, comparison)
+    if _is_reported_by_cause(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
         return None
     case = result.case
     if converges(audit, case, comparison.order):
@@ -283,7 +285,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
-    unsure = unsure or _reads_a_part(audit, *first) or _is_of_equal_values(audit, first[0])
+    unsure = unsure or _ignores_a_part(audit, *first) or _is_of_equal_values(audit, first[0])
     unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
     unsure = unsure or may_approximate(audit, first[1]) or may_approximate(audit, comparison)
     unsure = unsure or (not unstable and grows(audit, first[0]))
@@ -306,13 +308,13 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     )
 
 
-def _reads_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+def _ignores_a_part(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the output ignores what is wrong, of a tensor of another size: a pair of numbers that became many."""
     shape = audit.base.tensors[comparison.order].shape
     return comparison.flat and result.case.tensors[comparison.order].shape != shape
 
 
-def _is_told_elsewhere(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
+def _is_reported_by_cause(audit: Audit, result: FirstOrder, comparison: Comparison) -> bool:
     """Whether the rule of a cause reports a disagreement: all but that on complex numbers look at the example alone."""
     own = audit.explained_by(cause(audit, result, comparison))
     base = audit.base_result
@@ -441,7 +443,7 @@ def _hint(audit: Audit, result: FirstOrder, c: Comparison, ratio: float | None) 
     return "re-derive the backward from the formula of the forward"
 
 
-def _meant(audit: Audit, intent: Intent, severity: Severity, result: FirstOrder, comparison: Comparison) -> Finding:
+def _intended(audit: Audit, intent: Intent, severity: Severity, result: FirstOrder, comparison: Comparison) -> Finding:
     return audit.finding(
         "PB101",
         severity,
@@ -465,6 +467,50 @@ def _declare(sign: str) -> str:
 def _inconclusive(audit: Audit, why: str, evidence: Evidence | None = None) -> Finding:
     hint = "give inputs of a wider dtype, or larger and away from singular points"
     return audit.finding("PB101", "info", "inconclusive", why, evidence=evidence, hint=hint)
+
+
+def _unwritten(audit: Audit, where: Unwritten) -> Finding:
+    """Report that a gradient, or an output, was never written: a fault, or a reason why the gradient is undecided."""
+    at = f"[{', '.join(map(str, where.index))}]" if where.index else ""
+    if where.kind == "output":
+        return audit.finding(
+            "wrong-vjp",
+            "warning",
+            "inconclusive",
+            f"output {where.order}{at} is memory that the forward never wrote: nothing can be said of its gradient, "
+            "and no rule that compares values was run",
+            case=audit.base,
+            evidence=Evidence(worst_index=where.index, where=f"output {where.order}"),
+            tail=[
+                *_FILLED,
+                f"out = fn({call_text(audit.base)})",
+                "print('with new memory full of NaN:', out)",
+                _AS_USUAL,
+            ],
+            hint="write all of it, or allocate with zeros in place of empty",
+        )
+    return audit.finding(
+        "wrong-vjp",
+        "error",
+        "wrong",
+        f"the gradient of {audit.names[where.order]}{at} is memory that the backward never wrote",
+        case=audit.base,
+        evidence=Evidence(worst_index=where.index, where=f"gradient of {audit.names[where.order]}"),
+        tail=[
+            *_FILLED,
+            f"out = fn({call_text(audit.base)})",
+            audit.outs,
+            f"g = {literals(standard_cotangents(audit.base_run.roots))}",
+            f"got = torch.autograd.grad(outs, inputs, g, materialize_grads=True)[{where.order}]",
+            f"print('with new memory full of NaN, the gradient is', got{at})",
+            _AS_USUAL,
+        ],
+        hint="write all of it, or allocate with zeros_like in place of empty_like",
+    )
+
+
+_FILLED = ("torch.set_deterministic_debug_mode('warn')  # fills new memory with NaN",)
+_AS_USUAL = "torch.set_deterministic_debug_mode('default')"
 
 
 _IS_MASK = re.compile(r"mask|keep|kept|inside|valid|positive|selected", re.IGNORECASE)

@@ -87,7 +87,7 @@ from torch import Tensor
 from pullback._torch import tree_leaves
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import own_nodes, positional_arguments
-from pullback.check.rules._kept import origin
+from pullback.check.rules._residuals import origin
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._source import differentiated, inputs
 from pullback.check.trial import ForwardRun, forward

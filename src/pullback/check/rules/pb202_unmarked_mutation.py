@@ -87,7 +87,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import variables
-from pullback.check.derivative.agreement import same
+from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import ast_text
 from pullback.check.rules._rule import Rule, SourceMatch
@@ -103,7 +103,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     run = forward(audit.subject, audit.base)
     for order, (before, after) in enumerate(zip(audit.base.tensors, run.inputs, strict=True)):
         freed = is_freed(after)  # not to be read
-        if not freed and (any(out is after for out in run.outputs) or same(before, after)):
+        if not freed and (any(out is after for out in run.outputs) or equal_or_nan(before, after)):
             continue
         name = variables(audit.base)[audit.base.wrt[order]]
         seen = f"{name}.untyped_storage().nbytes(), 'bytes'" if freed else name
@@ -124,12 +124,12 @@ def _run(audit: Audit) -> Iterator[Finding]:
 
 def _is_handed_on(run: ForwardRun, order: int) -> bool:
     """Whether an output is what the input became, and its cotangent is the gradient."""
-    alike = [k for k, root in enumerate(run.roots) if same(root.detach(), run.inputs[order].detach())]
+    alike = [k for k, root in enumerate(run.roots) if equal_or_nan(root.detach(), run.inputs[order].detach())]
     if not alike:
         return False
     cotangents = standard_cotangents(run.roots)
     gradient = vjp(run, cotangents)[order]
-    return gradient is not None and same(gradient, cotangents[alike[0]])
+    return gradient is not None and equal_or_nan(gradient, cotangents[alike[0]])
 
 
 def _static(source: FunctionSource) -> Iterator[SourceMatch]:

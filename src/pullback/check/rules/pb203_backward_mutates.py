@@ -75,7 +75,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.check.derivative.agreement import same
+from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.find.source import FunctionSource
 from pullback.check.rules._rule import Rule, SourceMatch
 from pullback.check.rules._shown import literals
@@ -103,7 +103,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
     written = literals(cotangents)
     with guarded("backward"), kept_from_being_freed(run.outputs):
         torch.autograd.grad(run.roots, run.inputs, cotangents, allow_unused=True)
-    changed = [what for (what, t), old in zip(watched, before, strict=True) if not same(old, t)]
+    changed = [what for (what, t), old in zip(watched, before, strict=True) if not equal_or_nan(old, t)]
     if changed:
         yield audit.finding(
             "PB203",

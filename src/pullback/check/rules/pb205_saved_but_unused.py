@@ -59,8 +59,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._altered import altered
-from pullback.check.rules._kept import Origin, bytes_kept, origin
+from pullback.check.rules._residuals import Origin, altered, bytes_kept, origin
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward, guarded, standard_cotangents, vjp
 from pullback.dtypes import has_derivative

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.cases.repro import variables
-from pullback.check.derivative.agreement import same
+from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import forward
 from pullback.dtypes import has_derivative
@@ -110,7 +110,7 @@ def _after_write(out: Tensor, x: Tensor) -> Literal["refused", "written", "apart
         out.add_(1)
     except RuntimeError:
         return "refused"
-    return "apart" if same(before, x.detach()) else "written"
+    return "apart" if equal_or_nan(before, x.detach()) else "written"
 
 
 RULE = Rule(__doc__, runtime=_run, blames="forward", kinds=("function",), needs_cpu=True)

@@ -55,7 +55,7 @@ from torch import Tensor
 from pullback._torch import tree_leaves
 from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import TensorDifference, difference, gradients
-from pullback.check.rules._altered import altered
+from pullback.check.rules._residuals import altered
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import ForwardRun, Raised, forward, standard_cotangents, vjp
 from pullback.check.weights import held_tensors

@@ -66,9 +66,8 @@ import torch
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns, columns, onset, plainest
 from pullback.check.numeric.sweep import Quantity, Sweeper, masked
-from pullback.check.rules._accuracy import Spot, accuracy_finding, onset_text, severity_of
+from pullback.check.rules._accuracy import Spot, accuracy_finding, nonfinite_when_scaled, onset_text, severity_of
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._scaled import nonfinite_when_scaled
 from pullback.report.model import Finding
 from pullback.stable.formats import Mask, format_of
 

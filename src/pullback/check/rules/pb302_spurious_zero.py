@@ -58,9 +58,8 @@ import torch
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns, onset
 from pullback.check.numeric.sweep import STEP, Sweeper, weight
-from pullback.check.rules._accuracy import Spot, accuracy_finding, nothing_is_left, onset_text
+from pullback.check.rules._accuracy import Spot, accuracy_finding, lost_when_scaled, nothing_is_left, onset_text
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._scaled import lost_when_scaled
 from pullback.report.model import Finding
 from pullback.stable.formats import Mask, format_of
 

@@ -68,9 +68,15 @@ import torch
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns
 from pullback.check.numeric.sweep import STEP, Quantity, Sweeper, common, weight
-from pullback.check.rules._accuracy import Spot, accuracy_finding, name_of, nothing_is_left
+from pullback.check.rules._accuracy import (
+    Spot,
+    accuracy_finding,
+    lost_in_16_bits,
+    lost_when_scaled,
+    name_of,
+    nothing_is_left,
+)
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._scaled import lost_in_16_bits, lost_when_scaled
 from pullback.report.model import Finding, Severity
 from pullback.stable.formats import Floats, Mask, format_of
 from pullback.stable.ulp import errors

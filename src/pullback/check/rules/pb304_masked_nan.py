@@ -56,8 +56,8 @@ from pullback.check.rules._accuracy import (
     gradient_lines,
     name_of,
     onset_text,
+    point_text,
     severity_of,
-    spelled_point,
 )
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
@@ -136,7 +136,7 @@ def _in_any_precision(audit: Audit, sweeper: Sweeper, sweep: Sweep, k: int) -> I
             severity_of(point, nan=True),
             "unstable",
             f"the {slope.label} is nan, in {name_of(_DTYPE)} and in float64, while the value is finite and {right}, at "
-            f"{spelled_point(point)}",
+            f"{point_text(point)}",
             case=case,
             evidence=Evidence(derivative, math.nan, expected.bar, where=slope.label, dtype=name_of(_DTYPE)),
             tail=gradient_lines(case, slope.by, right),

@@ -58,7 +58,7 @@ import torch
 
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.elementwise import Elementwise, NumericSlope, jumps, single, slope_at
-from pullback.check.rules._accuracy import gradient_lines, spelled_point
+from pullback.check.rules._accuracy import gradient_lines, point_text
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Evidence, Finding
 
@@ -72,7 +72,7 @@ _BESIDE = 1e-9
 
 def _run(audit: Audit) -> Iterator[Finding]:
     sweeper = audit.numbers.sweeper
-    if sweeper is None or _is_told(audit) or audit.any_intent is not None:
+    if sweeper is None or _is_reported(audit) or audit.any_intent is not None:
         return
     if any(t.dtype != torch.float64 for t in audit.base.tensors):
         return  # which its forward refuses
@@ -86,7 +86,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
                 break
 
 
-def _is_told(audit: Audit) -> bool:
+def _is_reported(audit: Audit) -> bool:
     """Whether PB101 has reported a wrong gradient: then this adds nothing."""
     return bool(audit.running(("PB101",))) and any(
         r.wrong for r in (audit.base_result, *audit.variants) if r is not None
@@ -111,7 +111,7 @@ def _finding(
         "PB305",
         "error" if any(strip) else "warning",
         "wrong",
-        f"at {spelled_point(point)} the gradient of {by} is {show(got)}, where it jumps; the derivative of the forward "
+        f"at {point_text(point)} the gradient of {by} is {show(got)}, where it jumps; the derivative of the forward "
         f"{right}",
         case=(case := function.case(torch.float64, single(point))),
         evidence=Evidence(slope.nearest(got), got, slope.bar, where=f"gradient of {by}", dtype="float64"),

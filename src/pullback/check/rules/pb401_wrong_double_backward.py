@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pullback.check.derivative.agreement import gradients
-from pullback.check.derivative.second_order import SecondOrder, second_order_on, second_order_once
+from pullback.check.derivative.second_order import SecondOrder, second_order_at_fixed_cotangent, second_order_on
 from pullback.check.rules._rule import Rule
 from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.trial import Raised
@@ -109,7 +109,7 @@ def _where_it_does_not_raise(audit: Audit, second: SecondOrder) -> Iterator[Find
             why = f" (where {audit.base.names[position]} alone requires grad; where all do, an error stops it)"
             yield silently_wrong(audit, "PB401", found, _HINT, why, case)
             return
-    once = second_order_once(audit)
+    once = second_order_at_fixed_cotangent(audit)
     if once.status == "wrong" and not math.isnan(once.got):
         why = "; where the output is used again an error stops it"
         yield silently_wrong(audit, "PB401", once, _HINT, why)

@@ -61,7 +61,7 @@ from torch import Tensor
 from pullback._torch import compile_in_this_process
 from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
-from pullback.check.cases.guess import same
+from pullback.check.cases.guess import is_same_argument
 from pullback.check.contexts.compare import GRADIENT, PRINT, ContextCall, compare_one
 from pullback.check.contexts.eager import EagerReference, base_setting, on_smallest, pure, setting_of, tensor_slots
 from pullback.check.rules._rule import Rule
@@ -192,7 +192,7 @@ def _resized(audit: Audit, base: EagerReference) -> EagerReference | None:
     for size in sorted(present - {0, 1}, reverse=True):
         case = sizes.resized(base.case, {size: _NEW_SIZE + (size == _NEW_SIZE)})
         pairs = zip(case.values, base.case.values, strict=True)
-        if any(not isinstance(new, Tensor) and not same(new, old) for new, old in pairs):
+        if any(not isinstance(new, Tensor) and not is_same_argument(new, old) for new, old in pairs):
             continue
         found = setting_of(audit.subject, case)
         if found is not None and (found.slots, found.outputs) == (base.slots, base.outputs):

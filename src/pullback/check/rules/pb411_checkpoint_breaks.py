@@ -111,7 +111,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             return
 
 
-def _is_the_same_by_backward(setting: EagerReference) -> bool:
+def _agrees_by_backward(setting: EagerReference) -> bool:
     try:
         with guarded("backward"):
             return setting.differs(_by_backward(setting, setting.function())) is None
@@ -179,7 +179,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
     backward = source.methods.get("backward")
     if backward is None or not isinstance(source.node, ast.ClassDef):
         return
-    reads = _in_turn(backward.body)
+    reads = _longest_path(backward.body)
     if len(reads) > 1:
         yield SourceMatch(
             reads[1],
@@ -189,30 +189,32 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
         )
 
 
-def _in_turn(body: Sequence[ast.stmt]) -> list[int]:
+def _longest_path(body: Sequence[ast.stmt]) -> list[int]:
     """Return the lines of the reads on the way through some statements that has most."""
     lines: list[int] = []
     longest: list[int] = []
     for statement in body:
         match statement:
             case ast.If(test=test, body=then, orelse=other):
-                lines += _reads(test)
-                ways = sorted(((_in_turn(way), _leaves(way)) for way in (then, other)), key=lambda way: len(way[0]))
+                lines += _unpackings(test)
+                ways = sorted(
+                    ((_longest_path(way), _leaves(way)) for way in (then, other)), key=lambda way: len(way[0])
+                )
                 longest = max([longest, *(lines + way for way, _ in ways)], key=len)
                 going_on = [way for way, leaves in ways if not leaves]
                 if not going_on:
                     return longest
                 lines = lines + going_on[-1]
             case ast.For(body=inner) | ast.While(body=inner):
-                lines = lines + 2 * _in_turn(inner)
+                lines = lines + 2 * _longest_path(inner)
             case ast.With(body=inner) | ast.Try(body=inner):
-                lines = lines + _in_turn(inner)
+                lines = lines + _longest_path(inner)
             case _:
-                lines = lines + _reads(statement)
+                lines = lines + _unpackings(statement)
     return max(longest, lines, key=len)
 
 
-def _reads(node: ast.AST) -> list[int]:
+def _unpackings(node: ast.AST) -> list[int]:
     return [n.lineno for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == "saved_tensors"]
 
 

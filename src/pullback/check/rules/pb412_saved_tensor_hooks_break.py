@@ -81,10 +81,10 @@ def _under(hooks: Callable[[], AbstractContextManager[Any]]) -> Callable[[EagerR
 
 
 def _copying() -> AbstractContextManager[Any]:
-    return saved_tensors_hooks(_copy_elsewhere, lambda t: t)
+    return saved_tensors_hooks(_copy_to_new_memory, lambda t: t)
 
 
-def _copy_elsewhere(t: Tensor) -> Tensor:
+def _copy_to_new_memory(t: Tensor) -> Tensor:
     """Return a copy at an address that no earlier tensor had: allocations never start 16 bytes into a block.
 
     Otherwise a backward that looks its tensors up by address could find those of an earlier call, and be right by

@@ -120,7 +120,7 @@ def _in_callable(audit: Audit) -> Iterator[Finding]:
                 "PB604",
                 "warning" if audit.guessed else "error",
                 "wrong",
-                f"{part} gradient of {audit.names[comparison.order]} is lost: it leaves the graph by {_places(cuts)}",
+                f"{part} gradient of {audit.names[comparison.order]} is lost: it leaves the graph by {_lines(cuts)}",
                 case=audit.base,
                 evidence=audit.evidence(result, comparison),
                 tail=gradient_and_quotient(audit, result, comparison) if result.run.roots else (),
@@ -145,7 +145,7 @@ def _in_backward(audit: Audit) -> Iterator[Finding]:
                 "PB604",
                 "warning",
                 "wrong",
-                f"second derivatives along {name} are lost in the backward: it leaves the graph by {_places(cuts)}",
+                f"second derivatives along {name} are lost in the backward: it leaves the graph by {_lines(cuts)}",
                 case=audit.base,
                 hint="stay in differentiable operations on what was saved, or use once_differentiable",
                 line=_line(audit, cuts),
@@ -153,7 +153,7 @@ def _in_backward(audit: Audit) -> Iterator[Finding]:
             return
 
 
-def _places(cuts: Sequence[GraphCut]) -> str:
+def _lines(cuts: Sequence[GraphCut]) -> str:
     return " and ".join(cut.where for cut in cuts[:3]) + (f" and {len(cuts) - 3} more" if len(cuts) > 3 else "")
 
 

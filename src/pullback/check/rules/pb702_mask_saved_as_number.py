@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pullback.check.derivative.recorder import describe, is_plain, size, trace
-from pullback.check.rules._kept import bytes_kept
+from pullback.check.rules._residuals import bytes_kept
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

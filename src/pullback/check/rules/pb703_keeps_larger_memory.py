@@ -49,7 +49,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.recorder import describe, size, storage_of
-from pullback.check.rules._kept import bytes_kept
+from pullback.check.rules._residuals import bytes_kept
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
 

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from pullback.check.cases.given import same_for_all
+from pullback.check.cases.given import constant_inputs_for
 from pullback.check.clock import PATIENCE
 from pullback.check.events import Progress
 from pullback.check.find import discover
@@ -322,7 +322,9 @@ def list_subjects(target: str) -> list[Listed]:
         RunnerError: if this process cannot be forked.
     """
     ensure_can_fork()
-    plan = TargetPlan(target, partial(discover.discover, target), partial(same_for_all, (), {}), Options(), only=())
+    plan = TargetPlan(
+        target, partial(discover.discover, target), partial(constant_inputs_for, (), {}), Options(), only=()
+    )
     task = TargetTask(plan, partial(discover.static_subjects, target))
     run_tasks([task], 1, lambda: None)
     return task.listed

@@ -235,7 +235,7 @@ class SubjectTask:
         self._crashes: dict[str, AuditStep] = {}
         self._may_run_files = may_run_files
         self._packed = self._pack() if in_new else b""
-        self._told: Outcome | None = None
+        self._result: Outcome | None = None
         self._to_replay: list[Finding] = []
         self._complaint = ""
 
@@ -312,20 +312,20 @@ class SubjectTask:
         """Take note of how its process ended; true if the remaining rules need another."""
         self._seconds += death.seconds
         self._spent += death.spent
-        if self._told is None:
+        if self._result is None:
             self._finished = death.cause == "finished"
             if not self._finished and self._another(death):
                 return True
-            self._told = self._without_idle(self._outcome())
-            self._to_replay = [f for f in self._told.findings if self._can_replay(f)]
+            self._result = self._without_idle(self._outcome())
+            self._to_replay = [f for f in self._result.findings if self._can_replay(f)]
         else:
             finding = self._to_replay.pop(0)
             if self._complaint:
-                self._told = self._told.with_finding(finding, unshown(finding, self._complaint))
+                self._result = self._result.with_finding(finding, unshown(finding, self._complaint))
                 self._complaint = ""
         if self._to_replay and self.limit > 0:
             return True
-        self._done(self._told)
+        self._done(self._result)
         return False
 
     def _can_replay(self, finding: Finding) -> bool:
@@ -336,12 +336,12 @@ class SubjectTask:
         may_run_files = self._may_run_files and not self._subject.absent  # imports that a stand-in replaces fail there
         return not is_death and can_replay(finding, may_run_files)
 
-    def _without_idle(self, told: Outcome) -> Outcome:
+    def _without_idle(self, outcome: Outcome) -> Outcome:
         """Return an outcome in which a hang that cannot be replayed, and took no work, is no error."""
-        for finding in told.findings:
+        for finding in outcome.findings:
             if finding.message in self._idle and finding.severity == "error" and not self._can_replay(finding):
-                told = told.with_finding(finding, unshown(finding, WAITED))
-        return told
+                outcome = outcome.with_finding(finding, unshown(finding, WAITED))
+        return outcome
 
     def _replayed(self, finding: Finding, events: Events) -> str:
         """Return how an error that is run anew fails to show; empty if it does show."""
@@ -405,10 +405,10 @@ class SubjectTask:
             attempts.insert(0, audit.static_findings(self._subject, self._options))
         hung = [] if self._packed else list(self._hung.values())  # it hung for want of the threads of its parent
         deaths = self._deaths + [unshown(finding, ONCE) for finding in hung]
-        told = [finding for finding in deaths if not finding.rule.startswith(self._options.ignore or ("-",))]
+        reported = [finding for finding in deaths if not finding.rule.startswith(self._options.ignore or ("-",))]
         return make_outcome(
             self._subject,
-            told + newest(attempts),
+            reported + newest(attempts),
             cases=max(attempt.cases for attempt in self._attempts),
             seconds=self._seconds,
             allowed=max(attempt.allowed for attempt in self._attempts),

@@ -32,17 +32,17 @@ A, B = normal(3, 4), normal(3, 4, seed=1)
 
 
 def test_a_plainly_wrong_one():
-    assert named(product(lambda g, a, b: (g * b, g * a * b.exp())), A, B) == "PB101"
-    assert named(function(torch.sin, lambda g, x: g * x.sin()), A) == "PB101"
+    assert named(product(lambda g, a, b: (g * b, g * a * b.exp())), A, B) == ""
+    assert named(function(torch.sin, lambda g, x: g * x.sin()), A) == ""
 
 
 def test_none():
-    assert named(product(lambda g, a, b: (g * b.exp(), None)), A, B, order=1) == "PB107"
+    assert named(product(lambda g, a, b: (g * b.exp(), None)), A, B, order=1) == "no gradient"
 
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_two_that_changed_places(order):
-    assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "PB106"
+    assert named(product(lambda g, a, b: (g * a * b.exp(), g * b.exp())), A, B, order=order) == "swapped gradients"
 
 
 @pytest.mark.slow
@@ -53,13 +53,13 @@ def test_changed_places_only_if_it_would_be_right_there():
 
 
 def test_gradients_of_other_shapes_do_not_change_places():
-    assert named(product(lambda g, a, b: (g.sum() * a, g * a * b.exp())), A, normal()) == "PB101"
+    assert named(product(lambda g, a, b: (g.sum() * a, g * a * b.exp())), A, normal()) == ""
 
 
 def test_a_missing_conjugate():
     z = normal(3, dtype=torch.complex128)
-    assert named(function(lambda z: z.exp(), lambda g, z: g * z.exp()), z) == "PB116"
-    assert named(function(lambda z: z.exp(), lambda g, z: 2 * g * z.exp().conj()), z) == "PB101"
+    assert named(function(lambda z: z.exp(), lambda g, z: g * z.exp()), z) == "missing conjugate"
+    assert named(function(lambda z: z.exp(), lambda g, z: 2 * g * z.exp().conj()), z) == ""
 
 
 def two_outputs(backward):
@@ -75,14 +75,14 @@ def two_outputs(backward):
 
 def test_an_ignored_cotangent():
     fn = two_outputs(lambda g, h, x: g * x.cos())
-    assert named(fn, A) == "PB111"
+    assert named(fn, A) == "ignored cotangent"
     audit = audit_of(fn, A)
     assert ignored_cotangents(audit, audit.base_result) == [1]
 
 
 def test_a_cotangent_that_is_used_wrongly_is_not_ignored():
     fn = two_outputs(lambda g, h, x: g * x.cos() + h * x)
-    assert named(fn, A) == "PB101"
+    assert named(fn, A) == ""
     audit = audit_of(fn, A)
     assert ignored_cotangents(audit, audit.base_result) == []
 

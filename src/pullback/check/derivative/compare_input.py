@@ -250,37 +250,20 @@ def _compare(
 
 
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
-    v = as_real(direction)
-    terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
-    got, size = float(terms.sum()), float(terms.abs().sum())
-    lost = torch.finfo((direction if gradient is None else gradient).dtype).tiny * float(v.abs().sum())  # by underflow
-    largest = float(sampler.case.tensors[order].abs().max())
-
-    def judge(estimate: Estimate) -> Status:
-        cancelled = 0.0 if gradient is None else _cancelled(sampler, estimate, gradient, largest) * float(v.norm())
-        return _judge(sampler, estimate, got, size, lost + cancelled, gradient)
-
-    def disagrees(estimate: Estimate) -> bool:
-        return judge(estimate) == "wrong"
-
-    def agrees(estimate: Estimate) -> bool:
-        return judge(estimate) == "ok"
-
+    """Compare <gx, v> with the numeric derivative along one direction v."""
+    along = _Product(sampler, order, gradient, direction)
     try:
-        estimate = sampler.derivative(order, direction, disagrees, agrees)
+        estimate = sampler.derivative(
+            order,
+            direction,
+            disagrees=lambda estimate: along.judge(estimate) == "wrong",
+            agrees=lambda estimate: along.judge(estimate) == "ok",
+        )
     except Raised:
         return Comparison(order, "inconclusive", compared=1)
-    status = judge(estimate)
-    if status != "ok" and bool(estimate.valid.any()):
-        refined = sampler.refine(order, direction, estimate)
-        if refined is not estimate:
-            estimate, status = refined, judge(refined)
-    if status == "wrong" and gradient is not None:
-        epsilon = max(torch.finfo(gradient.dtype).eps, working_epsilon(as_real(gradient)))
-        if epsilon > torch.finfo(torch.float64).eps:
-            estimate = sampler.blurred(order, direction, estimate, epsilon)
-            status = judge(estimate)
+    estimate, status = along.judged(estimate)
     low, high, bar = sampler.project(estimate)
+    got = along.got
     is_far = math.isfinite(got) and max(low - got, got - high) > 0.5 * abs(got)
     if status == "wrong" and is_far and sampler.bears_out(order, direction, got, (low + high) / 2):
         status = "inconclusive"
@@ -298,6 +281,46 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
         low=low,
         high=high,
     )
+
+
+class _Product:
+    """The product <gx, v> of a returned gradient with a direction.
+
+    Attributes:
+        got: its value; 0 for a missing gradient.
+    """
+
+    def __init__(self, sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> None:
+        self._sampler, self._order, self._gradient, self._direction = sampler, order, gradient, direction
+        v = as_real(direction)
+        terms = torch.zeros(1) if gradient is None else (as_real(gradient) * v)[v != 0]
+        self.got, self._size = float(terms.sum()), float(terms.abs().sum())
+        # Terms below the least normal number of the gradient's dtype may have been lost to underflow.
+        tiny = torch.finfo((direction if gradient is None else gradient).dtype).tiny
+        self._underflow, self._norm = tiny * float(v.abs().sum()), float(v.norm())
+        self._largest = float(sampler.case.tensors[order].abs().max())
+
+    def judge(self, estimate: Estimate) -> Status:
+        """Compare it with an estimate of the derivative."""
+        cancelled = 0.0
+        if self._gradient is not None:
+            cancelled = _cancelled(self._sampler, estimate, self._gradient, self._largest) * self._norm
+        lost = self._underflow + cancelled
+        return _judge(self._sampler, estimate, self.got, self._size, lost, self._gradient)
+
+    def judged(self, estimate: Estimate) -> tuple[Estimate, Status]:
+        """The verdict, on a sharper estimate where that one is no support, and on one as coarse as a narrow dtype."""
+        status = self.judge(estimate)
+        if status != "ok" and bool(estimate.valid.any()):
+            refined = self._sampler.refine(self._order, self._direction, estimate)
+            if refined is not estimate:
+                estimate, status = refined, self.judge(refined)
+        if status == "wrong" and self._gradient is not None:
+            epsilon = max(torch.finfo(self._gradient.dtype).eps, working_epsilon(as_real(self._gradient)))
+            if epsilon > torch.finfo(torch.float64).eps:
+                estimate = self._sampler.blurred(self._order, self._direction, estimate, epsilon)
+                status = self.judge(estimate)
+        return estimate, status
 
 
 def _cancelled(sampler: Sampler, estimate: Estimate, gradient: Tensor, largest: float) -> float:
@@ -353,21 +376,8 @@ def _compare_elements(
 ) -> Comparison:
     """Compare single elements; a disagreement along a direction counts only if an element confirms it."""
     x = sampler.case.tensors[order]
-    picked = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
-    scale = step_scale(x).flatten()
-    results: list[tuple[int, Comparison]] = []
-    most_samples = sampler.taken + most * SAMPLES
-    for place, flat_index in enumerate(picked):
-        is_shown = most < MAX_ELEMENTS and sum(c.status == "wrong" for _, c in results) >= _SHOWN
-        if is_shown or (place >= _FEWEST and sampler.taken > most_samples):
-            picked = picked[:place]
-            break
-        for unit in (1.0, 1j) if x.is_complex() else (1.0,):
-            size = float(scale[flat_index].abs())
-            direction = torch.zeros(x.numel(), dtype=x.dtype)
-            direction[flat_index] = torch.tensor(unit * size, dtype=x.dtype)
-            found = _compare_direction(sampler, order, gradient, within(direction.reshape(x.shape), x))
-            results.append((flat_index, _per_unit(found, size)))
+    chosen = torch.randperm(x.numel(), generator=generator)[:most].sort().values.tolist()
+    picked, results = _by_element(sampler, order, gradient, chosen, most, within)
     wrong = [(i, c) for i, c in results if c.status == "wrong"]
     if wrong and gradient is not None and (any(c.kink for _, c in results) or _bent(sampler, order, results, within)):
         low, high = nearby_gradients(sampler, order, generator)
@@ -390,6 +400,31 @@ def _compare_elements(
         still=sum(c.flat for _, c in wrong),
         moves=any(c.moves and c.status != "inconclusive" for _, c in results),
     )
+
+
+def _by_element(
+    sampler: Sampler, order: int, gradient: Tensor | None, chosen: list[int], most: int, within: Restriction
+) -> tuple[list[int], list[tuple[int, Comparison]]]:
+    """Compare the gradient at chosen elements, of a complex input along both axes, while samples are left.
+
+    Returns:
+        The elements that were compared, and each comparison with its element.
+    """
+    x = sampler.case.tensors[order]
+    scale = step_scale(x).flatten()
+    results: list[tuple[int, Comparison]] = []
+    most_samples = sampler.taken + most * SAMPLES
+    for count, element in enumerate(chosen):
+        is_shown = most < MAX_ELEMENTS and sum(c.status == "wrong" for _, c in results) >= _SHOWN
+        if is_shown or (count >= _FEWEST and sampler.taken > most_samples):
+            return chosen[:count], results
+        for unit in (1.0, 1j) if x.is_complex() else (1.0,):
+            size = float(scale[element].abs())
+            direction = torch.zeros(x.numel(), dtype=x.dtype)
+            direction[element] = torch.tensor(unit * size, dtype=x.dtype)
+            found = _compare_direction(sampler, order, gradient, within(direction.reshape(x.shape), x))
+            results.append((element, _per_unit(found, size)))
+    return chosen, results
 
 
 def _bent(sampler: Sampler, order: int, results: list[tuple[int, Comparison]], within: Restriction) -> bool:

@@ -138,14 +138,14 @@ def first_order(
     sampler = Sampler(subject, numeric or case, positions, cotangents, is_brief)
     orders = [k for k in range(len(case.wrt)) if case.wrt[k] == twins(case, k)[0] and k not in settled]
     if is_brief and len(orders) > 1 and agree_together(sampler, orders, gradients, generator):
-        agreed = [Comparison(k, "ok", compared=1) for k in orders]
-        return FirstOrder(case, run, cotangents, gradients, agreed, seconds=clock.seconds())
-    comparisons = []
-    for order in orders:
-        if goes_on():
-            most = elements if clock.seconds() < _LONG else min(elements, FEW)
-            comparisons.append(compare_input(sampler, order, gradients[order], generator, directions, most))
-    comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
+        comparisons = [Comparison(k, "ok", compared=1) for k in orders]
+    else:
+        comparisons = []
+        for order in orders:
+            if goes_on():
+                most = elements if clock.seconds() < _LONG else min(elements, FEW)
+                comparisons.append(compare_input(sampler, order, gradients[order], generator, directions, most))
+        comparisons = [_unless_noise(subject, case, cotangents, gradients, c) for c in comparisons]
     return FirstOrder(case, run, cotangents, gradients, comparisons, seconds=clock.seconds())
 
 

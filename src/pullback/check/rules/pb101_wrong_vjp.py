@@ -285,11 +285,7 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
     undefined = overwrites(audit, case)
     beside = _beside_an_estimate(audit, comparison.order)
     unsure = case.doubtful or constant or comparison.is_small or undefined or beside
-    unsure = unsure or _ignores_a_part(audit, *first) or _is_of_equal_values(audit, first[0])
-    unsure = unsure or may_not_converge(audit, *first) or is_coarse(audit, first[1])
-    unsure = unsure or may_approximate(audit, first[1]) or may_approximate(audit, comparison)
-    unsure = unsure or (not unstable and grows(audit, first[0]))
-    unsure = unsure or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
+    unsure = unsure or _may_be_right(audit, first, comparison, unstable)
     return audit.finding(
         "PB101",
         "info" if case.label == TINY else "warning" if unstable or unsure else "error",
@@ -305,6 +301,21 @@ def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> F
         else _ESTIMATE
         if beside
         else _size_hint(*first, result, comparison) or _hint(audit, result, comparison, _ratio(first[1])),
+    )
+
+
+def _may_be_right(audit: Audit, first: tuple[FirstOrder, Comparison], smallest: Comparison, is_unstable: bool) -> bool:
+    """Whether a disagreement, on an example and on the smallest one, may come from an approximation or the variant."""
+    result, comparison = first
+    return (
+        _ignores_a_part(audit, result, comparison)
+        or _is_of_equal_values(audit, result)
+        or may_not_converge(audit, result, comparison)
+        or is_coarse(audit, comparison)
+        or may_approximate(audit, comparison)
+        or may_approximate(audit, smallest)
+        or (not is_unstable and grows(audit, result))
+        or (audit.own_intent is not None and audit.own_intent.sign == "identity")  # on the example
     )
 
 

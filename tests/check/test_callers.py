@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 import pullback
-from pullback.check import package_calls as examples
+from pullback.check import package_calls
 
 from .modules import import_source
 
@@ -139,7 +139,7 @@ BY_A_TEST_CASE = """
 @pytest.mark.parametrize("tests", [BY_A_TEST, BY_A_TEST_CASE])
 @pytest.mark.parametrize("folder", [".", "tests", "inside/tests"])
 def test_a_function_is_called_as_a_test_of_its_package_calls_it(tmp_path, monkeypatch, tests, folder):
-    monkeypatch.setattr(examples, "_SECONDS_OF_ONE", 0.5)
+    monkeypatch.setattr(package_calls, "_SECONDS_OF_ONE", 0.5)
     home = tmp_path / "inside"
     home.mkdir()
     (home / "__init__.py").write_text(TESTED)

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from pullback._torch import tree_unflatten
-from pullback.check import subject as device
 from pullback.check.case import Case
 from pullback.check.cases.templates import SmoothCallable
-from pullback.check.subject import Subject
+from pullback.check.subject import Subject, on_device_lines
 
 GAP = "..."
 """Placeholder for a value that has no literal."""
@@ -282,7 +281,7 @@ def _loading(subject: Subject, case: Case, tail: Sequence[str]) -> list[str]:
         load.append(f'{root} = names["{root}"]' if module == home else f"from {module} import {root}")
         if root != path:
             load.append(f"{path.rpartition('.')[2]} = {path}")
-    return load if subject.device is None else [*load, *device.on_device_lines(subject.device)]
+    return load if subject.device is None else [*load, *on_device_lines(subject.device)]
 
 
 def _imported(file: str) -> list[str]:

@@ -5,11 +5,11 @@ import pytest
 from pullback.check.contexts.compare import SPLIT
 from pullback.check.rules import rule_named
 from pullback.fix.choose import (
-    gone,
+    backward_rules,
     lacks_setup_context,
-    old_style,
-    reasons,
+    resolved_rules,
     still_wrong,
+    style_rules,
     unsafe_after,
     unsafe_before,
     wrong_in_style,
@@ -35,18 +35,18 @@ def finding(rule, severity="error", verdict="wrong", message="the gradient of x 
     ],
 )
 def test_errors_and_warnings_about_the_backward_are_reasons(found, wanted):
-    assert reasons([found], unsafe=False) == wanted
+    assert backward_rules([found], unsafe=False) == wanted
 
 
 def test_a_rule_is_mended_where_the_new_source_has_nothing_of_it():
     left = [finding("PB406", "info"), finding("PB303")]
-    assert gone(["PB408", "PB101", "PB406", "PB101"], left) == ("PB101", "PB408")
+    assert resolved_rules(["PB408", "PB101", "PB406", "PB101"], left) == ("PB101", "PB408")
 
 
 def test_what_is_meant_is_a_reason_only_where_that_is_asked_for():
     meant = finding("PB101", "info", "intended")
-    assert reasons([meant], unsafe=False) == ()
-    assert reasons([meant], unsafe=True) == ("PB101",)
+    assert backward_rules([meant], unsafe=False) == ()
+    assert backward_rules([meant], unsafe=True) == ("PB101",)
     assert unsafe_before([meant]).startswith("PB101: ")
     assert not unsafe_before([finding("PB101")])
     assert unsafe_before([finding("PB101", "info", "inconclusive")]) == "the audit was inconclusive (PB101)"
@@ -85,10 +85,10 @@ def test_a_cure_leaves_no_error_and_not_the_warnings_it_was_for():
 def test_the_old_style_is_what_three_rules_say_and_what_pytorch_asks_for():
     refused = Finding("Op", "PB405", "func-grad-differs", "info", "unsupported", "not supported", hint=SPLIT)
     static, called = finding("PB801", "warning"), finding("PB803")
-    assert old_style([refused, static, called, finding("PB101"), finding("PB405")]) == ("PB405", "PB801", "PB803")
+    assert style_rules([refused, static, called, finding("PB101"), finding("PB405")]) == ("PB405", "PB801", "PB803")
     assert lacks_setup_context([static, refused])
     assert not lacks_setup_context([static, called, finding("PB405", "info", "unsupported")])
-    assert reasons([refused, static, called], unsafe=True) == ()
+    assert backward_rules([refused, static, called], unsafe=True) == ()
 
 
 def test_the_new_style_brings_no_error_and_no_new_warning():

@@ -1,4 +1,4 @@
-"""Decisions about findings: whether a fix may mend one, whether the fix is unsafe, whether it succeeded."""
+"""Decisions about findings: which call for a fix, whether the fix is unsafe, and whether it resolved them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from pullback.report.model import Finding
 
 
 def _proves(finding: Finding) -> int:
-    """The order of the derivative that the finding's rule compares with a numeric one; 0 for none."""
+    """Order of the derivative that the finding's rule compares with a numeric one; 0 for none."""
     rule = rule_named(finding.rule)
     return 0 if rule is None else rule.proves
 
 
 def _rewrites(finding: Finding) -> str:
-    """What a fix of the finding rewrites, as in `Rule.fix`."""
+    """Part of the source that a fix of the finding rewrites, as in `Rule.fix`."""
     rule = rule_named(finding.rule)
     return "backward" if rule is None else rule.fix
 
 
-def reasons(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
-    """Return the rules whose findings are a reason to replace a backward.
+def backward_rules(findings: Sequence[Finding], unsafe: bool) -> tuple[str, ...]:
+    """Rules whose findings call for a new backward.
 
     Args:
-        findings: of one function.
-        unsafe: whether a backward that is not a derivative on purpose is one.
+        findings: findings of one function.
+        unsafe: whether a backward that is not the derivative on purpose is replaced, too.
     """
     judged = [f for f in findings if _rewrites(f) != "calls"]
     found = [f for f in judged if f.severity == "error" or _of_backward(f) or (unsafe and f.verdict == "intended")]
     return tuple(sorted({f.rule for f in found}))
 
 
-def old_style(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the rules behind findings about the old style."""
+def style_rules(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Rules whose findings call for the new style."""
     return tuple(sorted({f.rule for f in findings if _rewrites(f) != "backward" or f.hint == SPLIT}))
 
 
-def gone(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the rules without any finding left, infos included."""
+def resolved_rules(rules: Iterable[str], findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Those of the rules without any finding left, infos included."""
     return tuple(sorted(set(rules) - {f.rule for f in findings}))
 
 
@@ -63,19 +63,19 @@ def _of_backward(finding: Finding) -> bool:
 
 
 def unsafe_before(findings: Sequence[Finding]) -> str:
-    """Return why replacing a backward may change the author's intent; empty if nothing suggests so."""
-    meant = next((f for f in findings if f.verdict == "intended"), None)
-    if meant is not None:
-        return f"{meant.rule}: {_clause(meant.message)}"
+    """Reason why a new backward may go against the author's intent; empty if nothing suggests so."""
+    intended = next((f for f in findings if f.verdict == "intended"), None)
+    if intended is not None:
+        return f"{intended.rule}: {_clause(intended.message)}"
     doubt = next((f for f in findings if f.verdict == "inconclusive" and _proves(f) == 1), None)
     return f"the audit was inconclusive ({doubt.rule})" if doubt is not None else ""
 
 
 def unsafe_after(findings: Sequence[Finding]) -> str:
-    """Return the unproven property of a new backward, of first or second order; empty if all is proven."""
+    """Property of a new backward, of first or second order, that is not proven; empty if all is."""
     for f in findings:
         if f.verdict == "inconclusive" and _proves(f):
-            return f"{f.rule} could not be decided of the new backward"
+            return f"{f.rule} could not be decided for the new backward"
         if f.name == "budget-spent" and any(rule.id in f.message for rule in all_rules() if rule.proves):
             return "the budget was spent before the new backward was proven; raise --budget"
         if f.name == "unclear-double-backward-error":
@@ -84,12 +84,12 @@ def unsafe_after(findings: Sequence[Finding]) -> str:
 
 
 def why_unaudited(findings: Sequence[Finding]) -> str:
-    """Return why a function was not audited; empty if it was."""
+    """Reason why a function was not audited; empty if it was."""
     return next((f.message for f in findings if f.name == "unaudited"), "")
 
 
 def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:
-    """Return why a new backward is no cure; empty if it is one."""
+    """Reason why a new backward does not resolve the findings; empty if it does."""
     if why := why_unaudited(after):
         return f"the new source could not be audited: {_clause(why)}"
     error = next((f for f in after if f.severity == "error"), None)
@@ -105,7 +105,7 @@ def still_wrong(before: Sequence[Finding], after: Sequence[Finding]) -> str:
 
 
 def wrong_in_style(before: Sequence[Finding], after: Sequence[Finding], asked: Collection[str]) -> str:
-    """Return why an equivalent function should not get the new style; empty if it may.
+    """Reason why a function should keep the old style; empty if it may get the new one.
 
     Args:
         before: its findings in the old style.

@@ -16,7 +16,7 @@ from pullback.check.runner.outcome import Outcome
 from pullback.check.runner.targets import audit_targets, list_subjects
 from pullback.check.subject import Given, Options
 from pullback.fix.behaviour import differences
-from pullback.fix.choose import gone, old_style, still_wrong, unsafe_after, wrong_in_style
+from pullback.fix.choose import resolved_rules, still_wrong, style_rules, unsafe_after, wrong_in_style
 from pullback.fix.edit import with_backwards
 from pullback.fix.files import EditableFile, overlay
 from pullback.fix.patch import CannotFixError, FixResult, FunctionKey, Patch
@@ -161,7 +161,9 @@ class PatchProver:
         unsafe = (patch.unsafe or unsafe_after(after.findings)) if patch.backward is not None else ""
         if unsafe and not self._unsafe:
             return FixResult(patch.key, (), unsafe, needs_flag=True)
-        rules = gone([*patch.rules, *(old_style(before) if patch.style is not None else ())], after.findings)
+        rules = resolved_rules(
+            [*patch.rules, *(style_rules(before) if patch.style is not None else ())], after.findings
+        )
         note = unsafe or ("" if rules else "the new style would resolve no finding")
         return FixResult(patch.key, rules, note, style_note=patch.style_note)
 

@@ -13,7 +13,7 @@ from pullback.check.rules import selected
 from pullback.check.runner.outcome import Outcome, report_of
 from pullback.check.runner.targets import audit_targets
 from pullback.check.subject import Given, Options
-from pullback.fix.choose import lacks_setup_context, old_style, reasons, unsafe_before, why_unaudited
+from pullback.fix.choose import backward_rules, lacks_setup_context, style_rules, unsafe_before, why_unaudited
 from pullback.fix.files import EditableFile, is_installed, unified_diff
 from pullback.fix.patch import CannotFixError, FixResult, FunctionKey, NewStyle, Patch
 from pullback.fix.prove import PatchProver
@@ -161,13 +161,13 @@ class _FixRun:
         if why := why_unaudited(findings):
             self.results.append(FixResult(key, (), why))
             return None
-        rules, unsafe = reasons(findings, self._how.unsafe), unsafe_before(findings)
+        rules, unsafe = backward_rules(findings, self._how.unsafe), unsafe_before(findings)
         if rules and unsafe and not self._how.unsafe:
             self.results.append(FixResult(key, (), unsafe, needs_flag=True))
             return None
         named = self._options.select or ("-",)  # an info counts only if `--select` names its rule
         counted = [f for f in findings if f.severity != "info" or f.rule.startswith(named)]
-        is_old = bool(old_style(counted))
+        is_old = bool(style_rules(counted))
         return _Request(rules, unsafe, is_old, lacks_setup_context(counted)) if rules or is_old else None
 
     def _add_patch(self, key: FunctionKey, found: SearchResult, request: _Request, by_module: bool) -> None:

@@ -35,7 +35,7 @@ PLACES = [(blank, "results_of", refusal), (record._Recorder, "known", refusal), 
 @pytest.fixture
 def lenient(monkeypatch):
     monkeypatch.setenv("PULLBACK_STRICT", "0")
-    monkeypatch.setattr(errors, "_told", set())
+    monkeypatch.setattr(errors, "_reported", set())
 
 
 @pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "recorder", "joint"])

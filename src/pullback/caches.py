@@ -1,4 +1,4 @@
-"""The user's cache: artefacts that Pullback keeps between processes."""
+"""The cache on disk, in the user's cache directory: artefacts that Pullback reuses in later processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KINDS = {"kernels": "*.so", "headers": "*.gch", "sources": "*.py", "nodes": "*.so", "certificates": "*.stable.toml"}
-"""Folders of the cache, and the files that count there."""
+"""Folders of the cache, each with the pattern of its entries; other files lie beside them."""
 
 
 def root() -> Path:
-    """Return the folder of all that is kept: `PULLBACK_CACHE_DIR`, or one in the user's cache directory.
+    """Folder of the cache: `PULLBACK_CACHE_DIR`, else `pullback` in the user's cache directory.
 
     Raises:
         RuntimeError: if the user has no home.
@@ -23,7 +23,10 @@ def root() -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder is the user's, and nobody else may write to it."""
+    """Whether a folder belongs to the user, and nobody else may write to it.
+
+    Only such a folder is loaded from: what another user can write to would run as this one.
+    """
     at = folder.stat()
     return not hasattr(os, "getuid") or (at.st_uid == os.getuid() and not at.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
@@ -47,9 +50,9 @@ def kept() -> list[Kept]:
 
 
 def clear(kind: str) -> int:
-    """Remove the entries of one kind, and the files beside them; return the number of entries.
+    """Remove the entries of one kind and the files beside them, and return the number of entries.
 
-    A process that has loaded a kernel keeps it. A process that is building one builds it again, or runs without.
+    A process that has loaded a kernel keeps it. A process that is building one rebuilds it, or runs without it.
     """
     entries = 0
     for path in _files(root() / kind):

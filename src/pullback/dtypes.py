@@ -1,4 +1,4 @@
-"""Which dtypes have a derivative."""
+"""Dtypes that have a derivative."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def has_derivative(tensor: Tensor) -> bool:
-    """Whether a tensor holds real or complex numbers; integers and bools have no derivative."""
+    """Whether a tensor holds real or complex numbers, and so has a derivative; integers and bools have none."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def is_continuous(dtype: torch.dtype) -> bool:
-    """Whether a dtype is one of real or complex numbers."""
+    """Whether a dtype holds real or complex numbers, and so has a derivative."""
     return dtype.is_floating_point or dtype.is_complex

@@ -1,6 +1,6 @@
-"""The errors that Pullback raises. Each states the expectation, the actual state and the remedy.
+"""Errors that Pullback raises, each with the expectation, the actual state and the remedy; and reports of its own bugs.
 
-Faults of Pullback's own are reported here too: an op that can run without the failed part does, and warns.
+An op that can run without a part of Pullback that failed does so, with a warning.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 _OURS = str(Path(__file__).parent) + os.sep
 _FORMULAS = str(Path(__file__).parent / "catalog") + os.sep
-"""Formulas in the style of a user's, whose errors are not bugs."""
+"""Formulas written as a user would write them, whose errors are not bugs of Pullback."""
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, KeyError, NameError)
-"""Errors that mean a bug: neither PyTorch nor Python raises them to refuse an argument."""
-_told: set[str] = set()
+"""Errors that indicate a bug: neither PyTorch nor Python raises them to reject an argument."""
+_reported: set[str] = set()
 
 
 class PullbackError(Exception):
-    """Base of every error raised on purpose by Pullback."""
+    """Base of every error that Pullback raises deliberately."""
 
 
 class TargetError(PullbackError):
@@ -27,38 +27,38 @@ class TargetError(PullbackError):
 
 
 class OptionError(PullbackError):
-    """An option has a value that it cannot take."""
+    """An option has an invalid value."""
 
 
 class RunnerError(PullbackError):
-    """The request cannot run in this process or on this machine, whatever the target."""
+    """The request cannot run in this process or on this machine, for any target."""
 
 
 class FormulaError(PullbackError):
-    """A formula without a derivative, or a relaxation that does not match it."""
+    """A formula has no derivative, or its relaxation does not match it."""
 
 
 class DerivativeError(PullbackError):
-    """A given derivative that is not valid here: it would be lost, or violates its contract."""
+    """A given derivative is invalid here: it would be lost, or violates its contract."""
 
 
 class NotSoundError(AssertionError):
-    """An audit that a test asked for found an error, or could not be done; the message has the findings."""
+    """An audit in a test found an error, or could not run; the message has the findings."""
 
 
 class FaultError(Exception):
-    """A mistake in Pullback itself, which is raised where PULLBACK_STRICT is 1."""
+    """A bug in Pullback, raised if PULLBACK_STRICT is 1."""
 
 
 def is_from_ours(error: Exception) -> bool:
-    """Whether a line of Pullback raised an error, or a function in C that it called."""
+    """Whether an error was raised by a line of Pullback, or by a C function that it called."""
     *_, (frame, _) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
     file = "" if frame is None else frame.f_code.co_filename
     return file.startswith(_OURS) and not file.startswith(_FORMULAS) and not isinstance(error, PullbackError)
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether an error is a bug in Pullback: neither raised by a formula nor a refusal of PyTorch."""
+    """Whether an error is a bug in Pullback, neither raised by a formula nor by PyTorch to reject an argument."""
     return isinstance(error, FaultError) or (is_from_ours(error) and isinstance(error, _MISTAKES))
 
 
@@ -73,7 +73,7 @@ def tell(error: Exception, name: str = "") -> None:
 
     Args:
         error: the exception.
-        name: of the op; without, the place in its formula.
+        name: the op; by default, the line of its formula.
     """
     if isinstance(error, FaultError):
         raise error
@@ -82,11 +82,11 @@ def tell(error: Exception, name: str = "") -> None:
     *_, last = frames = traceback.extract_tb(error.__traceback__)
     users = [f for f in frames if not f.filename.startswith(_OURS) and "torch" not in Path(f.filename).parts]
     name = name or (f"{users[-1].filename}:{users[-1].lineno}" if users else "a formula")
-    if name not in _told:
-        _told.add(name)
+    if name not in _reported:
+        _reported.add(name)
         what = f"{type(error).__name__}: {error}, in {last.filename}:{last.lineno}"
         warnings.warn(
-            f"{name}: Pullback has failed ({what}), and goes on by PyTorch's own means: results are right, and may be "
-            "slow. Please report this message with the formula. With PULLBACK_STRICT=1 the error is raised.",
+            f"{name}: Pullback has failed ({what}), and falls back to PyTorch: results are right, but may be slow. "
+            "Please report this message with the formula. With PULLBACK_STRICT=1 the error is raised.",
             stacklevel=3,
         )

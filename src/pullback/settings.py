@@ -1,4 +1,4 @@
-"""Settings for all ops of this process."""
+"""Process-wide settings of all ops."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _backend: Backend | None = None
 
 
 def backend() -> Backend:
-    """Return the backend of ops that do not name their own."""
+    """Backend of ops that do not name their own."""
     return _backend or "auto"
 
 
 def set_backend(name: Backend | None) -> None:
-    """Choose the backend; `None` restores the default."""
+    """Set the backend; `None` restores the default."""
     global _backend
     _backend = name
 
 
 def chosen() -> Backend | None:
-    """Return the chosen backend; `None` if none was chosen."""
+    """Backend that was set; `None` if none was."""
     return _backend

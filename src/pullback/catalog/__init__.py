@@ -1,4 +1,4 @@
-"""Ready-made ops, one family per file: each a formula, a formula and its relaxation, or a formula and a rule."""
+"""Ready-made ops, one family a file: each a formula, a formula with its relaxation, or a formula with a rule."""
 
 from pullback.catalog.activations import erfcx as erfcx
 from pullback.catalog.activations import expm1 as expm1

@@ -1,7 +1,7 @@
-"""Logarithms of sigmoids and of their complements, stable over the whole range.
+"""Logarithms of sigmoids and of their complements, accurate over the whole range.
 
-Elementwise, of any shape, in float64, float32, float16 and bfloat16; smooth where they are defined, so there is no
-kink. Derivatives of every order are those of the formula.
+Shape and dtypes: elementwise, of any shape, float64, float32, float16 and bfloat16. Kinks: none, they are smooth on
+their domains. Second order: derivatives of every order are those of the formula.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def log_sigmoid(x: Tensor) -> Tensor:
 def softplus(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
     """log(1 + e^{βx}) / β for β > 0; derivative σ(βx), second derivative β σ(βx) σ(−βx).
 
-    There is no threshold beyond which it is x, as there is in `torch.nn.functional.softplus`: the derivatives have
-    no jump. β may be a tensor, and has a gradient then.
+    `torch.nn.functional.softplus` returns x beyond a threshold, where its derivatives jump; here there is none. β may
+    be a tensor, which then has a gradient.
 
-    Reference: Dugas et al., "Incorporating second-order functional knowledge", 2001.
+    Reference: Dugas et al., "Incorporating second-order functional knowledge for better option pricing", 2001.
     """
     return -F.logsigmoid(-beta * x) / beta
 
@@ -37,8 +37,8 @@ def softplus(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
 def log1mexp(x: Tensor) -> Tensor:
     """log(1 − e^−x) for x ≥ 0; derivative 1 / (e^x − 1), second derivative −e^x / (e^x − 1)².
 
-    At 0 it is −∞ with derivative ∞, the limits; for x < 0 it is NaN. Neither branch cancels: e^−x is near 1 below
-    log 2, and small above.
+    At 0 it is −∞ with derivative ∞, the limits; for x < 0 it is NaN. Below log 2, e^−x is near 1 and 1 − e^−x is
+    computed by expm1; above, e^−x is small and the logarithm is computed by log1p. Neither cancels.
 
     Reference: Mächler, "Accurately computing log(1 − exp(−|a|))", 2012.
     """

@@ -1,11 +1,11 @@
-"""Losses of logits whose gradients keep their digits where the model is sure and right.
+"""Losses of logits whose gradients stay accurate where the model is confident and right.
 
 PyTorch computes the gradient of a cross-entropy as p − 1 for the right class, and 1 − p rounds to 0 in float32 once p
-is above 1 − 6·10⁻⁸, in bfloat16 above 0.998. Written as functions of the margin, the gradients are products of small
-numbers and nothing cancels.
+is above 1 − 6·10⁻⁸, and in bfloat16 above 0.998. Written as functions of the margin, the gradients are products of
+small numbers, and nothing cancels.
 
-Floating-point logits of any dtype; smooth; derivatives of every order are those of the formulas. One loss for each
-sample: reduce it as you like.
+Shape and dtypes: floating-point logits of any dtype; one loss per sample, not reduced. Kinks: none. Second order:
+derivatives of every order are those of the formulas.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from pullback.op import function
 
 @function
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """−log softmax(logits)[target]; the gradient is −(1 − p) for the target, with 1 − p a sum, and p for the others.
+    """−log p with p = softmax(logits)[target]; gradient p − 1 for the target, and its probability for each other class.
+
+    1 − p is computed as the sum of the other probabilities.
 
     Args:
         logits: [..., classes].
         target: [...], integers from 0 to classes − 1.
 
     Returns:
-        [...], in the dtype of the logits. Computed as `log_softmax` of the catalogue is: rounded once.
+        [...], in the dtype of the logits, rounded once as in `log_softmax` of the catalogue.
     """
     logs = wide_log_softmax(logits, -1)
     return -logs.gather(-1, target.unsqueeze(-1)).squeeze(-1).to(logits.dtype)
@@ -34,8 +36,9 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 @function
 def bce_with_logits(logits: Tensor, target: Tensor) -> Tensor:
-    """y · log(1 + e^−x) + (1 − y) · log(1 + e^x) for a target y from 0 to 1, of the shape of the logits x.
+    """y · log(1 + e^−x) + (1 − y) · log(1 + e^x) for logits x and targets y from 0 to 1, of the same shape.
 
-    The gradient is (1 − y) σ(x) − y σ(−x), which σ(x) − y is not in floating point.
+    The gradient is (1 − y) σ(x) − y σ(−x), and the second derivative σ(x) σ(−x). The usual form of the gradient,
+    σ(x) − y, cancels where the model is right.
     """
     return -target * F.logsigmoid(logits) - (1 - target) * F.logsigmoid(-logits)

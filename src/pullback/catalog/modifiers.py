@@ -1,8 +1,8 @@
-"""Gradient modifiers: the value is x, bit for bit; the gradient is changed on its way back.
+"""Gradient modifiers: the value is x, bit for bit; the backward changes the gradient.
 
-Elementwise, of any shape and floating dtype; no kinks in x. The factor and the bound are numbers, not differentiated.
-They have rules, not relaxations: the derivative of `-scale · x` would be the same, but that product can overflow where
-the gradient does not.
+Shape and dtypes: elementwise, of any shape and floating dtype. Kinks: none in x. Second order: derivatives of the rule.
+The factor and the bound are numbers, and are not differentiated. Each op has a rule, not a relaxation: `-scale · x` has
+the same derivative, but that product can overflow where the gradient does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pullback.op import function
 
 @function
 def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return x; the gradient is −scale · g. The second derivative is 0.
+    """Gradient reversal: x in the forward, −scale · g in the backward; the second derivative is 0.
 
     Reference: Ganin, Lempitsky, "Unsupervised domain adaptation by backpropagation", 2015.
     """
@@ -29,7 +29,7 @@ def _reverse(g: Tensor, out: Tensor, x: Tensor, scale: float) -> tuple[Tensor, N
 
 @function
 def scale_grad(x: Tensor, scale: float) -> Tensor:
-    """Return x; the gradient is scale · g. The second derivative is 0."""
+    """Gradient scaling: x in the forward, scale · g in the backward; the second derivative is 0."""
     return x.clone()
 
 
@@ -40,10 +40,12 @@ def _scale(g: Tensor, out: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Non
 
 @function
 def clip_grad(x: Tensor, bound: float) -> Tensor:
-    """Return x; the gradient is g clamped to ±bound, element by element.
+    """Gradient clipping: x in the forward, g clamped elementwise to ±bound in the backward.
 
-    Not linear in g: no tangent corresponds to it, so forward mode is refused; and the gradient of a sum is not the
-    sum of the gradients, so gradient accumulation gives other numbers than one large batch.
+    It is not linear in g. So no tangent corresponds to it, and forward mode raises; and the gradient of a sum is not
+    the sum of the gradients, so gradient accumulation differs from one large batch.
+
+    Reference: Graves, "Generating sequences with recurrent neural networks", 2013, section 2.1.
     """
     return x.clone()
 
@@ -55,5 +57,5 @@ def _clip(g: Tensor, out: Tensor, x: Tensor, bound: float) -> tuple[Tensor, None
 
 @function(derivative_of=torch.zeros_like)
 def stop_grad(x: Tensor) -> Tensor:
-    """Return x; no gradient, and no tangent. Unlike `x.detach()` it shares no memory with x."""
+    """Stopped gradient: x in the forward, with zero gradient and tangent. Unlike `x.detach()`, it copies x."""
     return x.clone()

@@ -1,15 +1,19 @@
-"""Softmax and its logarithms, with tails that are right: in value, gradient and second derivative.
+"""Softmax and its logarithms, with accurate tails in the value, the gradient and the second derivative.
 
-PyTorch computes log p of the largest entry as −log of a sum that rounds to 1, which is 0 where the exact value is
-−10⁻⁹, and the gradients p − 1 and p (g − Σ g p) from p as it was rounded: they cancel where p is near 1. Here the
-largest entry c is taken apart, and with it what cancels. Let t = Σ e^(x_j − c) over the *others*, so that the largest
-has p = 1 / (1 + t) and 1 − p = t / (1 + t). Everything is written in PyTorch's own functions so that what autograd
-makes of it does not cancel either; hence every order and every transform has it. How good: `docs/numerics.md`.
+PyTorch computes log p of the largest entry as −log of a sum that rounds to 1: that is 0 where the exact value is
+−10⁻⁹. It computes the gradients p − 1 and p (g − Σ g p) from the rounded p, and they cancel where p is near 1. Here
+the largest entry c is treated separately. Let t = Σ e^(x_j − c) over the *other* entries; then the largest has
+p = 1 / (1 + t) and 1 − p = t / (1 + t), where nothing cancels. The formulas consist of PyTorch's functions, in a form
+whose derivatives by autograd do not cancel either. So derivatives of every order and all transforms are accurate;
+`docs/numerics.md` has the errors.
 
-Floating-point tensors of any shape along one dimension, which may be negative. float16 and bfloat16 are computed in
-float32, and float32 in float64, and rounded once; float64 carries the rounding error of x_j − c along. Smooth. A row
-that holds NaN or +∞, or nothing but −∞, gives NaN in `softmax` and `log_softmax`, as PyTorch's; −∞ beside finite
-entries has p = 0. Empty tensors and those of integers are left to PyTorch's functions, errors included.
+Shape and dtypes: floating-point tensors of any shape, along one dimension, which may be negative. float16 and bfloat16
+are computed in float32, float32 in float64, and the result is rounded once; float64 carries the rounding error of
+x_j − c along. Kinks: none. Second order: derivatives of every order are those of the formulas. As in PyTorch, a row
+with NaN or +∞, or of −∞ alone, gives NaN in `softmax` and `log_softmax`; −∞ beside finite entries has p = 0. Empty
+tensors and integers are left to PyTorch's functions, errors included.
+
+Reference: Blanchard, D. J. Higham, N. J. Higham, "Accurately computing the log-sum-exp and softmax functions", 2021.
 """
 
 from __future__ import annotations
@@ -28,13 +32,13 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 
     Args:
         x: [..., n, ...].
-        dim: where n is.
+        dim: the dimension of size n.
 
     Returns:
         The shape and dtype of x.
 
-    Where the largest p is above 1/2 it is computed as 1 − Σ of the others, which is as accurate, and whose gradient
-    is in the differences g_i − g_largest: a cotangent that is nearly constant loses nothing.
+    If the largest p exceeds 1/2, it is computed as 1 − Σ of the others. That is as accurate, and the gradient then
+    consists of differences g_i − g_largest, so a nearly constant cotangent loses no digits.
 
     Raises:
         IndexError: if there is no such dimension.
@@ -54,11 +58,11 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """log p_i = x_i − log Σ e^x_j over `dim`; gradient g_i − p_i Σ g_j, second derivative −(Σ g_j) ∂p.
 
-    For the largest it is −log(1 + t), with t / (1 + t) and not 1 − p in its gradient.
+    For the largest entry it is −log(1 + t), whose gradient has t / (1 + t) in place of 1 − p.
 
     Args:
         x: [..., n, ...].
-        dim: where n is.
+        dim: the dimension of size n.
 
     Returns:
         The shape and dtype of x.
@@ -76,7 +80,7 @@ def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
     Args:
         x: [..., n, ...].
-        dim: where n is.
+        dim: the dimension of size n.
         keepdim: whether that dimension stays, with size 1.
 
     Returns:
@@ -97,44 +101,47 @@ def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
 
 
 def wide_log_softmax(x: Tensor, dim: int) -> Tensor:
-    """Return `log_softmax` in the dtype that it is computed in."""
+    """`log_softmax` in the wider dtype in which it is computed."""
     _, place, below, others = apart(x, dim)
     top, total = logarithms(below.gather(dim, place), others.sum(dim, keepdim=True))
     return (below - total).scatter(dim, place, top)
 
 
 def is_left_to_pytorch(x: Tensor) -> bool:
-    """Whether there is nothing to gain: no entries, or integers."""
+    """Whether PyTorch's function applies: no entries, or integers."""
     return x.numel() == 0 or not x.is_floating_point()
 
 
 def apart(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the largest entry c, where it is, all x − c, and e^(x − c) with 0 in place of the largest.
+    """The largest entry c, its index, all x − c, and e^(x − c) with 0 in place of the largest.
 
-    c is a number without derivative. x − c of the largest is 0 and has one.
+    c is detached, so x − c has derivative 1, also for the largest entry, where it is 0.
     """
     wide = x.to(_WIDER.get(x.dtype, x.dtype))
     largest, place = wide.detach().max(dim, keepdim=True)
     below = wide - largest
     powers = torch.exp(below)
-    if x.dtype == torch.float64:  # nothing is wider: an error of 2⁻⁵³ in x − c, relative, is one of up to 700 ulp
+    if x.dtype == torch.float64:  # no wider dtype: a relative error of 2⁻⁵³ in x − c is one of up to 700 ulp
         powers = powers * (1 + lost_digits(wide.detach(), largest, below.detach()))
     return largest, place, below, powers.scatter(dim, place, 0.0)
 
 
 def lost_digits(a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
-    """Return the rounding error of a − b (Knuth's two-sum: a − b = difference + error); 0 where it is not finite."""
+    """Rounding error e of a − b, with a − b = difference + e exactly; 0 where it is not finite.
+
+    Reference: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B (two-sum).
+    """
     back = difference - a
     return ((a - (difference - back)) - (b + back)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def logarithms(rise: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log p of the largest entry, and log Σ e^(x − c).
+    """log p of the largest entry, and log Σ e^(x − c).
 
     With r = x − c of the largest, which is 0, and v the sum for the others, these are −log(1 + v e^−r) and
-    r + log(1 + v e^−r), or r − log(e^r + v) and log(e^r + v). All four are right; the derivatives in r, −v / (1 + v)
-    and 1 / (1 + v), and those of second order, come without cancellation from the first pair if v ≤ 1, and from the
-    second if v ≥ 1.
+    r + log(1 + v e^−r), or r − log(e^r + v) and log(e^r + v). All four values are accurate. Their derivatives by r,
+    v / (1 + v) and 1 / (1 + v), and those of second order do not cancel in the first pair if v ≤ 1, and in the second
+    if v ≥ 1.
     """
     small = torch.log1p(rest * torch.exp(-rise))
     large = torch.log1p(rest + torch.expm1(rise))

@@ -1,8 +1,9 @@
-"""Functions with a point where the derivative does not exist, made finite there to the second order.
+"""Functions with a singular point, at which the first and the second derivative are finite.
 
-Of real tensors in float64, float32, float16 and bfloat16. The value at the singular point is the function's own; the
-first and second derivative there are 0, by the rule for kinks: the point is a local optimum, or there is no direction
-to prefer. No gradient is NaN there, which `torch.where(x > 0, x.sqrt(), 0)` cannot avoid.
+Shape and dtypes: real tensors of any shape, float64, float32, float16 and bfloat16. Kinks: the value at the singular
+point is the function's own; both derivatives are 0 there, by the policy for kinks, since the point is a local optimum
+or no direction is preferred. No gradient is NaN, as it is with `torch.where(x > 0, x.sqrt(), 0)` at 0. Second order:
+derivatives of the formulas.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ def where_safe(
     otherwise: float | Tensor = 0.0,
     inside: float | Tensor = 1.0,
 ) -> Tensor:
-    """Return f(x) where the condition holds and `otherwise` elsewhere, with no derivative through f elsewhere.
+    """f(x) where a condition holds, and `otherwise` elsewhere, where no derivative flows through f.
 
-    `torch.where(condition, f(x), otherwise)` has gradient NaN where f's slope at x is infinite or NaN, since 0 times
-    that is NaN. Here f never sees such an x: it gets `inside`, a point where f is smooth, in its place.
+    `torch.where(condition, f(x), otherwise)` has gradient NaN where the slope of f at x is infinite or NaN, since 0
+    times that is NaN. Here f is evaluated at `inside`, a smooth point, in place of such an x (the double-where trick).
 
     Args:
         condition: bool tensor that broadcasts with x.
-        f: elementwise.
+        f: an elementwise function.
         x: its argument.
-        otherwise: the value where the condition does not hold; a tensor has its own gradient there.
+        otherwise: value where the condition does not hold; if it is a tensor, it has a gradient there.
         inside: any point where f and its derivatives are finite.
     """
     return torch.where(condition, f(torch.where(condition, x, inside)), otherwise)
@@ -40,15 +41,15 @@ def where_safe(
 
 @function
 def safe_sqrt(x: Tensor) -> Tensor:
-    """√x, elementwise; derivative 1/(2√x), at 0 both derivatives are 0. For x < 0 it is NaN."""
+    """√x, elementwise; derivative 1/(2√x). At 0 both derivatives are 0; for x < 0 it is NaN."""
     return where_safe(x != 0, torch.sqrt, x)
 
 
 @function
 def safe_norm(x: Tensor, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-    """Euclidean norm over `dim` (all by default); derivative x/‖x‖, at x = 0 both derivatives are 0.
+    """Euclidean norm over `dim` (all by default); derivative x/‖x‖. At x = 0 both derivatives are 0.
 
-    The elements are scaled before they are squared, so that neither large nor small ones leave the range.
+    The elements are scaled before they are squared, so that the squares neither overflow nor underflow.
 
     Reference: Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978.
     """
@@ -57,14 +58,14 @@ def safe_norm(x: Tensor, dim: int | tuple[int, ...] | None = None, keepdim: bool
     norm = scale * where_safe(squares != 0, torch.sqrt, squares)
     if keepdim:
         return norm
-    return norm.sum(dim)  # of one element: drops the dimensions
+    return norm.sum(dim)  # over one element: only drops the dimensions
 
 
 @function
 def safe_normalize(x: Tensor, dim: int = -1) -> Tensor:
     """x/‖x‖ over `dim`; derivative (I − yyᵀ)/‖x‖ with y the result. At x = 0 value and derivatives are 0.
 
-    It divides by no `eps`: the result has norm 1 however short x is.
+    There is no `eps` in the denominator: the result has norm 1 however small x is.
     """
     scaled = x / _scale(x, dim)
     squares = scaled.square().sum(dim, keepdim=True)
@@ -76,7 +77,7 @@ def safe_normalize(x: Tensor, dim: int = -1) -> Tensor:
 def safe_acos(x: Tensor) -> Tensor:
     """arccos x, elementwise; derivative −1/√(1 − x²). At ±1 both derivatives are 0.
 
-    Beyond ±1, where rounding errors lead, the value is that at ±1 and the derivatives are 0. It is
+    Beyond ±1, which rounding may reach, the value is that at ±1 and the derivatives are 0. It is computed as
     2 atan2(√(1 − x), √(1 + x)), whose derivative, unlike that of `torch.acos`, does not cancel near ±1.
 
     Reference: Kahan, "Branch cuts for complex elementary functions", 1987, procedure CACOS.
@@ -90,11 +91,11 @@ def _acos(x: Tensor) -> Tensor:
 
 
 def _scale(x: Tensor, dim: int | tuple[int, ...] | None) -> Tensor | float:
-    """Return the divisor that makes squaring safe: the largest magnitude, where it is finite and not 0; else 1.
+    """Divisor that keeps squares in range: the largest magnitude if that is finite and not 0; else 1.
 
-    The caller's result is independent of it, except for rounding, so it needs no derivative.
+    The result of the caller does not depend on it, except for rounding, so it has no derivative.
     """
     if x.numel() == 0:
-        return 1.0  # there is no largest
+        return 1.0  # no largest magnitude
     largest = x.detach().abs().amax(() if dim is None else dim, keepdim=True)
     return torch.where(torch.isfinite(largest) & (largest > 0), largest, 1.0)

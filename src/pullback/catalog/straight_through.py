@@ -1,9 +1,9 @@
-"""Straight-through estimators: a step function in the forward, the identity or a clamp for every derivative.
+"""Straight-through estimators: a step function in the forward, the derivative of the identity or of a clamp.
 
-Elementwise, of any shape, in float64, float32, float16 and bfloat16. The value is PyTorch's own, bit for bit. The
-derivative is that of the relaxation named in each docstring: 1 for the identity, and for a clamp 1 where x is within
-the bounds, *the bounds themselves included*, and 0 outside. The second derivative is 0 everywhere. Where x is
-infinite, so is the identity, and the derivative is taken as 0; no input but NaN gives NaN.
+Shape and dtypes: elementwise, of any shape, float64, float32, float16 and bfloat16. The value is PyTorch's, bit for
+bit, also where `x + (sign(x) − x).detach()` is not, as in bfloat16 from 300 on. Kinks: the derivative is that of the
+relaxation, 1 for the identity; for a clamp 1 within the bounds, *the bounds included*, and 0 outside. Second order: 0
+everywhere. Where x is infinite the derivative is taken as 0; no input but NaN gives NaN.
 
 Reference: Bengio, Léonard, Courville, "Estimating or propagating gradients through stochastic neurons", 2013; for
 the clamp Courbariaux et al., "Binarized neural networks", 2016, equation 4.
@@ -18,17 +18,17 @@ from pullback.op import function
 
 
 def identity(x: Tensor) -> Tensor:
-    """Return x: the relaxation of the estimators that let every gradient through."""
+    """x: relaxation of the estimators that pass every gradient."""
     return x
 
 
 def within(x: Tensor, low: float, high: float) -> Tensor:
-    """Return x clamped: the relaxation of the estimators that let the gradient through from low to high."""
+    """x clamped to [low, high]: relaxation of the estimators that pass the gradient between these bounds."""
     return torch.clamp(x, low, high)
 
 
 def within_bound(x: Tensor, bound: float = 1.0) -> Tensor:
-    """Return x clamped to ±bound: the relaxation of the clipped signs."""
+    """x clamped to ±bound: relaxation of the clipped signs."""
     return torch.clamp(x, -bound, bound)
 
 
@@ -46,13 +46,13 @@ def floor_ste(x: Tensor) -> Tensor:
 
 @function(derivative_of=identity)
 def sign_ste(x: Tensor) -> Tensor:
-    """Return the sign, 0 at 0 (three levels); derivative 1."""
+    """Sign, 0 at 0 (three levels); derivative 1."""
     return torch.sign(x)
 
 
 @function(derivative_of=identity)
 def binary_sign_ste(x: Tensor) -> Tensor:
-    """Return the sign, 1 at 0 (two levels); derivative 1."""
+    """Sign, 1 at 0 (two levels); derivative 1."""
     return _binary_sign(x)
 
 
@@ -60,9 +60,9 @@ def binary_sign_ste(x: Tensor) -> Tensor:
 def clipped_round_ste(x: Tensor, low: float, high: float) -> Tensor:
     """Clamp to [low, high], then round; derivative 1 where low ≤ x ≤ high, 0 outside.
 
-    The mask is of x *before* rounding, as in Esser et al., "Learned step size quantization", 2020 (where the bounds
-    themselves are outside); PyTorch's `fake_quantize` masks the rounded value, and so passes gradients up to half a
-    step beyond the bounds.
+    The mask is that of x *before* rounding, as in Esser et al., "Learned step size quantization", 2020, where the
+    bounds themselves are outside. PyTorch's `fake_quantize` masks by the rounded value, and so passes gradients up to
+    half a step beyond the bounds.
     """
     return torch.round(torch.clamp(x, low, high))
 
@@ -75,13 +75,13 @@ def clipped_floor_ste(x: Tensor, low: float, high: float) -> Tensor:
 
 @function(derivative_of=within_bound)
 def clipped_sign_ste(x: Tensor, bound: float = 1.0) -> Tensor:
-    """Return the sign, 0 at 0 (three levels); derivative 1 where |x| ≤ bound, 0 outside."""
+    """Sign, 0 at 0 (three levels); derivative 1 where |x| ≤ bound, 0 outside."""
     return torch.sign(x)
 
 
 @function(derivative_of=within_bound)
 def clipped_binary_sign_ste(x: Tensor, bound: float = 1.0) -> Tensor:
-    """Return the sign, 1 at 0 (two levels); derivative 1 where |x| ≤ bound, 0 outside."""
+    """Sign, 1 at 0 (two levels); derivative 1 where |x| ≤ bound, 0 outside."""
     return _binary_sign(x)
 
 

@@ -1,13 +1,13 @@
-"""Surrogate spikes: 1 where the membrane is at or above threshold, 0 below; a bump for the derivative.
+"""Surrogate spikes: 1 if the membrane potential reaches the threshold, else 0, with a surrogate for the derivative.
 
-Elementwise in `u`, the potential minus the threshold, of any shape, in float64, float32, float16 and bfloat16. The
-value is exactly 0 or 1 (`u ≥ 0` fires; 0 for NaN). The derivative is that of the *primitive*, a smooth step from 0 to
-`area` that stands here as a function of its own: so the area under the surrogate is `area`, whatever its steepness.
-(With their default parameters the surrogates of common libraries have areas from 0.02 to 50, a hidden factor on the
-learning rate.) `alpha` and `area` may be tensors; then they have gradients too, those of the primitive.
+Shape and dtypes: elementwise in `u`, the potential minus the threshold, of any shape, float64, float32, float16 and
+bfloat16. The value is exactly 0 or 1: `u ≥ 0` fires, NaN does not. The derivative is that of the *primitive*, a smooth
+step from 0 to `area`, which is a function of its own here. So the area under the surrogate is `area`, whatever its
+steepness; with their default parameters the surrogates of common libraries have areas from 0.02 to 50, a hidden factor
+of the learning rate. `alpha` and `area` may be tensors, which then have the gradients of the primitive.
 
-Derivatives are finite everywhere and 0 where u is infinite or NaN. At u = 0 each surrogate has its maximum, and the
-second derivative is 0 there, also where the surrogate has a kink.
+Kinks: derivatives are finite everywhere, and 0 where u is infinite or NaN. Second order: derivatives of the primitive;
+each surrogate has its maximum at u = 0, and its derivative is 0 there, also where it has a kink.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def fast_sigmoid_step(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Ten
 
 def triangle_step(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor:
     """area · (1/2 + c − c|c|/2) with c = α u clamped to ±1, the primitive of `spike_triangle`."""
-    c = F.hardtanh(
-        _scaled(u, alpha)
-    )  # unlike clamp, it has derivative 0 at the bounds, where the surrogate is at its least
+    c = F.hardtanh(_scaled(u, alpha))  # unlike that of clamp, its derivative at the bounds is 0, as the surrogate is
     return area * (0.5 + c - 0.5 * c * c.abs())
 
 
@@ -88,7 +86,7 @@ def spike_sigmoid(u: Tensor, alpha: Number = 4.0, area: Number = 1.0) -> Tensor:
 
 
 def _scaled(u: Tensor, alpha: Number) -> Tensor:
-    """Return α u as finite numbers: derivatives are 0 where it is infinite or NaN, and not inf/inf."""
+    """α u with finite numbers in place of ±∞ and NaN, so that derivatives are 0 there, and not inf/inf."""
     return torch.nan_to_num(alpha * torch.nan_to_num(u))
 
 

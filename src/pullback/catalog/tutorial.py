@@ -1,7 +1,8 @@
-"""The functions of tutorials on custom autograd functions, as formulas: their derivatives need no code.
+"""Functions from tutorials on custom autograd functions, as formulas: their derivatives need no code.
 
-Broadcasting, of any shape, in every floating dtype (complex too, `relu`, `gated_rsqrt` and `masked_sum`'s mask
-aside). Smooth but for `relu`; derivatives of every order are those of the formula.
+Shape and dtypes: of any shape, with broadcasting, every floating dtype; complex too, except in `relu`, `gated_rsqrt`
+and the mask of `masked_sum`. Kinks: that of `relu` alone. Second order: derivatives of every order are those of the
+formulas.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pullback.op import function
 
 @function
 def exp(x: Tensor) -> Tensor:
-    """e^x; derivatives e^x."""
+    """e^x; every derivative is e^x."""
     return torch.exp(x)
 
 
@@ -35,7 +36,7 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
 def gated_rsqrt(x: Tensor) -> Tensor:
     """σ(x) / √(1 + e^x); derivative that times (σ(−x) − σ(x)/2).
 
-    The gate and the root are added as logarithms: e^x itself overflows long before the result vanishes.
+    It is computed as the exponential of a sum of logarithms: e^x overflows long before the result vanishes.
     """
     return torch.exp(F.logsigmoid(x) + 0.5 * F.logsigmoid(-x))
 
@@ -54,7 +55,7 @@ def sin_squared(x: Tensor) -> Tensor:
 
 @function
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0); derivative 1 for x > 0, else 0: at the kink, a local optimum from below, 0."""
+    """max(x, 0); derivative 1 for x > 0, else 0: 0 at the kink, which is a local minimum."""
     return torch.relu(x)
 
 

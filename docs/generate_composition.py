@@ -35,24 +35,24 @@ HEAD = """\
 
 # Where a derivative is kept
 
-Each row is one way of differentiating an op. The derived ops, "formula of x³" and "Function of x³"
-return x³. The others return x but declare the derivatives of x³: a context that ignores the rule gives 1, where
-3x² is right. All is measured in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
+Each row is a context: one way of differentiating an op. The derived ops, "formula of x³" and "Function of x³" return
+x³. The others return x but declare the derivatives of x³: a context that ignores the rule gives 1 instead of 3x². All
+results are in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
-- **refused**: an error that says what is wrong and, where the op is ours, names it and says what to do.
+- **refused**: an error that says what is wrong; for Pullback's ops it also names the op and says what to do.
 - **error**: any other error, from inside PyTorch.
 - **SILENTLY WRONG**: no error, and another value or derivative.
 
-`torch.compile` is asked for whole graphs (`fullgraph=True`). Without that a graph breaks at an op with a rule under a
-transform of `torch.func`, the op runs in eager mode, and its derivative is kept.
+`torch.compile` compiles whole graphs (`fullgraph=True`). Without that option the graph breaks at an op with a rule under
+a transform of `torch.func`; the op then runs in eager mode, and its derivative is kept.
 
 The columns:
 
 - "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.
-- "derived, stable forms" has accurate forms of its derivatives in place of the formula's own.
-- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward has to
-  remember decisions.
+- "derived, stable forms" has more accurate forms of its derivatives than those of the formula.
+- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward depends on
+  decisions of the forward.
 - "formula of x³" is `x * x * x` in plain PyTorch; "Function of x³" an `autograd.Function` of it in the new style,
   without a `jvp`.
 - "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has
@@ -60,13 +60,13 @@ The columns:
   which that does not support.
 - `custom_op` is a `torch.library.custom_op` with a fake kernel, an autograd formula and a vmap rule.
 
-Two ways are wrong for every op and for plain PyTorch, and are in no row. One is a function that `torch.compile` made by
-AOTAutograd (`"aot_eager"`, `"inductor"`) and that is differentiated *twice, from outside*. PyTorch means to raise
-"does not currently support double backward". If the compiled backward reads nothing but values computed on the way,
-as that of `(x @ x) ** 3` does, it raises only where no other path leads to x. Where one does, as in
-`autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
-The other is `torch.cond` of branches that draw random numbers: its backward draws again, and differentiates another
-draw.
+Two contexts are wrong for every op and for plain PyTorch, and are in no row:
+
+- A function that AOTAutograd compiled (`torch.compile` with `"aot_eager"` or `"inductor"`), differentiated *twice, from
+  outside*. PyTorch is supposed to raise "does not currently support double backward". If the compiled backward reads
+  only intermediates, as that of `(x @ x) ** 3` does, it raises only if no other path leads to x. Otherwise, as in
+  `autograd.grad(g.square().sum() + x.square().sum(), x)`, the second derivative silently lacks the compiled part.
+- `torch.cond` of branches that draw random numbers: its backward draws other numbers, and differentiates another draw.
 
 The code is in [tests/compose](../tests/compose/_ops.py).
 """

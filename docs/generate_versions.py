@@ -32,8 +32,8 @@ HEAD = """\
 
 # PyTorch versions
 
-The oldest release that is supported, the one that development uses, and the newest, each as the package index gives it.
-None of them saw a GPU.
+The oldest supported release, the one that development uses, and the newest, each as installed from the package index.
+None was run on a GPU.
 
 """
 NOTES = """
@@ -45,15 +45,15 @@ NOTES = """
 - *`assert_sound`*: passes for a right function and fails for a wrong one, in a program that has compiled or run a
   backward before.
 
-What differs:
+Differences:
 
 - **2.11**: `torch.export` of `torch.func.jvp` fails for PyTorch's own ops, and `torch.export(strict=True)` fails for a
-  module that holds an object with `__get__`, as ops are. These are the cells with an error. `vmap` cannot batch
-  `Tensor.view(dtype)`, by which relaxed ops and stable forms cut a gradient: under a transform they call the op
-  `pullback::cut` there, and what is exported needs `import pullback` to be loaded.
-- **2.15**: a compiled `torch.func.grad` keeps the backward of an `autograd.Function`, and
-  [PB415](../rules/pb415.md) has nothing to tell. `make_fx` without a table of decompositions writes `alias` for
-  `detach`: the derivative of such a graph is another one. Pullback gives it a table.
+  module that holds an object with `__get__`, such as an op. These are the cells with an error. `vmap` cannot batch
+  `Tensor.view(dtype)`, by which relaxed ops and stable forms cut a gradient. Under a transform they call the op
+  `pullback::cut` there, and an exported program needs `import pullback` before it is loaded.
+- **2.15**: a compiled `torch.func.grad` keeps the backward of an `autograd.Function`, so
+  [PB415](../rules/pb415.md) finds nothing. `make_fx` without a table of decompositions writes `alias` for `detach`,
+  which changes the derivative of the graph. Pullback passes a table.
 """
 
 FIRST = {

@@ -40,19 +40,19 @@ x³. The others return x but declare the derivatives of x³: a context that igno
 results are in float64 and compared bit for bit, with PyTorch {torch} on the CPU.
 
 - **kept**: value and derivative are those of the op.
-- **refused**: an error that says what is wrong; for Pullback's ops it also names the op and says what to do.
+- **refused**: an error that says what is wrong; for ops of Pullback it also names the op and says what to do.
 - **error**: any other error, from inside PyTorch.
 - **SILENTLY WRONG**: no error, and another value or derivative.
 
-`torch.compile` compiles whole graphs (`fullgraph=True`). Without that option the graph breaks at an op with a rule under
-a transform of `torch.func`; the op then runs in eager mode, and its derivative is kept.
+`torch.compile` compiles whole graphs (`fullgraph=True`). Without that option the graph breaks at an op with a rule
+under a transform of `torch.func`; the op then runs in eager mode, and its derivative is kept.
 
 The columns:
 
 - "derived", "relaxed" and "ruled" are the three kinds of `pullback.function`. "ruled by jvp" has only a jvp.
 - "derived, stable forms" has more accurate forms of its derivatives than those of the formula.
-- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward depends on
-  decisions of the forward.
+- "derived, extremes and masks" takes a `maximum` of computed values and fills by a mask, so that its backward depends
+  on decisions of the forward.
 - "formula of x³" is `x * x * x` in plain PyTorch; "Function of x³" an `autograd.Function` of it in the new style,
   without a `jvp`.
 - "Function, old style" is an `autograd.Function` with `forward(ctx, …)` and `backward`; "Function, new style" has

@@ -95,6 +95,12 @@ def test_files_that_the_pages_name_exist():
     assert len(names) > 40
     folders = ROOT, ROOT / "src" / "pullback", ROOT / "tests"
     assert sorted(name for name in names if not any((folder / name).exists() for folder in folders)) == []
+    starts = [cells[-1] for cells in table(ROOT / "docs" / "dev" / "how_it_works.md", "| step | above").values()][2:]
+    modules = [re.findall(r"`([\w/]+\.py)`", cell) for cell in starts]
+    assert len(modules) == 9
+    for names in modules:
+        assert names
+        assert all((ROOT / "src" / "pullback" / name).exists() for name in names), names
 
 
 def test_the_rule_that_contributing_shows_is_the_real_one():

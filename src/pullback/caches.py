@@ -32,7 +32,7 @@ def is_private(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CacheFolder:
     """Contents of one folder of the cache: the number of entries, and their bytes."""
 
     kind: str
@@ -40,12 +40,12 @@ class Kept:
     size: int
 
 
-def kept() -> list[Kept]:
-    """Return the contents of the cache by kind."""
+def kept() -> list[CacheFolder]:
+    """Contents of the cache, by kind."""
     found = []
     for kind, pattern in KINDS.items():
         sizes = [path.stat().st_size for path in (root() / kind).glob(pattern)]
-        found.append(Kept(kind, len(sizes), sum(sizes)))
+        found.append(CacheFolder(kind, len(sizes), sum(sizes)))
     return found
 
 

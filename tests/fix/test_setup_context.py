@@ -5,7 +5,7 @@ import pytest
 from pullback.fix.patch import NewStyle
 from pullback.fix.setup_context import other_use, with_new_styles
 
-from .styles import op
+from .sources import op
 
 OLD = '''\
 # -*- coding: utf-8 -*-

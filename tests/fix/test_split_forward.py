@@ -7,7 +7,7 @@ import pytest
 from pullback.fix.patch import CannotFixError, NewStyle
 from pullback.fix.setup_context import with_new_styles
 
-from .styles import op
+from .sources import op
 
 
 def split(body, takes="ctx, x", plain=(), **more):

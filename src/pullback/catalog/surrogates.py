@@ -20,15 +20,15 @@ from torch import Tensor
 
 from pullback.op import function
 
-Number = float | Tensor
+FloatOrTensor = float | Tensor
 
 
-def arctan_step(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
+def arctan_step(u: Tensor, alpha: FloatOrTensor = 2.0, area: FloatOrTensor = 1.0) -> Tensor:
     """area · (1/2 + atan(π α u / 2) / π), the primitive of `spike_arctan`."""
     return area * (0.5 + torch.atan(_scaled(u, math.pi / 2 * alpha)) / math.pi)
 
 
-def fast_sigmoid_step(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
+def fast_sigmoid_step(u: Tensor, alpha: FloatOrTensor = 2.0, area: FloatOrTensor = 1.0) -> Tensor:
     """area · (1/2 + α u / (2 + 2 α|u|)), the primitive of `spike_fast_sigmoid`."""
     v = _scaled(u, alpha)
     tail = 0.5 / (1 + v.abs())  # the step's distance from its limit: no cancellation, no inf/inf
@@ -36,20 +36,20 @@ def fast_sigmoid_step(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Ten
     return area * torch.where(v == 0, 0.5 + 0.5 * v, torch.where(v > 0, 1 - tail, tail))
 
 
-def triangle_step(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor:
+def triangle_step(u: Tensor, alpha: FloatOrTensor = 1.0, area: FloatOrTensor = 1.0) -> Tensor:
     """area · (1/2 + c − c|c|/2) with c = α u clamped to ±1, the primitive of `spike_triangle`."""
     c = F.hardtanh(_scaled(u, alpha))  # unlike that of clamp, its derivative at the bounds is 0, as the surrogate is
     return area * (0.5 + c - 0.5 * c * c.abs())
 
 
-def sigmoid_step(u: Tensor, alpha: Number = 4.0, area: Number = 1.0) -> Tensor:
+def sigmoid_step(u: Tensor, alpha: FloatOrTensor = 4.0, area: FloatOrTensor = 1.0) -> Tensor:
     """area · σ(α u), the primitive of `spike_sigmoid`."""
     # σ's own backward, y(1 − y), cancels where σ nears 1.
     return area * torch.exp(F.logsigmoid(_scaled(u, alpha)))
 
 
 @function(derivative_of=arctan_step)
-def spike_arctan(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
+def spike_arctan(u: Tensor, alpha: FloatOrTensor = 2.0, area: FloatOrTensor = 1.0) -> Tensor:
     """Spike; derivative area · (α/2) / (1 + (π α u / 2)²).
 
     Reference: Fang et al., "Incorporating learnable membrane time constant", 2021.
@@ -58,7 +58,7 @@ def spike_arctan(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
 
 
 @function(derivative_of=fast_sigmoid_step)
-def spike_fast_sigmoid(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Tensor:
+def spike_fast_sigmoid(u: Tensor, alpha: FloatOrTensor = 2.0, area: FloatOrTensor = 1.0) -> Tensor:
     """Spike; derivative area · (α/2) / (1 + α|u|)².
 
     Reference: Zenke, Ganguli, "SuperSpike", 2018 (there without the factor α/2, so that its area is 2/α).
@@ -67,7 +67,7 @@ def spike_fast_sigmoid(u: Tensor, alpha: Number = 2.0, area: Number = 1.0) -> Te
 
 
 @function(derivative_of=triangle_step)
-def spike_triangle(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor:
+def spike_triangle(u: Tensor, alpha: FloatOrTensor = 1.0, area: FloatOrTensor = 1.0) -> Tensor:
     """Spike; derivative area · α · max(0, 1 − α|u|); its own derivative is 0 at the three corners.
 
     Reference: Bellec et al., "Long short-term memory and learning-to-learn in networks of spiking neurons", 2018
@@ -77,7 +77,7 @@ def spike_triangle(u: Tensor, alpha: Number = 1.0, area: Number = 1.0) -> Tensor
 
 
 @function(derivative_of=sigmoid_step)
-def spike_sigmoid(u: Tensor, alpha: Number = 4.0, area: Number = 1.0) -> Tensor:
+def spike_sigmoid(u: Tensor, alpha: FloatOrTensor = 4.0, area: FloatOrTensor = 1.0) -> Tensor:
     """Spike; derivative area · α · σ(α u) · σ(−α u).
 
     Reference: Neftci, Mostafa, Zenke, "Surrogate gradient learning in spiking neural networks", 2019.
@@ -85,7 +85,7 @@ def spike_sigmoid(u: Tensor, alpha: Number = 4.0, area: Number = 1.0) -> Tensor:
     return _fires(u)
 
 
-def _scaled(u: Tensor, alpha: Number) -> Tensor:
+def _scaled(u: Tensor, alpha: FloatOrTensor) -> Tensor:
     """α u with finite numbers in place of ±∞ and NaN, so that derivatives are 0 there, and not inf/inf."""
     return torch.nan_to_num(alpha * torch.nan_to_num(u))
 

@@ -17,7 +17,7 @@ import libcst as cst
 from libcst import matchers as m
 
 from pullback.fix.dataflow import names_assigned
-from pullback.fix.patch import CannotFixError, NewBackward, Origin, SavedValue
+from pullback.fix.patch import CannotFixError, NewBackward, SavedValue, ValueOrigin
 from pullback.fix.source import positional_names
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -248,7 +248,7 @@ def _saving_setup_context(
     body = block_of(node)
     unpacked = dict(_unpacked(body, inputs, "input")) | dict(_unpacked(body, output, "output"))
     is_tuple = any(one.origin == "output" and one.position for one in backward.saved) or ("output", 0) in unpacked
-    names: dict[tuple[Origin, int], str] = {("input", i): f"{inputs}[{i}]" for i in range(count)}
+    names: dict[tuple[ValueOrigin, int], str] = {("input", i): f"{inputs}[{i}]" for i in range(count)}
     names |= {
         (one.origin, one.position): f"{output}[{one.position}]" if is_tuple else output
         for one in backward.saved
@@ -259,7 +259,7 @@ def _saving_setup_context(
     return node.with_changes(body=_with_saved_values(body, method, backward.saved, "existing"))
 
 
-def _unpacked(body: cst.IndentedBlock, name: str, origin: Origin) -> Iterator[tuple[tuple[Origin, int], str]]:
+def _unpacked(body: cst.IndentedBlock, name: str, origin: ValueOrigin) -> Iterator[tuple[tuple[ValueOrigin, int], str]]:
     """Yield the names that a setup_context gives to the elements of a tuple that it unpacks before it saves."""
     unpacking = m.Assign([m.AssignTarget(m.Tuple())], m.Name(name))
     for statement in body.body:
@@ -298,7 +298,7 @@ class _SavingMethod:
     """
 
     ctx: str
-    names: Mapping[tuple[Origin, int], str]
+    names: Mapping[tuple[ValueOrigin, int], str]
     attributes: Collection[str]
     all_inputs: tuple[str, int] = ("", 0)
     set_by_unpacking: Collection[str] = ()

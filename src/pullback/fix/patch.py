@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pullback.report.model import Location
 
-Origin = Literal["input", "output"]
+ValueOrigin = Literal["input", "output"]
 """Argument of a forward, or its result."""
 
 
@@ -29,7 +29,7 @@ class SavedValue:
     """
 
     kind: Literal["tensor", "shape", "value"]
-    origin: Origin
+    origin: ValueOrigin
     position: int
     name: str
     attribute: str = ""

@@ -22,13 +22,13 @@ from pullback.fix.patch import CannotFixError
 _MAX_SILENCE = 120.0
 """Seconds without a message after which the process is killed."""
 
-Select = Callable[[Sequence[Subject]], Sequence[Subject | None]]
+SubjectSelection = Callable[[Sequence[Subject]], Sequence[Subject | None]]
 """Selects functions of a target; `None` for one that is not there."""
-Work = Callable[[Subject | None, Given, Sender], dict[str, Any]]
+SubjectWork = Callable[[Subject | None, Given, Sender], dict[str, Any]]
 """Computes the result for a function, as JSON data."""
 
 
-def run_worker(target: str, select: Select, work: Work, load: Callable[[], Given]) -> WorkerTask:
+def run_worker(target: str, select: SubjectSelection, work: SubjectWork, load: Callable[[], Given]) -> WorkerTask:
     """Process some functions of a target; the task holds the results.
 
     Raises:
@@ -51,7 +51,7 @@ class WorkerTask:
     silence = _MAX_SILENCE
     limit = inf
 
-    def __init__(self, target: str, select: Select, work: Work, load: Callable[[], Given]) -> None:
+    def __init__(self, target: str, select: SubjectSelection, work: SubjectWork, load: Callable[[], Given]) -> None:
         self.found: dict[int, dict[str, Any]] = {}
         self.lost: dict[int | None, str] = {}
         self._current: int | None = None

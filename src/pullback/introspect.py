@@ -115,9 +115,9 @@ def saved_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Sav
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         outputs = [out for out in call.flat(op)(*inputs) if isinstance(out, Tensor)]
-    from pullback.chunked.loop import kept_by
+    from pullback.chunked.loop import held_gradients
 
-    gradients = [t for out in outputs for t in kept_by(out.grad_fn)]
+    gradients = [t for out in outputs for t in held_gradients(out.grad_fn)]
     for t in gradients:
         pack(t)
     names = input_names(op._signature, args, kwargs)

@@ -523,7 +523,7 @@ def test_it_says_how_it_runs():
 def test_it_is_compiled_ahead():
     op, given = pullback.function(chunk=4)(Head.formula), inputs()[:3]
     op.compile(*given)
-    assert [plan.run.args[0].slopes is None for plan in op._plans.plans.values()] == [False, True]
+    assert [plan.run.args[0].differentiation is None for plan in op._plans.plans.values()] == [False, True]
     op(*given).backward()
     assert len(op._plans.plans) == 2
 
@@ -533,8 +533,8 @@ def passes(loss):
     op, given = op_of(loss), inputs()
     op(*given)
     (plan,) = op._plans.plans.values()
-    slopes = plan.run.args[0].slopes
-    return slopes.ahead, slopes.alone
+    differentiation = plan.run.args[0].differentiation
+    return differentiation.ahead, differentiation.alone
 
 
 def test_what_is_computed_ahead_is_as_little_as_can_be():

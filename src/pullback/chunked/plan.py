@@ -11,8 +11,8 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.call import Call
-from pullback.chunked.loop import Chunks, Slopes, run
-from pullback.chunked.step import Steps
+from pullback.chunked.loop import ChunkedLoss, Differentiation, run
+from pullback.chunked.step import StepCompiler
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
 from pullback.graph.facts import Flat, facts_of
@@ -98,20 +98,22 @@ def _chunks(
     backend: Backend,
     exact: tuple[bool, bool],
     size: int | str,
-) -> Chunks:
+) -> ChunkedLoss:
     before, after = eager.lower(split.before), eager.lower(split.after)
     shared, rows = _without_values(split, tensors, wanted)
     live = [x.requires_grad for x in (*shared, *rows)]
-    steps = Steps(split, shared, rows, live, backend, exact[bool(wanted)])
+    steps = StepCompiler(split, shared, rows, live, backend, exact[bool(wanted)])
     n = min(_rows_by_bytes(split) if size == AUTO else int(size), split.rows)
     numbers = dict.fromkeys((n, split.rows % n or n))
-    slopes, ahead = None, tuple(range(len(steps.sums)))
+    differentiation, ahead = None, tuple(range(len(steps.sums)))
     if wanted:
-        slopes = _slopes(split, steps, shared, rows, wanted, tuple(numbers))
-        ahead = slopes.ahead
-    plain = {m: steps.plain(m, ahead) for m in numbers} if ahead and not (slopes and slopes.alone) else {}
+        differentiation = _slopes(split, steps, shared, rows, wanted, tuple(numbers))
+        ahead = differentiation.ahead
+    plain = (
+        {m: steps.plain(m, ahead) for m in numbers} if ahead and not (differentiation and differentiation.alone) else {}
+    )
     sums = tuple((s.shape, s.dtype) for s in steps.sums)
-    return Chunks(name, split, n, native, before, after, sums, plain, slopes)
+    return ChunkedLoss(name, split, n, native, before, after, sums, plain, differentiation)
 
 
 def _without_values(
@@ -128,12 +130,12 @@ def _without_values(
 
 def _slopes(
     split: Split,
-    steps: Steps,
+    steps: StepCompiler,
     shared: Sequence[Tensor],
     rows: Sequence[Tensor],
     wanted: Sequence[int],
     numbers: Sequence[int],
-) -> Slopes:
+) -> Differentiation:
     live = [i for i, s in enumerate(steps.sums) if s.requires_grad]
     ahead = _needed_ahead(split, steps.sums, live, shared)
     differentiated = any(s.requires_grad for i, s in enumerate(steps.sums) if i in ahead)
@@ -141,7 +143,7 @@ def _slopes(
         sums = [mode.from_tensor(torch.empty(s.shape, dtype=wide(s.dtype)), static_shapes=True) for s in steps.sums]
         fakes = [mode.from_tensor(_empty(x), static_shapes=True).requires_grad_(x.requires_grad) for x in shared]
         direct = split.after(*sums, *fakes)[0].requires_grad
-    return Slopes(
+    return Differentiation(
         {m: steps.differentiated(m) for m in numbers},
         ahead,
         differentiated and len(live) == 1 and steps.sums[live[0]].numel() == 1,

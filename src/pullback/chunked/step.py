@@ -1,4 +1,4 @@
-"""Graph of one chunk of rows: its sums, and their gradient, added to that of the previous chunks."""
+"""Kernels for one chunk of rows: its sums, and their gradient, added to that of the previous chunks."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChunkStep:
     """Kernels of one chunk.
 
     Attributes:
         run: takes shared values, rows, cotangents of the sums, and buffers for the gradients of shared values; returns
             the sums, the gradients of rows, and the buffers, to which it adds.
-        turned: for each differentiated shared value whether its buffer is transposed; `None` without a buffer, where no
-            sum depends on the value.
+        transposed: for each differentiated shared value whether its buffer is transposed; `None` without a buffer,
+            where no sum depends on the value.
         slots: its last inputs, scratch memory that the next chunk reuses.
     """
 
     run: Callable[..., list[Any]]
     slots: list[Slot]
-    turned: tuple[bool | None, ...] = ()
+    transposed: tuple[bool | None, ...] = ()
 
 
-class Steps:
+class StepCompiler:
     """Compiles steps for given numbers of rows.
 
     Args:
@@ -70,7 +70,7 @@ class Steps:
             given = [x.requires_grad_() if on else x for x, on in zip(examples, live, strict=True)]
             self.sums: list[Tensor] = self._sums(split.rows, given)
 
-    def differentiated(self, n: int) -> Step:
+    def differentiated(self, n: int) -> ChunkStep:
         """Return a step with its gradient, for chunks of n rows."""
         examples, n_shared = self._examples(n), len(self._shared)
         cotangents = [_stand_in(s, s.shape) for s in self.sums if s.requires_grad]
@@ -89,11 +89,11 @@ class Steps:
             return [*sums, *torch.autograd.grad(roots, leaves, given[len(examples) :], allow_unused=True)]
 
         module = self._lowered(trace_ops(both, *examples, *cotangents))
-        turned = _accumulate(module.graph, len(self.sums), sum(self._live[:n_shared]))
+        transposed = _accumulate(module.graph, len(self.sums), sum(self._live[:n_shared]))
         slots = with_workspace(module.graph)
-        return Step(eager.lower(module), slots, turned)
+        return ChunkStep(eager.lower(module), slots, transposed)
 
-    def plain(self, n: int, wanted: Sequence[int]) -> Step:
+    def plain(self, n: int, wanted: Sequence[int]) -> ChunkStep:
         """Return a step that gives some of the sums alone, for chunks of n rows."""
 
         def some(*given: Tensor) -> list[Tensor]:
@@ -103,7 +103,7 @@ class Steps:
 
         module = self._lowered(trace_ops(some, *self._examples(n)))
         slots = with_workspace(module.graph)
-        return Step(eager.lower(module), slots)
+        return ChunkStep(eager.lower(module), slots)
 
     def _sums(self, n: int, given: Sequence[Tensor]) -> list[Tensor]:
         shared, rows = given[: len(self._shared)], given[len(self._shared) :]
@@ -127,14 +127,14 @@ def _stand_in(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class _Checked(fx.Interpreter):
-    """Runs the graph of a chunk, and makes sure that its rows are where they were proven to be."""
+    """Interpreter of a chunk's graph that asserts that rows are where they were proven to be."""
 
     def __init__(self, module: fx.GraphModule, rows: int) -> None:
         super().__init__(module)
         self._rows = rows
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Run an op, `view` as `reshape`: a chunk may have strides that do not admit the view of the whole."""
+        """Lowered an op, `view` as `reshape`: a chunk may have strides that do not admit the view of the whole."""
         return super().call_function(torch.reshape if target is _aten.view.default else target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -155,10 +155,10 @@ def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | No
     """
     output = graph.output_node()
     results: Any = output.args[0]
-    last, turned, added = graph.find_nodes(op="placeholder")[-1], list[bool | None](), []
+    last, transposed, added = graph.find_nodes(op="placeholder")[-1], list[bool | None](), []
     for result in results[n_sums : n_sums + n_buffers]:
         base, turns = _turned(result)
-        turned.append(turns if base is not None else None)
+        transposed.append(turns if base is not None else None)
         if base is None:
             continue
         with graph.inserting_after(last):
@@ -170,7 +170,7 @@ def _accumulate(graph: fx.Graph, n_sums: int, n_buffers: int) -> tuple[bool | No
                 added.append(graph.call_function(_aten.add_.Tensor, (buffer, base)))
     output.args = ([*results[:n_sums], *results[n_sums + n_buffers :], *added],)
     graph.eliminate_dead_code()
-    return tuple(turned)
+    return tuple(transposed)
 
 
 def _turned(result: Any) -> tuple[Any, bool]:

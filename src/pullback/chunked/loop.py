@@ -261,7 +261,10 @@ def run(chunks: ChunkedLoss, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class _ChunkedFunction(torch.autograd.Function):
-    """The value by chunks, with its gradient. A second backward recomputes it; higher orders differentiate the formula."""
+    """The value by chunks, with its gradient.
+
+    A second backward recomputes the gradient; higher orders differentiate the formula.
+    """
 
     @staticmethod
     def forward(ctx: Any, chunks: ChunkedLoss, differentiation: Differentiation, *tensors: Tensor) -> Tensor:

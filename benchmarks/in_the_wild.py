@@ -30,7 +30,7 @@ from rich.table import Table
 from side_by_side import place
 from wild_packages import PACKAGES, Package
 
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "in_the_wild.md"
 BUDGET = "15"

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 LIBRARY = "e3nn==0.6.0"
 NEEDS = (

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from side_by_side import place
 
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 FRESH = Path(__file__).resolve().parent / "labels" / "fresh"
 _LENGTH = 160

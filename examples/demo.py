@@ -18,10 +18,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pullback.report.clean import clean_line
 from pullback.report.html import to_html
-from pullback.report.model import Finding, Report
+from pullback.report.model import Finding
+from pullback.report.report import Report
 from pullback.report.terminal import render, render_text
+from pullback.report.text import clean_line
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = "examples/tutorial_functions.py"

@@ -1,138 +1,188 @@
-"""Arrows point down: which part may import which."""
+"""Arrows point down: which part may import which. Imports for type checking, and inside functions, count."""
 
 import ast
 from pathlib import Path
+
+import networkx
 
 import pullback
 
 _ROOT = Path(pullback.__file__).parent
 
-_MAY_IMPORT = {
+_BASE = {"errors", "dtypes", "caches", "settings", "_torch"}
+"""Every part may import these."""
+
+_CHECK = {"check", "check/find", "check/cases", "check/derivative", "report"}
+
+_MAY_IMPORT: dict[str, set[str]] = {
+    "_torch": set(),
+    # Making ops.
     "ops": {"ops"},
     "graph": {"graph", "ops"},
-    "kernels": {"kernels", "graph", "triton", "ops"},
-    "stable": {"stable", "dispatch", "guards", "graph", "report", "plan", "ops"},
-    "ruled": {"ruled", "dispatch", "modes", "call", "guards", "graph"},
-    "chunked": {"chunked", "dispatch", "kernels", "graph", "call", "plan", "kernel_function"},
-    "node": {"node", "call", "kernels", "graph", "plan", "kernel_function"},
-    "triton": {"triton", "kernels", "graph"},
+    "kernels": {"graph", "kernels", "ops", "triton"},
+    "kernels/include": set(),
+    "triton": {"kernels", "triton"},
+    "modes": set(),
+    "dispatch": {"graph"},
+    "call": {"graph"},
+    "guards": {"dispatch", "modes"},
+    "plan": {"call", "dispatch", "graph", "kernels"},
+    "kernel_function": {"dispatch", "graph", "plan"},
+    "stable": {"dispatch", "graph", "guards", "ops", "plan", "report", "stable"},
+    "sizes": {"call", "graph", "kernels", "plan"},
+    "chunked": {"call", "chunked", "dispatch", "graph", "kernel_function", "kernels", "plan"},
+    "node": {"call", "graph", "kernel_function", "kernels", "node", "plan"},
+    "plans": {"call", "chunked", "graph", "kernel_function", "kernels", "node", "plan", "sizes"},
+    "derived": {"call", "dispatch", "kernel_function", "plan", "plans", "stable"},
+    "relaxed": {"call", "derived", "dispatch", "guards", "plan"},
+    "ruled": {"call", "dispatch", "graph", "guards", "modes", "ruled"},
+    "introspect": {"call", "chunked", "graph", "kernel_function", "stable"},
+    "op": {"call", "derived", "dispatch", "introspect", "kernels", "plan", "plans", "relaxed", "ruled", "stable"},
+    "function_class": {"dispatch", "graph", "guards", "op"},
     "catalog": {"catalog", "op"},
-    "check/find": {"check/find", "check", "report"},
-    "check/cases": {"check/find", "check/cases", "check", "report"},
-    "check/derivative": {"check/find", "check/cases", "check/derivative", "check", "report"},
-    "check/contexts": {"check/find", "check/cases", "check/derivative", "check/contexts", "check", "report"},
-    "check/numeric": {"check/find", "check/cases", "check/derivative", "check/numeric", "check", "report", "stable"},
+    # Checking them, which knows of the above only `stable`.
     "report": {"report"},
-    "write": {
-        "write",
-        "graph",
-        "ops",
-        "stable",
-        "ruled",
-        "call",
-        "op",
-        "introspect",
-        "function_class",
-        "check/find",
-        "check/cases",
-        "check",
-    },
+    "check/find": {"check/find", "check", "report"},
+    "check/cases": {"check/cases", "check/find", "check"},
+    "check/derivative": _CHECK,
+    "check/contexts": {*_CHECK, "check/contexts"},
+    "check/purity": {"check/purity", "check/find", "check", "report"},
+    "check/numeric": {*_CHECK, "check/numeric", "stable"},
+    "check/rules": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules", "stable"},
+    "check/runner": {"check/runner", "check/find", "check/cases", "check/rules", "check", "report"},
+    "check/watch": {"check/watch", "check/find", "check/runner", "check", "report"},
+    "check": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules"}
+    | {"check/runner", "check/watch"},
+    # Writing and mending, and what people call.
+    "write": {"write", "call", "function_class", "graph", "introspect", "op", "ops", "ruled", "stable"}
+    | {"check", "check/cases", "check/find"},
+    "fix": {"fix", "write", "report", "check", "check/cases", "check/contexts", "check/find", "check/rules"}
+    | {"check/runner"},
+    "testing": {"check", "report"},
+    "pytest_plugin": {"check", "check/cases", "check/runner", "report"},
+    "cli": {"cli", "fix", "write", "report", "node", "stable"}
+    | {"check", "check/cases", "check/find", "check/runner", "check/watch"},
+    "__main__": {"cli"},
+    "__init__": {"op", "function_class", "catalog", "check", "check/watch", "kernels", "report", "stable", "write"},
 }
-"""For each folder, those whose modules it may import (beside `errors`, `dtypes`, `caches`, `settings` and `_torch`)."""
+"""For each folder, and each module of the top folder: the parts whose modules it may import, beside the base."""
 
-_COMMANDS = {"stable/command.py": {"check/find", "check/runner"}, "stable/renew.py": {"check/find"}}
-"""What the command line runs of `stable` finds its targets as the audit does. Nothing below may import these two."""
+_TOP_OF_CHECK = {"case", "clock", "events", "state", "subject", "trial"}
+"""Modules of `check` itself that each of its folders may import."""
+
+_MORE_OF_CHECK = {
+    "check/derivative": {"facts"},
+    "check/numeric": {"facts"},
+    "check/rules": {"pages", "variants", "weights"},
+    "check/runner": {"audit", "weights"},
+    "check/watch": {"options"},
+    "fix": {"variants", "working_example"},
+    "testing": {"api"},
+    "pytest_plugin": {"options"},
+    "cli": {"options", "pages"},
+    "__init__": {"api"},
+}
+"""Those that others may import as well."""
 
 _MAKING = {
     "op",
-    "introspect",
+    "ops",
     "function_class",
+    "introspect",
     "graph",
     "kernels",
     "catalog",
     "call",
     "plan",
     "plans",
-}
-_MAKING |= {
     "sizes",
-    "derived",
-    "dispatch",
-    "modes",
-    "kernel_function",
-    "relaxed",
-    "ruled",
-    "guards",
-    "chunked",
-    "node",
-    "triton",
+} | {
+    *("chunked", "derived", "dispatch", "guards", "kernel_function", "modes", "node", "relaxed", "ruled", "triton"),
 }
-"""What the audit does not know: it calls an op like anything else."""
+"""Parts that the audit does not know: it calls an op like any other callable."""
 
-_TOP_OF_CHECK = {"case", "clock", "trial", "events", "subject"}
-"""What every folder of `check` may import from `check` itself."""
+
+def _modules() -> dict[str, Path]:
+    """Return every module by its dotted name below `pullback`; a package by its own."""
+    found = {}
+    for path in _ROOT.rglob("*.py"):
+        parts = path.relative_to(_ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+_MODULES = _modules()
+
+
+def _part(path: Path) -> str:
+    """Return the folder of a file, or its name if it is in the top folder."""
+    folder = path.relative_to(_ROOT).parent
+    return folder.as_posix() if folder.parts else path.stem
 
 
 def _imports(path: Path) -> set[str]:
-    """Return the modules that a file imports when it runs (not those for type checking only)."""
-    tree = ast.parse(path.read_text())
-    guarded = {
-        id(node)
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and getattr(test.test, "id", "") == "TYPE_CHECKING"
-        for node in ast.walk(test)
-    }
+    """Return the modules that a file imports: anywhere, and for any purpose."""
     found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in guarded and (node.module or "").startswith("pullback."):
-            assert node.module is not None
-            as_module = _ROOT / Path(*node.module.split(".")[1:])
-            found |= {f"{node.module}.{a.name}" for a in node.names} if as_module.is_dir() else {node.module}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pullback":
+            module = (node.module or "").partition(".")[2]
+            for alias in node.names:
+                inside = f"{module}.{alias.name}".removeprefix(".")
+                found.add(inside if inside in _MODULES else module or "__init__")
+        elif isinstance(node, ast.Import):
+            names = (alias.name.partition(".") for alias in node.names)
+            found |= {rest or "__init__" for package, _, rest in names if package == "pullback"}
     return found
+
+
+def test_every_part_is_listed() -> None:
+    parts = {_part(path) for path in _MODULES.values()}
+    assert parts - _BASE == _MAY_IMPORT.keys() - _BASE
 
 
 def test_arrows_point_down() -> None:
     wrong = []
-    for folder, allowed in _MAY_IMPORT.items():
-        files = list((_ROOT / folder).glob("*.py"))
-        assert files
-        for path in files:
-            for module in _imports(path):
-                parts = module.split(".")[1:]
-                if len(parts) == 1 or parts[0] == "_torch":
-                    ok = parts[0] in {"errors", "dtypes", "_torch", "caches", "settings"} or parts[0] in allowed
-                elif parts[0] == "check" and len(parts) == 2:
-                    ok = "check" in allowed and parts[1] in _TOP_OF_CHECK
-                else:
-                    more = _COMMANDS.get(f"{folder}/{path.name}", set())
-                    ok = "/".join(parts[:-1]) in allowed | more
-                    ok = ok and (bool(more) or "/".join(parts) + ".py" not in _COMMANDS)
-                if not ok:
-                    wrong.append(f"{folder}/{path.name} imports {module}")
-    assert not wrong
+    for path in _MODULES.values():
+        part = _part(path)
+        allowed = _MAY_IMPORT.get(part, set()) | _BASE
+        for module in _imports(path):
+            target = _part(_MODULES[module])
+            ok = target in allowed
+            if target == "check" and part != "check" and module != "check":
+                known = _TOP_OF_CHECK | _MORE_OF_CHECK.get(part, set())
+                ok = ok and module.removeprefix("check.") in known
+            if not ok:
+                wrong.append(f"{path.relative_to(_ROOT)} imports {module}")
+    assert not sorted(wrong)
+
+
+def test_there_are_no_circles() -> None:
+    imports = {(name, module) for name, path in _MODULES.items() for module in _imports(path) if module != name}
+    circles = [c for c in networkx.strongly_connected_components(networkx.DiGraph(imports)) if len(c) > 1]
+    assert [sorted(circle) for circle in circles] == []
 
 
 def test_the_audit_knows_no_kernels() -> None:
     files = [*(_ROOT / "check").rglob("*.py"), *(_ROOT / "report").rglob("*.py")]
     known = {module for path in files for module in _imports(path)}
     assert len(known) > 50
-    assert not {module for module in known if module.split(".")[1] in _MAKING}
+    assert not {module for module in known if module.partition(".")[0] in _MAKING}
 
 
 def test_only_the_command_line_imports_what_changes_files() -> None:
     importing = {
         path.relative_to(_ROOT).parts[0]
-        for path in _ROOT.rglob("*.py")
+        for path in _MODULES.values()
         for module in _imports(path)
-        if module.split(".")[1] == "fix"
+        if module.partition(".")[0] == "fix"
     }
-    assert importing == {"fix", "cli.py"}
+    assert importing == {"fix", "cli"}
 
 
 def test_private_pytorch_is_used_in_one_folder_alone() -> None:
     private = {
         f"{path.relative_to(_ROOT)}: {node.module}"
-        for path in _ROOT.rglob("*.py")
+        for path in _MODULES.values()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         and (node.module or "").startswith("torch.")

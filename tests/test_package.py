@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import pullback
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 
 def test_names():

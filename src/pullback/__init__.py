@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pullback.report.model import Evidence as Evidence
     from pullback.report.model import Finding as Finding
     from pullback.report.model import Location as Location
-    from pullback.report.model import Report as Report
     from pullback.report.model import SubjectResult as SubjectResult
+    from pullback.report.report import Report as Report
     from pullback.stable.accuracy import accuracy as accuracy
     from pullback.stable.result import Accuracy as Accuracy
     from pullback.write.api import write as write
@@ -46,7 +46,7 @@ _HOME = {
     "backend": "pullback.kernels.backend",
     "FormulaError": "pullback.errors",
     "DerivativeError": "pullback.errors",
-    "Report": "pullback.report.model",
+    "Report": "pullback.report.report",
     "Finding": "pullback.report.model",
     "SubjectResult": "pullback.report.model",
     "Evidence": "pullback.report.model",

@@ -17,7 +17,7 @@ from pullback.check.contexts.eager import base_setting
 from pullback.check.find.discover import subject_of
 from pullback.check.rules import all_rules, selected
 from pullback.check.subject import Options
-from pullback.report.plain import finding_to_dict
+from pullback.report.model import finding_to_dict
 
 from .making import Silent, audit_of, function, normal
 from .modules import import_source

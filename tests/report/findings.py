@@ -3,8 +3,18 @@
 from dataclasses import replace
 
 from pullback.check.rules import rule_named
-from pullback.report.measured import Context, Measured, Slope, UlpErrors
-from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult, status_of
+from pullback.report.model import (
+    ContextResult,
+    Evidence,
+    Finding,
+    GradientCurve,
+    Location,
+    Measurements,
+    SubjectResult,
+    UlpErrors,
+    status_of,
+)
+from pullback.report.report import Report
 
 ERROR = Finding(
     subject="Square",
@@ -31,9 +41,13 @@ OF, DTYPES = ("value", "gradient of x"), ("float64", "float32", "bfloat16", "flo
 UNAUDITED = replace(ERROR, rule="PB001", severity="warning", verdict="unaudited")
 
 
-MEASURED = Measured(
-    contexts=(Context("eager", "error"), Context("func.grad", "unsupported"), Context("export", "not tried")),
-    slopes=(Slope("x", (-1.0, 0.0, 1.0), (2.0, None, 3.0), (1.0, None, 1.0), (1.0, None, 1.5)),),
+MEASURED = Measurements(
+    contexts=(
+        ContextResult("eager", "error"),
+        ContextResult("func.grad", "unsupported"),
+        ContextResult("export", "not tried"),
+    ),
+    slopes=(GradientCurve("x", (-1.0, 0.0, 1.0), (2.0, None, 3.0), (1.0, None, 1.0), (1.0, None, 1.5)),),
     errors=tuple(
         UlpErrors(of, dtype, (-2.0, 0.5, 90.0), (0.5, 1e12, None), of == "value") for of in OF for dtype in DTYPES
     ),
@@ -42,5 +56,5 @@ MEASURED = Measured(
 
 def report(*findings, allowed=0, measured=None):
     """A report on one function."""
-    result = SubjectResult("Square", Location("ops.py", 12), status_of(findings), 3, 0.5, measured or Measured())
+    result = SubjectResult("Square", Location("ops.py", 12), status_of(findings), 3, 0.5, measured or Measurements())
     return Report((result,), findings, allowed)

@@ -7,8 +7,7 @@ import pytest
 
 from pullback.report import plots
 from pullback.report.html import to_html
-from pullback.report.measured import Context, Measured
-from pullback.report.model import Evidence, Location, SubjectResult
+from pullback.report.model import ContextResult, Evidence, Location, Measurements, SubjectResult
 
 from .findings import ERROR, INFO, MEASURED, UNAUDITED, report
 
@@ -153,8 +152,8 @@ def test_pictures_of_many_functions_are_not_drawn_and_it_is_said(monkeypatch):
 
 
 def test_what_was_measured_cannot_become_markup_either():
-    hostile = Measured(
-        (Context(HOSTILE, "error"),),
+    hostile = Measurements(
+        (ContextResult(HOSTILE, "error"),),
         tuple(replace(slope, by=HOSTILE) for slope in MEASURED.slopes),
         tuple(replace(errors, of=HOSTILE) for errors in MEASURED.errors),
     )

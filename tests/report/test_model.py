@@ -2,9 +2,16 @@ import json
 import math
 from dataclasses import replace
 
-from pullback.report.measured import Context, Measured, Slope, UlpErrors
-from pullback.report.model import Report, merge, status_of
-from pullback.report.plain import finding_from_dict, finding_to_dict
+from pullback.report.model import (
+    ContextResult,
+    GradientCurve,
+    Measurements,
+    UlpErrors,
+    finding_from_dict,
+    finding_to_dict,
+    status_of,
+)
+from pullback.report.report import Report
 
 from .findings import ERROR, INFO, UNAUDITED, report
 
@@ -24,9 +31,9 @@ def test_a_report_survives_json():
 
 
 def test_what_was_measured_survives_json():
-    slope = Slope("x", (0.0, 1.0), (None, 1.5), (None, 1.0), (2.0, 1.0))
+    slope = GradientCurve("x", (0.0, 1.0), (None, 1.5), (None, 1.0), (2.0, 1.0))
     errors = UlpErrors("value", "float32", (-1.0,), (None,), True)
-    measured = Measured((Context("func.grad", "unsupported"),), (slope,), (errors,))
+    measured = Measurements((ContextResult("func.grad", "unsupported"),), (slope,), (errors,))
     whole = report()
     whole = replace(whole, subjects=(replace(whole.subjects[0], measured=measured),))
     assert Report.from_dict(json.loads(whole.to_json())) == whole
@@ -79,9 +86,10 @@ def test_at_least():
     assert findings.at_least("info") == (ERROR, UNAUDITED, INFO)
 
 
-def test_merge_and_summary():
-    merged = merge([report(ERROR, INFO, allowed=1), report(UNAUDITED, allowed=2)])
-    assert merged.summary == {
+def test_summary():
+    of_two, of_one = report(ERROR, INFO, allowed=1), report(UNAUDITED)
+    both = Report((*of_two.subjects, *of_one.subjects), (*of_two.findings, *of_one.findings), allowed=3)
+    assert both.summary == {
         "subjects": 2,
         "errors": 1,
         "warnings": 1,

@@ -2,7 +2,8 @@ import json
 from dataclasses import replace
 
 from pullback.check.rules import all_rules
-from pullback.report.model import Location, Report
+from pullback.report.model import Location
+from pullback.report.report import Report
 from pullback.report.sarif import to_sarif
 
 from .findings import ERROR, INFO, report

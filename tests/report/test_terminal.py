@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from pullback.report.clean import clean, clean_line
-from pullback.report.model import Evidence, Finding, Location, Report, SubjectResult
+from pullback.report.model import Evidence, Finding, Location, SubjectResult
+from pullback.report.report import Report
 from pullback.report.terminal import render, render_failure, render_text
+from pullback.report.text import clean, clean_line
 
 from .findings import of_rule
 

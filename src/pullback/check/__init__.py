@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pullback.report.model import Report
+    from pullback.report.report import Report
 
 
 class _CallablePackage(ModuleType):

@@ -21,7 +21,7 @@ from pullback.check.runner.subjects import audit_here, preload, run_subjects
 from pullback.check.runner.targets import audit_object, run_targets
 from pullback.check.subject import Subject
 from pullback.errors import OptionError
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 
 def check(

@@ -22,7 +22,7 @@ from pullback.check.cases.search import of_environment
 from pullback.check.clock import Stopwatch
 from pullback.check.derivative.agreement import show
 from pullback.check.events import AuditEnd, Events, StepEvents
-from pullback.check.find.absent import NEEDED
+from pullback.check.find.stand_ins import NEEDED
 from pullback.check.measure import measure
 from pullback.check.purity.memory import Memory
 from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
@@ -34,7 +34,7 @@ from pullback.check.variants import variants_of
 from pullback.check.weights import given_call, kept
 from pullback.check.working_example import LACKS, prepare
 from pullback.report.model import Finding, Location
-from pullback.report.ranges import ranges
+from pullback.report.text import ranges
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _UNIMPORTED = re.compile(r"\bcould not be imported: ")

@@ -13,8 +13,7 @@ from typing import Protocol
 from pullback.check.case import Case
 from pullback.check.cases.repro import script
 from pullback.check.subject import Subject
-from pullback.report.measured import Measured
-from pullback.report.model import Finding
+from pullback.report.model import Finding, Measurements
 
 
 class Events(Protocol):
@@ -53,7 +52,7 @@ class AuditEnd:
 
     cases: int
     allowed: int
-    measured: Measured = field(default_factory=Measured)
+    measured: Measurements = field(default_factory=Measurements)
 
 
 FIRST_ORDER = "PB1"

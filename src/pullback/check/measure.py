@@ -11,8 +11,7 @@ from pullback.check.contexts.eager import base_setting
 from pullback.check.numeric.accuracy import slopes, ulp_errors
 from pullback.check.rules import Rule, all_rules
 from pullback.check.rules._rule import COLUMNS, Column
-from pullback.report.measured import Context, ContextState, Measured, Slope, UlpErrors
-from pullback.report.model import Finding
+from pullback.report.model import ContextResult, ContextState, Finding, GradientCurve, Measurements, UlpErrors
 
 if TYPE_CHECKING:
     from pullback.check.state import Audit
@@ -22,7 +21,7 @@ _DRAWING = "the gradient along a line"
 """Step after all rules, as reported to the runner."""
 
 
-def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> Measured:
+def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> Measurements:
     """Return the data for plots of a subject: only those that show one of its findings.
 
     Args:
@@ -30,12 +29,12 @@ def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) ->
         done: ids of the rules that were completed.
         reported: all findings, including allowed ones.
     """
-    return Measured(
+    return Measurements(
         context_row(audit, done, reported), _slopes(audit, reported), _errors(audit, reported), audit.guessed
     )
 
 
-def _slopes(audit: Audit, reported: Sequence[Finding]) -> tuple[Slope, ...]:
+def _slopes(audit: Audit, reported: Sequence[Finding]) -> tuple[GradientCurve, ...]:
     shows = any(f.rule.startswith(("PB1", "PB3")) and f.verdict != "unsupported" for f in reported)
     if not shows or _DRAWING in audit.skip or not audit.has_time():
         return ()
@@ -53,7 +52,7 @@ def _errors(audit: Audit, reported: Sequence[Finding]) -> tuple[UlpErrors, ...]:
     return tuple(found for dtype, sweep in known if sweep is not None for found in ulp_errors(dtype, sweep))
 
 
-def context_row(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> tuple[Context, ...]:
+def context_row(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> tuple[ContextResult, ...]:
     """The state of each context.
 
     Args:
@@ -64,15 +63,15 @@ def context_row(audit: Audit, done: Collection[str], reported: Sequence[Finding]
     return tuple(_context(audit, column, done, reported) for column in COLUMNS)
 
 
-def _context(audit: Audit, column: Column, done: Collection[str], reported: Sequence[Finding]) -> Context:
+def _context(audit: Audit, column: Column, done: Collection[str], reported: Sequence[Finding]) -> ContextResult:
     leading, *others = [rule for rule in all_rules() if rule.column == column]
     ids = {rule.id for rule in (leading, *others)}
     findings = [finding for finding in reported if finding.rule in ids]
     if state := _state(findings, leading if column == "eager" else None):
-        return Context(column, state)
+        return ContextResult(column, state)
     compared = leading.compared or (lambda audit: base_setting(audit) is not None)
     was_tried = leading.id in done and audit.backward_works and compared(audit)
-    return Context(column, "ok" if was_tried else "not tried")
+    return ContextResult(column, "ok" if was_tried else "not tried")
 
 
 def _state(findings: Sequence[Finding], only: Rule | None) -> ContextState | None:

@@ -32,7 +32,7 @@ from pullback.check.case import Case, make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.clock import Stopwatch
 from pullback.check.find.discover import subject_of
-from pullback.check.find.live import answers, applied_class
+from pullback.check.find.objects import answers, applied_class
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forgive_memory, forward
 from pullback.check.watch.samples import Samples

@@ -21,7 +21,7 @@ from pullback.check.derivative.compare_input import MAX_ELEMENTS
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.sampler import is_symmetric
 from pullback.check.facts import ExampleFacts
-from pullback.check.find.live import answers
+from pullback.check.find.objects import answers
 from pullback.check.trial import Raised, forward, is_freed
 
 

@@ -25,7 +25,7 @@ from pullback.check.cases import layouts
 from pullback.check.cases.repro import identifier
 from pullback.check.cases.signature import positional_names
 from pullback.check.derivative.agreement import gradients
-from pullback.check.find.live import answers
+from pullback.check.find.objects import answers
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 

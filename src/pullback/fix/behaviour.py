@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pullback.check.case import Case
-from pullback.check.find.scopes import definitions
+from pullback.check.find.syntax import definitions
 from pullback.check.runner.task import Sender, describe_failure
 from pullback.check.state import Audit
 from pullback.check.subject import Given, Options, Subject

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from pullback.check.find.scopes import dotted
+from pullback.check.find.syntax import dotted
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

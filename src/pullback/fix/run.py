@@ -19,7 +19,8 @@ from pullback.fix.patch import CannotFixError, FixResult, FunctionKey, NewStyle,
 from pullback.fix.prove import PatchProver
 from pullback.fix.search import SearchResult, search
 from pullback.report.baseline import Key, without
-from pullback.report.model import Finding, Report, status_of
+from pullback.report.model import Finding, status_of
+from pullback.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from pathlib import Path
 import libcst as cst
 from libcst import matchers as m
 
-from pullback.check.find.calls import instantiations
-from pullback.check.find.parsed import read
-from pullback.check.find.scopes import dotted
+from pullback.check.find.source import read
+from pullback.check.find.syntax import dotted, instantiations
 from pullback.check.find.target import package_of
 from pullback.errors import TargetError
 from pullback.fix.dataflow import names_read, own_returns, unused_name

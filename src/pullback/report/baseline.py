@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pullback.errors import OptionError
-from pullback.report.model import Finding, Report, SubjectResult, status_of
+from pullback.report.model import Finding, ReportData, SubjectResult, status_of
 
+AnyReport = TypeVar("AnyReport", bound=ReportData)
 Key = tuple[str, str, str, str]
 _VERSION = 1
 _FIELDS = ("rule", "severity", "subject", "file")
@@ -30,7 +31,7 @@ def _key_by(rule: str, finding: Finding) -> Key:
     return rule, finding.severity, finding.subject, (finding.location.file or "").replace("\\", "/")
 
 
-def write_baseline(report: Report, path: Path) -> int:
+def write_baseline(report: ReportData, path: Path) -> int:
     """Write the findings of a report to a file, in an order that keeps diffs small, and return their number.
 
     Raises:
@@ -73,7 +74,7 @@ def _key(entry: dict[str, Any]) -> Key:
     return rule, severity, subject, file
 
 
-def without(report: Report, known: Counter[Key]) -> Report:
+def without(report: AnyReport, known: Counter[Key]) -> AnyReport:
     """Return a report without known findings; its `known` is their number."""
     left, new = known.copy(), []
     for finding in report.findings:

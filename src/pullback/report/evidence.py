@@ -1,18 +1,25 @@
-"""The numbers behind a finding as text: on one line, or as separate blocks."""
+"""Evidence of a finding as text: its numbers on one line or in blocks, its inputs, and its lines of source."""
 
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from pullback.report.clean import clean_line
-from pullback.report.model import Evidence
+from pullback.report.model import Evidence, Location
+from pullback.report.text import clean, clean_line
 
 _LONG_VALUE = 60
+"""Characters of a value that gets a block of its own."""
+_LINES_AFTER = 2
+_LARGEST_FILE = 1 << 20
+"""Bytes."""
 
 
 def numbers_of(evidence: Evidence | None) -> str:
-    """Return the expected value, the actual one and the place on one line; empty if they do not fit."""
+    """Return the expected value, the actual one and their position on one line; empty if they do not fit."""
     if evidence is None:
         return ""
     unit = f" {clean_line(evidence.unit)}" if evidence.unit else ""
@@ -28,7 +35,7 @@ def numbers_of(evidence: Evidence | None) -> str:
 
 
 def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    """Yield a heading and the text for each value that needs several lines."""
+    """Yield a heading and the text of each value that needs several lines."""
     if evidence is None:
         return
     for name, value in (("expected", evidence.expected), ("got", evidence.got)):
@@ -37,7 +44,7 @@ def blocks_of(evidence: Evidence | None) -> Iterator[tuple[str, str]]:
 
 
 def inputs_in(script: str) -> str:
-    """Return on one line the tensors that a script passes to the function, and how, if it passes more; or nothing."""
+    """Return the tensors that a script passes to the function, on one line, after the call if that passes more."""
     try:
         body = ast.parse(script).body
     except SyntaxError:
@@ -50,7 +57,7 @@ def inputs_in(script: str) -> str:
         if name == "out":
             given = [*value.args, *value.keywords] if isinstance(value, ast.Call) else []
             if found and not all(isinstance(one, ast.Name) for one in given):
-                found.insert(0, ast.unparse(value))  # what is cut off at the end are numbers
+                found.insert(0, ast.unparse(value))  # first, since the end of the line may be cut
             break
         if isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".requires_grad_"):
             value = value.func.value  # type: ignore[attr-defined]
@@ -65,7 +72,7 @@ def _is_long(value: float | str) -> bool:
 
 
 def _place(evidence: Evidence) -> str:
-    """Return where the worst element is and how often the two disagree, as far as known."""
+    """Return the position of the worst element and the number of disagreements, as far as they are known."""
     index = "" if evidence.worst_index is None else f"at {list(evidence.worst_index)} of "
     where = clean_line(evidence.where or "") or ("the tensor" if index else "")
     dtype = f", {clean_line(evidence.dtype)}" if evidence.dtype and where else evidence.dtype or ""
@@ -75,3 +82,36 @@ def _place(evidence: Evidence) -> str:
 
 def _value(value: float | str) -> str:
     return clean_line(value) if isinstance(value, str) else f"{value:.10g}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of source, safe to show.
+
+    Attributes:
+        number: counted from 1.
+        text: without the newline.
+        marked: whether it is the line of the finding.
+    """
+
+    number: int
+    text: str
+    marked: bool
+
+
+def excerpt(location: Location) -> list[SourceLine]:
+    """Return the line of a location and two after it; none if the file cannot be read."""
+    if location.file is None or location.line is None:
+        return []
+    path = Path(location.file)
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+            return []
+        with tokenize.open(path) as file:
+            lines = file.read().splitlines()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return []
+    if location.line > len(lines):
+        return []
+    last = min(len(lines), location.line + _LINES_AFTER)
+    return [SourceLine(n, clean(lines[n - 1].rstrip()), n == location.line) for n in range(location.line, last + 1)]

@@ -14,13 +14,11 @@ import jinja2
 import markupsafe
 
 from pullback.report import plots
-from pullback.report.clean import clean, clean_line
-from pullback.report.evidence import blocks_of, numbers_of
-from pullback.report.excerpt import Line, excerpt
+from pullback.report.evidence import SourceLine, blocks_of, excerpt, numbers_of
 from pullback.report.groups import groups_of
-from pullback.report.measured import ContextState
-from pullback.report.model import Finding, Report, SubjectResult, versions
+from pullback.report.model import ContextState, Finding, ReportData, SubjectResult, versions
 from pullback.report.terminal import summary_of
+from pullback.report.text import clean, clean_line
 
 _DRAWN = 40
 """Functions that get pictures: each picture takes some 15 kB and 30 ms."""
@@ -49,7 +47,7 @@ class _Shown:
     """A finding as the page shows it."""
 
     finding: Finding
-    lines: list[Line]
+    lines: list[SourceLine]
     numbers: str
     blocks: list[tuple[str, str]]
 
@@ -71,7 +69,7 @@ class _Figure:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SubjectSection:
     """A subject, its findings that are shown in full, those that are named only, and pictures."""
 
     anchor: str
@@ -87,11 +85,11 @@ class _Part:
         return bool(self.groups or self.infos)
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ReportData) -> str:
     """Return the report as a self-contained page."""
     measured = [subject.name for subject in report.subjects if _is_drawn(subject)]
     drawn = measured[:_DRAWN] if plots.can_plot() else []
-    parts = [_part(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
+    parts = [_section(n, *one, draws=one[0].name in drawn) for n, one in enumerate(report.by_subject(), 1)]
     return _template().render(
         report=report,
         files=_by_file(parts),
@@ -104,19 +102,19 @@ def to_html(report: Report) -> str:
     )
 
 
-def _by_file(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
-    files: dict[str, list[_Part]] = {}
+def _by_file(parts: Sequence[_SubjectSection]) -> dict[str, list[_SubjectSection]]:
+    files: dict[str, list[_SubjectSection]] = {}
     for part in parts:
         files.setdefault(part.subject.location.file or "no file", []).append(part)
     return files
 
 
-def _mildness(part: _Part) -> int:
+def _mildness(part: _SubjectSection) -> int:
     """Return a sort key that puts functions with errors first, then those with warnings."""
     return next((k for k, severity in enumerate(("error", "warning")) if part.counts[severity]), 2)
 
 
-def to_frame(report: Report) -> str:
+def to_frame(report: ReportData) -> str:
     """Return the page in a frame, as notebooks show it: its style and theirs stay apart."""
     style = "width: 100%; height: 30rem; border: 0; resize: vertical"
     return str(markupsafe.Markup('<iframe sandbox srcdoc="{}" style="{}"></iframe>').format(to_html(report), style))
@@ -145,9 +143,9 @@ def _missing(measured: int, drawn: int) -> str:
     return f"those of the first {drawn} functions are" if drawn else "for pictures, pip install 'pullback[plots]'"
 
 
-def _part(number: int, subject: SubjectResult, findings: Sequence[Finding], draws: bool) -> _Part:
+def _section(number: int, subject: SubjectResult, findings: Sequence[Finding], draws: bool) -> _SubjectSection:
     groups = groups_of(findings)
-    return _Part(
+    return _SubjectSection(
         anchor=f"f{number}",
         subject=subject,
         counts=Counter(finding.severity for finding in findings),

@@ -1,16 +1,19 @@
-"""Data model of an audit's result: a `Report` of `SubjectResult`s and `Finding`s."""
+"""Data model of an audit's result: subjects, findings with their evidence, and measurements for plots.
+
+All of it has a form in strict JSON. Results cross from the auditing process to the reporting one as JSON, never as a
+pickle, since audited code ran in the former.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from typing import Any, Literal
-
-from pullback.report.measured import Measured
+from typing import Any, Literal, Self, cast
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "wrong", "unstable", "unsupported", "inconclusive", "intended", "unaudited"]
@@ -30,6 +33,9 @@ _WORST_FIRST: tuple[Verdict, ...] = (
     "unsupported",
     "ok",
 )
+
+ContextState = Literal["ok", "unsupported", "intended", "inconclusive", "warning", "error", "not tried"]
+Numbers = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +115,71 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextResult:
+    """The result of a function in a context of differentiation, such as "func.vmap".
+
+    Findings that an allow comment or a baseline silences count, too. A refusal is "unsupported".
+    """
+
+    name: str
+    state: ContextState
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCurve:
+    """The gradient of an elementwise function along one input, and the numeric derivative of its forward.
+
+    Attributes:
+        by: the input that varies; the others keep their value in the example.
+        at: its values.
+        got: the gradient.
+        low, high: range of the numeric derivative: ten error bars around it; at a kink, all between the one-sided ones.
+    """
+
+    by: str
+    at: Numbers
+    got: Numbers
+    low: Numbers
+    high: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class UlpErrors:
+    """The largest error of an elementwise function of one input, in each part of the input's range.
+
+    Attributes:
+        of: "value" or "gradient of x".
+        dtype: of the computation.
+        at: the point of the largest error in each part.
+        ulp: that error; `None` where the computed value is a spurious NaN, infinity or 0.
+        exact: whether the reference is the exact value; otherwise it is a float64 run of the same function.
+    """
+
+    of: str
+    dtype: str
+    at: Numbers
+    ulp: Numbers
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Measurements of one function besides its findings: numbers of bounded size, which the report page plots.
+
+    A number that is not finite, or unknown, is `None`. `guessed` says whether the audit guessed the inputs.
+    """
+
+    contexts: tuple[ContextResult, ...] = ()
+    slopes: tuple[GradientCurve, ...] = ()
+    errors: tuple[UlpErrors, ...] = ()
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SubjectResult:
     """Result of the audit of one subject: `status` sums up its findings, `measured` is for plots.
 
-    `absent` is the import of its module that failed.
+    `absent` are the imports of its module that failed.
     """
 
     name: str
@@ -120,7 +187,7 @@ class SubjectResult:
     status: Status
     cases: int
     seconds: float
-    measured: Measured = field(default_factory=Measured)
+    measured: Measurements = field(default_factory=Measurements)
     absent: tuple[str, ...] = ()
 
 
@@ -134,19 +201,19 @@ def status_of(findings: Sequence[Finding]) -> Status:
     audited = all(f.verdict != "unaudited" for f in findings)
     severest = "error" if any(f.severity == "error" for f in findings) else "warning"
     verdicts = {f.verdict for f in findings if f.severity == severest}
-    told = {f.verdict for f in findings} & {"intended", "inconclusive"}
+    notable = {f.verdict for f in findings} & {"intended", "inconclusive"}
     if not audited and severest != "error":
         return "unaudited"
-    if severest != "error" and "intended" in told:
+    if severest != "error" and "intended" in notable:
         return "intended"
-    counted = verdicts | (told - {"intended"})
+    counted = verdicts | (notable - {"intended"})
     worst = next(verdict for verdict in _WORST_FIRST if verdict in counted or verdict == "ok")
     return "warned" if worst == "wrong" and severest == "warning" else worst
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The outcome of an audit.
+class ReportData:
+    """The outcome of an audit, without its presentations.
 
     Attributes:
         subjects: every subject, in source order.
@@ -194,23 +261,21 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, the form that `to_json` writes."""
-        from pullback.report import plain
 
         return {
             "version": versions(),
-            "subjects": [plain.subject_to_dict(subject) for subject in self.subjects],
-            "findings": [plain.finding_to_dict(finding) for finding in self.findings],
+            "subjects": [subject_to_dict(subject) for subject in self.subjects],
+            "findings": [finding_to_dict(finding) for finding in self.findings],
             "summary": self.summary,
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Report:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a report from the result of `to_dict`, or from parsed JSON of `to_json`."""
-        from pullback.report import plain
 
         return cls(
-            tuple(map(plain.subject_from_dict, data["subjects"])),
-            tuple(map(plain.finding_from_dict, data["findings"])),
+            tuple(map(subject_from_dict, data["subjects"])),
+            tuple(map(finding_from_dict, data["findings"])),
             data["summary"]["allowed"],
             data["summary"]["known"],
         )
@@ -219,32 +284,61 @@ class Report:
         """Return the report as one strict JSON object; NaN and infinities are written as strings."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
-    def _repr_html_(self) -> str:
-        from pullback.report.html import to_frame
 
-        return to_frame(self)
-
-    def __str__(self) -> str:
-        from pullback.report.terminal import render_text
-
-        return render_text(self)
-
-    def __repr__(self) -> str:
-        s = self.summary
-        return (
-            f"<pullback.Report {'ok' if self.ok else 'not ok'}: {s['subjects']} subjects, {s['errors']} errors, "
-            f"{s['warnings']} warnings, {s['infos']} infos, {s['unaudited']} unaudited>"
-        )
+def subject_to_dict(subject: SubjectResult) -> dict[str, Any]:
+    """Return a subject as plain data that strict JSON can hold."""
+    return cast(dict[str, Any], _plain(asdict(subject)))
 
 
-def merge(reports: Sequence[Report]) -> Report:
-    """Return one report with the subjects and findings of several, in order."""
-    return Report(
-        subjects=tuple(subject for report in reports for subject in report.subjects),
-        findings=tuple(finding for report in reports for finding in report.findings),
-        allowed=sum(report.allowed for report in reports),
-        known=sum(report.known for report in reports),
+def subject_from_dict(data: dict[str, Any]) -> SubjectResult:
+    """Rebuild a subject from `subject_to_dict`'s data."""
+    measured = measurements_from_dict(data["measured"])
+    absent = tuple(data.get("absent", ()))  # absent in results of an earlier version
+    return SubjectResult(**{**data, "location": Location(**data["location"]), "measured": measured, "absent": absent})
+
+
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """Return a finding as plain data that strict JSON can hold."""
+    return cast(dict[str, Any], _plain(asdict(finding)))
+
+
+def finding_from_dict(data: dict[str, Any]) -> Finding:
+    """Rebuild a finding from `finding_to_dict`'s data."""
+    evidence = data["evidence"]
+    if evidence is not None:
+        numbers = {key: _number(evidence[key]) for key in ("expected", "got", "error_bar")}
+        index = evidence["worst_index"]
+        evidence = Evidence(**{**evidence, **numbers, "worst_index": None if index is None else tuple(index)})
+    return Finding(**{**data, "location": Location(**data["location"]), "evidence": evidence})
+
+
+def measurements_from_dict(data: dict[str, Any]) -> Measurements:
+    """Rebuild measurements from the result of `dataclasses.asdict`, directly or from parsed JSON."""
+    return Measurements(
+        tuple(ContextResult(**one) for one in data["contexts"]),
+        tuple(GradientCurve(**_tuples(one)) for one in data["slopes"]),
+        tuple(UlpErrors(**_tuples(one)) for one in data["errors"]),
+        data.get("guessed", False),  # absent in results of an earlier version
     )
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def _plain(value: Any) -> Any:
+    """Replace values that strict JSON lacks: NaN, infinities, tuples."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def versions() -> dict[str, str]:

@@ -10,10 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pullback.report.clean import clean_line
-from pullback.report.lines import INDENT, SEVERITY_STYLE, STATUS_STYLE, count, labelled, print_wrapped
-from pullback.report.model import Finding, Report, Status, SubjectResult
-from pullback.report.ranges import ranges
+from pullback.report.model import Finding, ReportData, Status, SubjectResult
+from pullback.report.text import (
+    INDENT,
+    SEVERITY_STYLE,
+    STATUS_STYLE,
+    clean_line,
+    count,
+    labelled,
+    print_wrapped,
+    ranges,
+)
 
 _MOST = 20
 """Rows of a table that names right functions one by one."""
@@ -28,7 +35,7 @@ _RIGHT: tuple[Status, ...] = ("ok", "intended")
 Row = tuple[SubjectResult, Sequence[Finding]]
 
 
-def print_table(report: Report, console: Console, in_full: bool) -> None:
+def print_table(report: ReportData, console: Console, in_full: bool) -> None:
     """Print one row per function, under its file; if there are many functions, only those with findings.
 
     Args:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pullback.report.clean import clean_line
-from pullback.report.measured import Slope, UlpErrors
+from pullback.report.model import GradientCurve, UlpErrors
+from pullback.report.text import clean_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def can_plot() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def slope_plot(slope: Slope, function: str) -> Markup:
+def slope_plot(slope: GradientCurve, function: str) -> Markup:
     """Return a gradient and the numeric derivative of the forward, over one input."""
     by = clean_line(slope.by)
 

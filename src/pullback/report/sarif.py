@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from pullback.report.baseline import key_of
-from pullback.report.clean import clean
-from pullback.report.model import Finding, Report, Severity, versions
+from pullback.report.model import Finding, ReportData, Severity, versions
+from pullback.report.text import clean
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def to_sarif(report: Report, pages: Mapping[str, str]) -> str:
+def to_sarif(report: ReportData, pages: Mapping[str, str]) -> str:
     """Return the report as a SARIF log of one run.
 
     Args:

@@ -15,23 +15,23 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from pullback.report.clean import clean, clean_line
-from pullback.report.evidence import blocks_of, inputs_in, numbers_of
-from pullback.report.excerpt import excerpt
+from pullback.report.evidence import blocks_of, excerpt, inputs_in, numbers_of
 from pullback.report.groups import Group, groups_of
-from pullback.report.lines import (
+from pullback.report.model import Finding, ReportData, SubjectResult
+from pullback.report.overview import is_dropped, print_infos, print_table
+from pullback.report.text import (
     INDENT,
     NARROWEST,
     SEVERITY_STYLE,
     STATUS_STYLE,
+    clean,
+    clean_line,
     count,
+    in_ranges,
     indented,
     print_cut,
     print_wrapped,
 )
-from pullback.report.model import Finding, Report, SubjectResult
-from pullback.report.overview import is_dropped, print_infos, print_table
-from pullback.report.ranges import in_ranges
 
 _TEXT_WIDTH = 80
 _BLOCK_LINES = 12
@@ -48,14 +48,14 @@ class Detail(Enum):
     FULL = "everything, with all scripts"
 
 
-def render_text(report: Report, in_full: bool = False) -> str:
+def render_text(report: ReportData, in_full: bool = False) -> str:
     """Return the report as plain text."""
     console = _plain_console()
     render(report, console, in_full)
     return _text_of(console)
 
 
-def render_failure(report: Report) -> str:
+def render_failure(report: ReportData) -> str:
     """Return the text for a failing test: a summary line, then errors and warnings."""
     findings = report.at_least("warning")
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
@@ -65,7 +65,7 @@ def render_failure(report: Report) -> str:
     return f"{clean_line(first.subject)}: {first.rule} {first.name}{more}\n\n{_text_of(console).rstrip()}"
 
 
-def render_overview(report: Report) -> str:
+def render_overview(report: ReportData) -> str:
     """Return the table of functions and the totals as text, where the findings were printed before."""
     console = _plain_console()
     print_table(report, console, in_full=False)
@@ -73,7 +73,7 @@ def render_overview(report: Report) -> str:
     return _text_of(console)
 
 
-def render(report: Report, console: Console, in_full: bool = False) -> None:
+def render(report: ReportData, console: Console, in_full: bool = False) -> None:
     """Print a report.
 
     Args:
@@ -109,12 +109,12 @@ def render(report: Report, console: Console, in_full: bool = False) -> None:
         _print_summary(report, console, bool(infos or dropped))
 
 
-def _is_asked(report: Report) -> bool:
+def _is_asked(report: ReportData) -> bool:
     """Whether all findings are of one rule, as with `--select`: then infos are printed like the rest."""
     return len({finding.rule for finding in report.findings}) == 1
 
 
-def _print_end(report: Report, console: Console) -> None:
+def _print_end(report: ReportData, console: Console) -> None:
     """Print the limitations of the whole report."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if any(finding.severity == "error" for findings in guessed for finding in findings):
@@ -123,7 +123,7 @@ def _print_end(report: Report, console: Console) -> None:
         console.print(f"{', '.join(absent)} could not be imported; the rest was audited without.", style="dim")
 
 
-def _print_summary(report: Report, console: Console, is_cut: bool) -> None:
+def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:
     """Print the last line, and how to see the omitted parts."""
     summary = summary_of(report)
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
@@ -268,7 +268,7 @@ def _highlighted(code: str) -> list[Text]:
     return list(highlighted.split("\n"))
 
 
-def summary_of(report: Report) -> Text:
+def summary_of(report: ReportData) -> Text:
     """Return the numbers of functions and findings, in one line."""
     summary = report.summary
     counts = [

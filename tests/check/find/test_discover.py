@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pullback.check.find import target as target_module
-from pullback.check.find.discover import discover, load_inputs, static_subjects, subject_of, subjects_of_module
+from pullback.check.find.discover import discover, static_subjects, subject_of, subjects_of_module
 from pullback.errors import TargetError
 
 BODY = """
@@ -555,31 +555,6 @@ def test_subjects_of_a_module():
     mine, local = subjects_of_module(sys.modules[__name__])
     assert mine.target is Mine
     assert (local.name, local.target) == ("Local", None)
-
-
-# Example inputs
-
-
-def test_load_inputs(write):
-    write("inputs.py", "def two(subject):\n    yield (1,), {}\n    yield (2,), {}\nn = 3\n")
-    assert list(load_inputs("inputs.py:two")(None)) == [((1,), {}), ((2,), {})]
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("inputs.py", "inputs are given as FILE:function"),
-        ("gone.py:two", "no such file: gone.py"),
-        ("inputs.py:two_", r"no function 'two_' in inputs\.py; did you mean two\?"),
-        ("inputs.py:n", "no function 'n'"),
-        ("broken.py:two", "broken.py could not be imported: ZeroDivisionError"),
-    ],
-)
-def test_load_inputs_refuses(write, spec, message):
-    write("inputs.py", "def two(subject): return []\nn = 3\n")
-    write("broken.py", "1 / 0")
-    with pytest.raises(TargetError, match=message):
-        load_inputs(spec)
 
 
 def test_classes_that_raise_for_any_attribute(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from pullback.check.find.folder import expanded
 from pullback.errors import TargetError
 
-from .test_absent import FUNCTION
+from .test_stand_ins import FUNCTION
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from typing import Any
 
-from pullback.check.find import discover
+from pullback.check.find.resolve import load_function
 from pullback.check.find.target import parse_target
 from pullback.check.subject import Given, Inputs
 from pullback.errors import OptionError, TargetError
@@ -46,7 +46,7 @@ def examples(spec: str) -> Callable[[Any, str], Inputs | None]:
         OptionError: if it cannot be loaded.
     """
     try:
-        function = discover.load_inputs(spec)
+        function = load_function(spec)
     except TargetError as error:
         raise OptionError(f"--inputs {spec}: {error}") from None
 

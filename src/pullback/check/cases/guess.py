@@ -12,8 +12,8 @@ import torch
 
 from pullback.check.cases.signature import Role, Usage
 from pullback.check.cases.templates import SMOOTH, SQUARE, SequenceOf, TensorOf
-from pullback.check.find.scopes import FunctionNode
-from pullback.check.find.source import CallSite, FunctionSource
+from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import CallSite, FunctionNode
 
 Candidates = Sequence[Any]
 

@@ -1,21 +1,23 @@
-"""Finds the custom functions that a target holds. Importing the target executes it."""
+"""Subjects of a target: the custom functions of a file, a module, a package or a live object.
+
+Importing a target executes it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from pullback.check.find.importing import import_all, import_root, unimported_root
-from pullback.check.find.live import Found, attribute
-from pullback.check.find.named import find_attribute, find_given, public_callables
-from pullback.check.find.places import Home, home_of_module
+from pullback.check.find.importing import import_all, unimported_root
+from pullback.check.find.modules import Home, home_of_module
+from pullback.check.find.objects import Discovered, describe, find_given, is_function, public_callables
+from pullback.check.find.resolve import Resolution, no_such_name, resolve
 from pullback.check.find.search import find_all
-from pullback.check.find.target import Target, parse_target, similar
-from pullback.check.subject import Subject
+from pullback.check.find.target import Target, parse_target
+from pullback.check.subject import Subject, is_carried
 from pullback.errors import TargetError
 
 
@@ -30,12 +32,11 @@ def discover(target: str) -> list[Subject]:
     Raises:
         TargetError: nothing of that name exists, it cannot be read, or it holds no custom function.
     """
-    parsed = parse_target(target)
-    root = import_root(parsed)
-    is_there = root.module is not None and not (root.why and attribute(root.module, parsed.name) is None)
-    if parsed.name and is_there and (found := find_attribute(root, parsed.name)) is not None:
-        return [_subject(found, found.name, root.absent)]
-    return _subjects(parsed, import_all(root))
+    resolved = resolve(target)
+    if resolved.obj is not None:
+        found = _describe_named(resolved)
+        return [_subject(found, found.name, resolved.root.absent)]
+    return _subjects(resolved.target, import_all(resolved.root))
 
 
 def static_subjects(target: str, why: str) -> list[Subject]:
@@ -73,51 +74,16 @@ def subject_of(obj: Any) -> Subject:
     return _subject(found, found.name)
 
 
-def load_inputs(spec: str) -> Callable[[Any], Iterable[Any]]:
-    """Import the function that yields inputs, given as "FILE:function".
+def _describe_named(resolved: Resolution) -> Discovered:
+    """Describe the object that a target names.
 
     Raises:
-        TargetError: there is no such file or function, or it cannot be imported.
+        TargetError: if it is of a kind that cannot be audited.
     """
-    parsed = parse_target(spec)
-    if not parsed.name:
-        raise TargetError(f"inputs are given as FILE:function, e.g. {spec}:inputs; {spec!r} names no function")
-    root = import_root(parsed)
-    function: Any = getattr(root.module, parsed.name, None)
-    if root.module is None or (root.why and not callable(function)):
-        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
-    if not callable(function):
-        suggestion = similar(parsed.name, public_callables(root.module))
-        raise TargetError(f"no function {parsed.name!r} in {parsed.where}{suggestion}")
-    inputs: Callable[[Any], Iterable[Any]] = function
-    return inputs
-
-
-def loaded(target: str, functions: bool = False) -> Any:
-    """Import the object of "FILE:NAME" or "MODULE:NAME"; its prints go to standard error.
-
-    Args:
-        target: its NAME may be dotted.
-        functions: whether a message names the Functions of the module too, beside other callables.
-
-    Raises:
-        TargetError: if there is no object of that name, or it cannot be imported.
-    """
-    parsed = parse_target(target)
-    with contextlib.redirect_stdout(sys.stderr):
-        root = import_root(parsed)
-    if root.module is None or (root.why and not hasattr(root.module, parsed.name.partition(".")[0])):
-        raise TargetError(f"{parsed.where} {root.why}; run it with python to see where")
-    names = public_callables(root.module, functions)
-    if not parsed.name:
-        raise TargetError(f"name a function of {parsed.where}, as in {parsed.where}:NAME{similar('', names)}")
-    found: Any = root.module
-    for part in parsed.name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        missing = f" (it imports in vain: {', '.join(root.absent)})" if root.absent else ""
-        raise TargetError(f"no {parsed.name!r} in {parsed.where}{missing}{similar(parsed.name, names)}")
-    return found
+    name, owner, obj = resolved.target.name, resolved.owner, resolved.obj
+    found = describe(obj, owner, f"{resolved.root.shown}:{name}")
+    expression = resolved.expression + (".apply" if is_function(obj) or is_carried(obj) else "")
+    return replace(found, name=name, load=owner.load(expression, name, found.location))
 
 
 def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
@@ -131,7 +97,7 @@ def _subjects(target: Target, homes: Sequence[Home]) -> list[Subject]:
             if target.name in (name, one.name, one.qualname, one.qualname.replace("<locals>.", ""))
         ]
         if not found_as:
-            raise TargetError(_no_such_name(target, homes[0], names))
+            raise TargetError(no_such_name(target, homes[0], names or _callables(homes[0])))
         return [_subject(one, name, absent) for one, name in found_as]
     if not found:
         raise TargetError(_no_function(target, homes))
@@ -143,7 +109,7 @@ def _failed(homes: Sequence[Home]) -> list[str]:
     return [home.name for home in homes if homes[0].module is not None and home.module is None and not home.sources()]
 
 
-def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:
+def _subject(found: Discovered, name: str, absent: tuple[str, ...] = ()) -> Subject:
     return Subject(
         name=name,
         kind=found.kind,
@@ -156,9 +122,9 @@ def _subject(found: Found, name: str, absent: tuple[str, ...] = ()) -> Subject:
     )
 
 
-def _unique_names(found: Sequence[Found], package: str) -> list[str]:
+def _unique_names(found: Sequence[Discovered], package: str) -> list[str]:
     """Name each subject: by its short name if that is unique, else with its module and scope, else with its line."""
-    schemes: list[Callable[[int, Found], str]] = [
+    schemes: list[Callable[[int, Discovered], str]] = [
         lambda _, one: f"{one.module.removeprefix(package)}.{one.qualname}".removeprefix("."),
         lambda _, one: f"{one.qualname} (line {one.location.line})",
         lambda order, one: f"{one.qualname} (line {one.location.line}, {order})",
@@ -173,11 +139,8 @@ def _unique_names(found: Sequence[Found], package: str) -> list[str]:
     return names
 
 
-def _no_such_name(target: Target, root: Home, names: Sequence[str]) -> str:
-    if root.module is not None and not names:
-        names = public_callables(root.module)
-    broken = f" ({root.why})" if root.why else ""
-    return f"no {target.name!r} in {target.where}{broken}{similar(target.name, names)}"
+def _callables(home: Home) -> list[str]:
+    return [] if home.module is None else public_callables(home.module)
 
 
 def _no_function(target: Target, homes: Sequence[Home]) -> str:
@@ -190,7 +153,7 @@ def _no_function(target: Target, homes: Sequence[Home]) -> str:
         return f"no custom function in what can be read of {target.where} ({failed[0].shown} {failed[0].why}{more})"
     if root.absent:
         return f"no custom function in {target.where} (it imports in vain: {', '.join(root.absent)})"
-    names = [] if root.module is None else public_callables(root.module)
+    names = _callables(root)
     example = f" {target.where}:{names[0]}" if names else ""
     return (
         f"no custom function in {target.where}: no {looked_for}, no torch.library.custom_op, no pullback.function; "

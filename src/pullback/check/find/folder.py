@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pullback.check.find.packages import PROGRAMS, TESTS
-from pullback.check.find.parsed import read
-from pullback.check.find.places import home_of_file
+from pullback.check.find.modules import PROGRAMS, TESTS, home_of_file
+from pullback.check.find.source import read
 from pullback.check.find.target import is_module, package_of, written_as_path
 from pullback.errors import TargetError
 

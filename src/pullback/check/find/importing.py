@@ -15,10 +15,9 @@ from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 
-from pullback.check.find.absent import bare_package, import_without
-from pullback.check.find.packages import with_submodules
-from pullback.check.find.parsed import read
-from pullback.check.find.places import Home, home_of_file, shown_path
+from pullback.check.find.modules import Home, home_of_file, shown_path, with_submodules
+from pullback.check.find.source import read
+from pullback.check.find.stand_ins import bare_package, import_without
 from pullback.check.find.target import Target, add_path, locate, package_of, similar_files
 from pullback.errors import TargetError
 

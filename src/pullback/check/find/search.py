@@ -1,21 +1,28 @@
-"""Merges the Functions of imported modules with those that only a source shows."""
+"""Search for the custom functions of modules: live ones, ones only in the source, and those that factories make.
+
+A Function defined inside another function exists once the latter, its factory, is called: with guessed arguments.
+"""
 
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback import _torch
-from pullback.check.find.factories import FactoryCall, call_factory, makes
-from pullback.check.find.live import (
-    Found,
+from pullback.check.find.importing import guarded
+from pullback.check.find.modules import Home, home_of_module, in_package
+from pullback.check.find.objects import (
+    Discovered,
     Function,
     answers,
+    applied_class,
     attribute,
     find_callable,
     find_carried,
@@ -24,18 +31,23 @@ from pullback.check.find.live import (
     is_function,
     live_functions,
 )
-from pullback.check.find.packages import in_package
-from pullback.check.find.places import Home, home_of_module
-from pullback.check.find.source import FunctionSource
+from pullback.check.find.source import FunctionSource, source_of
 from pullback.check.subject import is_carried, is_made
 
 _NOT_THERE = (
     "not there once the module is imported: it is defined under a condition that does not hold here, or its "
     "name was given to something else since"
 )
+_NEVER_CALLED = re.compile(r"(main|train|test|run|demo)(_.*|s|ing|ning)?")
+_INTEGERS = re.compile(r"k|n|num|bits?|nbits|n_bits|num_bits|bit_?width|dims?|axis|order|levels|size|n_.*|num_.*")
+_FLOATS = re.compile(
+    r"alpha|beta|gamma|lambd|lambda_|lam|delta|sigma|tau|slope|scale|eps|epsilon|temperature|temp|t|threshold|thr"
+    r"|thresh|width|weight|factor|coeff?|strength|momentum|decay|negative_slope|min|max|low|high"
+)
+_VALUES = {"int": 2, "float": 1.0, "bool": False, "str": ""}
 
 
-def find_all(homes: Sequence[Home]) -> list[Found]:
+def find_all(homes: Sequence[Home]) -> list[Discovered]:
     """Return the Functions and ops of some modules; for a module that is not imported, the Functions in its source.
 
     Ops are those of `torch.library` and of `pullback.function`.
@@ -49,13 +61,13 @@ def find_all(homes: Sequence[Home]) -> list[Found]:
     return [*(one for one in live if not one.hidden), *_find_missing(homes, present)]
 
 
-def _find_live(homes: Sequence[Home]) -> list[Found]:
+def _find_live(homes: Sequence[Home]) -> list[Discovered]:
     """Return the Functions and ops of these modules; the first may be the package of the others.
 
     A class that a factory makes repeatedly is taken once, and in addition each time that a module has a name for it.
     """
     gc.collect()
-    found: list[Found] = []
+    found: list[Discovered] = []
     for cls in live_functions():
         if in_package(cls.__module__, homes[0].name):
             home = _home_of(cls.__module__, homes)
@@ -103,7 +115,7 @@ def _home_of(module: str, homes: Sequence[Home]) -> Home:
     return replace(home_of_module(sys.modules[module]), setup=homes[0].setup)
 
 
-def _without_copies(found: list[Found]) -> Iterator[Found]:
+def _without_copies(found: list[Discovered]) -> Iterator[Discovered]:
     seen: set[tuple[str, int]] = set()
     for one in sorted(found, key=lambda one: not one.bound):
         if one.bound or one.definition not in seen:
@@ -111,7 +123,7 @@ def _without_copies(found: list[Found]) -> Iterator[Found]:
         seen.add(one.definition)
 
 
-def _find_missing(homes: Sequence[Home], present: set[tuple[str, Any]]) -> Iterator[Found]:
+def _find_missing(homes: Sequence[Home], present: set[tuple[str, Any]]) -> Iterator[Discovered]:
     """Yield the Functions of the source that are not present: made by a factory call, or not at all."""
     for home in homes:
         calls: dict[str, FactoryCall] = {}
@@ -142,7 +154,7 @@ def _is_no_function(obj: Any) -> bool:
     return isinstance(obj, type) and not is_function(obj)
 
 
-def _from_factory(source: FunctionSource, home: Home, call: FactoryCall) -> Found:
+def _from_factory(source: FunctionSource, home: Home, call: FactoryCall) -> Discovered:
     cls = makes(call, source)
     if cls is None:
         target = f"{home.shown}:NAME" if home.loose else f"{home.name}:NAME"
@@ -163,8 +175,8 @@ def _from_factory(source: FunctionSource, home: Home, call: FactoryCall) -> Foun
     return replace(found, load=_load_among_all(cls, home, call.expression))
 
 
-def _unaudited(source: FunctionSource, home: Home, why: str) -> Found:
-    return Found(
+def _unaudited(source: FunctionSource, home: Home, why: str) -> Discovered:
+    return Discovered(
         target=None,
         kind="function",
         name=source.name,
@@ -174,3 +186,84 @@ def _unaudited(source: FunctionSource, home: Home, why: str) -> Found:
         source=source,
         why_unaudited=why,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FactoryCall:
+    """Result of an attempt to call a factory.
+
+    Attributes:
+        expression: the call, e.g. "make(k=2)"; in the form of the definition, "make(k, f)", if it was not called.
+        made: the Functions defined since.
+        returned: its result.
+        why: why it was not called, or its exception; empty if it returned.
+    """
+
+    expression: str
+    made: tuple[Function, ...] = ()
+    returned: Any = None
+    why: str = ""
+
+    def reaches(self, cls: Function) -> str | None:
+        """Return the expression that gives `cls.apply`, if the result is `cls` or `cls.apply`."""
+        if self.returned is cls:
+            return f"{self.expression}.apply"
+        return self.expression if applied_class(self.returned) is cls else None
+
+
+def call_factory(home: Home, source: FunctionSource) -> FactoryCall:
+    """Call the outermost function around a Function's definition, if its required arguments can be guessed.
+
+    This runs the user's code; an exception is caught. Functions with a name like main, train, test, run or demo are not
+    called.
+    """
+    path = source.qualname.partition(".<locals>")[0]
+    factory = attribute(home.module, path)
+    parameters = _parameters(factory)
+    if parameters is None:
+        return FactoryCall(f"{path}(…)", why="which was not called")
+    arguments = {p.name: guess(p) for p in parameters if p.default is p.empty}
+    if None in arguments.values() or _NEVER_CALLED.fullmatch(path.rpartition(".")[2]):
+        return FactoryCall(f"{path}({', '.join(p.name for p in parameters)})", why="which was not called")
+    expression = f"{path}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    returned: list[Any] = []
+    before = set(live_functions())
+    failure = guarded(lambda: returned.append(factory(**arguments)))
+    made = tuple(cls for cls in live_functions() if cls not in before)
+    if failure:
+        return FactoryCall(expression, made, why=f"which raised {failure}")
+    return FactoryCall(expression, made, returned[0])
+
+
+def guess(parameter: inspect.Parameter) -> Any:
+    """Return a plain value for a required parameter, by its annotation or else its name; or `None`."""
+    annotation = parameter.annotation
+    if annotation is not parameter.empty:
+        return _VALUES.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+    name = parameter.name.lower()
+    if name in ("dim", "axis"):
+        return -1
+    if _INTEGERS.fullmatch(name):
+        return 2
+    return 1.0 if _FLOATS.fullmatch(name) else None
+
+
+def makes(call: FactoryCall, source: FunctionSource) -> Function | None:
+    """Return the class among those made that `source` defines."""
+    for cls in call.made:
+        found = source_of(cls)
+        if found is not None and (found.line, found.qualname) == (source.line, source.qualname):
+            return cls
+    return None
+
+
+def _parameters(factory: Any) -> list[inspect.Parameter] | None:
+    """Return the parameters of a function that can be called by keyword, and `None` for anything else."""
+    if not inspect.isroutine(factory) or inspect.iscoroutinefunction(factory):
+        return None
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return None if any(p.kind is p.POSITIONAL_ONLY for p in named) else named

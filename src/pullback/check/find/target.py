@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from pullback.check.find.source import read, source_file
 from pullback.errors import TargetError
 
 _ADDED: set[str] = set()
@@ -78,6 +80,23 @@ def locate(module: str) -> ModuleSpec | None:
     except (ImportError, ValueError, AttributeError):
         return None
     return spec
+
+
+def function_names(spec: str) -> list[str]:
+    """Return the public custom functions of a target, then its other top-level functions, from its source alone.
+
+    Raises:
+        TargetError: if there is no such target, or it is not valid Python.
+    """
+    target = parse_target(spec)
+    found = None if target.path else locate(target.module)
+    file = target.path or (found and found.origin)
+    if not file:
+        return []
+    source = source_file(read(file), str(file))
+    classes = [function.qualname for function in source.functions()]
+    functions = [node.name for node in source.tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in classes + functions if "<locals>" not in name and not name.startswith("_")]
 
 
 def add_path(folder: Path) -> None:

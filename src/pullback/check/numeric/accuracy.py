@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pullback.check.derivative.oracle import SIGNIFICANT, differentiate
 from pullback.check.trial import as_real
-from pullback.report.measured import Numbers, Slope, UlpErrors
+from pullback.report.model import GradientCurve, Numbers, UlpErrors
 from pullback.stable.formats import Floats, Mask
 
 
@@ -109,7 +109,7 @@ _LEAST, _MOST = -24, 24
 """Powers of two between which errors are drawn."""
 
 
-def slopes(function: Elementwise) -> Iterator[Slope]:
+def slopes(function: Elementwise) -> Iterator[GradientCurve]:
     """Yield the gradient by each input that varies, along a line through the example."""
     for by in function.names:
         for low, high in _LINES:
@@ -121,7 +121,7 @@ def slopes(function: Elementwise) -> Iterator[Slope]:
                 continue
 
 
-def _slope(function: Elementwise, by: str, grid: Floats) -> Slope:
+def _slope(function: Elementwise, by: str, grid: Floats) -> GradientCurve:
     def at(x: Floats) -> Columns:
         return {name: x if name == by else np.full(len(x), function.example(name)) for name in function.names}
 
@@ -132,7 +132,7 @@ def _slope(function: Elementwise, by: str, grid: Floats) -> Slope:
     found = differentiate(curve)
     wide = SIGNIFICANT * found.bar
     low, high = (torch.where(found.valid, side, torch.nan) / _STEP for side in (found.low - wide, found.high + wide))
-    return Slope(by, _plain(grid), _plain(got.tolist()), _plain(low.tolist()), _plain(high.tolist()))
+    return GradientCurve(by, _plain(grid), _plain(got.tolist()), _plain(low.tolist()), _plain(high.tolist()))
 
 
 def ulp_errors(dtype: torch.dtype, sweep: Sweep) -> Iterator[UlpErrors]:

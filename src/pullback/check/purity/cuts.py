@@ -17,7 +17,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pullback._torch import tree_leaves
-from pullback.check.find.live import live_functions
+from pullback.check.find.objects import live_functions
 from pullback.dtypes import has_derivative
 
 _LEAVES_TORCH = frozenset({"item", "numpy", "tolist", "__float__", "__int__", "__complex__", "__array__"})

@@ -67,7 +67,7 @@ from pullback.check.case import Case
 from pullback.check.cases.repro import call_text
 from pullback.check.cases.sizes import may_hold_sizes
 from pullback.check.derivative.agreement import gradients
-from pullback.check.find.live import answers
+from pullback.check.find.objects import answers
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, refusal_of_grad
 from pullback.check.weights import in_other_mode, modules_of

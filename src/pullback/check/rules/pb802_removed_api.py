@@ -51,8 +51,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pullback.check.find.scopes import dotted
 from pullback.check.find.source import FunctionSource
+from pullback.check.find.syntax import dotted
 from pullback.check.rules._rule import Rule, SourceMatch
 
 _GONE = {

@@ -14,9 +14,21 @@ from pullback.check.rules import allow_keys, rule_named, rule_of
 from pullback.check.runner.process import Death
 from pullback.check.subject import Options, Subject
 from pullback.check.trial import Incident
-from pullback.report.measured import Measured
-from pullback.report.model import SEVERITIES, Evidence, Finding, Report, Severity, SubjectResult, Verdict, status_of
-from pullback.report.plain import finding_from_dict, finding_to_dict, subject_from_dict, subject_to_dict
+from pullback.report.model import (
+    SEVERITIES,
+    Evidence,
+    Finding,
+    Measurements,
+    Severity,
+    SubjectResult,
+    Verdict,
+    finding_from_dict,
+    finding_to_dict,
+    status_of,
+    subject_from_dict,
+    subject_to_dict,
+)
+from pullback.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +217,7 @@ def make_outcome(
     cases: int = 0,
     seconds: float = 0.0,
     allowed: int = 0,
-    measured: Measured | None = None,
+    measured: Measurements | None = None,
 ) -> Outcome:
     """Return an outcome without repeated findings and those that an allow comment silences, the worst first.
 
@@ -220,7 +232,7 @@ def make_outcome(
     once = {(finding.rule, finding.message): finding for finding in findings}.values()
     loud = _worst_first(f for f in once if subject.source is None or not subject.source.allows(*allow_keys(f)))
     result = SubjectResult(
-        subject.name, subject.location, status_of(loud), cases, seconds, measured or Measured(), subject.absent
+        subject.name, subject.location, status_of(loud), cases, seconds, measured or Measurements(), subject.absent
     )
     return Outcome(result, loud, allowed + len(once) - len(loud))
 

@@ -33,7 +33,8 @@ from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.runner.task import Limits, Sender, describe_failure, refusal
 from pullback.check.subject import Given, Inputs, Kind, Options, Subject, device_of
 from pullback.errors import PullbackError, RunnerError, TargetError
-from pullback.report.model import Location, Report
+from pullback.report.model import Location
+from pullback.report.report import Report
 
 _IMPORT_SILENCE = 120.0
 

@@ -27,7 +27,7 @@ from pullback.check.case import IF_IT_FITS
 from pullback.check.cases.repro import ALTERED, NO_LITERAL
 from pullback.check.clock import PATIENCE, processor_time_of, spent
 from pullback.check.events import Events
-from pullback.check.find.places import IN_PROGRAM
+from pullback.check.find.modules import IN_PROGRAM
 from pullback.check.rules import rule_of
 from pullback.check.runner.fresh import exec_in_new, packed, unpacked
 from pullback.check.runner.outcome import AuditStep, Outcome, make_outcome, newest, process_finding
@@ -35,9 +35,14 @@ from pullback.check.runner.process import GIBIBYTE, Channel, Death, limit_memory
 from pullback.check.subject import Given, Inputs, Options, Subject
 from pullback.check.trial import describe_error, reseed
 from pullback.errors import OptionError, PullbackError, RunnerError, TargetError
-from pullback.report.measured import Measured, measured_from_dict
-from pullback.report.model import Evidence, Finding
-from pullback.report.plain import finding_from_dict, finding_to_dict
+from pullback.report.model import (
+    Evidence,
+    Finding,
+    Measurements,
+    finding_from_dict,
+    finding_to_dict,
+    measurements_from_dict,
+)
 
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location|read_text")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
@@ -189,7 +194,7 @@ class ProcessLog:
     findings: list[Finding] = field(default_factory=list)
     cases: int = 0
     allowed: int = 0
-    measured: Measured = field(default_factory=Measured)
+    measured: Measurements = field(default_factory=Measurements)
 
 
 class SubjectTask:
@@ -299,7 +304,7 @@ class SubjectTask:
                 attempt.findings.append(finding_from_dict(message["finding"]))
             case "end":
                 attempt.cases, attempt.allowed = message["cases"], message["allowed"]
-                attempt.measured = measured_from_dict(message["measured"])
+                attempt.measured = measurements_from_dict(message["measured"])
             case "broken":
                 attempt.findings.append(our_fault(self._subject, message["what"], message["trace"]))
             case "replayed":

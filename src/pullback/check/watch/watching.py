@@ -17,7 +17,7 @@ from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Inputs, Options, Subject
 from pullback.check.watch.samples import Samples
 from pullback.errors import TargetError
-from pullback.report.model import Report
+from pullback.report.report import Report
 
 _OURS = ("torch.", "pullback.")
 """Modules whose functions are not the user's."""

@@ -94,7 +94,7 @@ def _is_wrong_cube_found():
     from pullback.check.find.discover import subject_of
     from pullback.check.runner.subjects import audit_here
     from pullback.check.subject import Options
-    from tests.check.contexts.test_transforms import WrongCube
+    from tests.check.contexts.test_eager import WrongCube
 
     example = [((torch.linspace(0.5, 2, 5, dtype=torch.float64),), {})]
     (outcome,) = audit_here([subject_of(WrongCube)], Options(select=("PB0", "PB1")), lambda subject: example)

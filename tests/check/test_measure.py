@@ -6,8 +6,8 @@ from pullback.check.audit import audit
 from pullback.check.find.discover import subject_of
 from pullback.check.subject import Options
 
-from ..making import Silent, function, normal
-from ..modules import import_source
+from .making import Silent, function, normal
+from .modules import import_source
 
 sine = function(torch.sin, lambda g, x: g * x.cos())
 slip = function(torch.sin, lambda g, x: g * x.sin())

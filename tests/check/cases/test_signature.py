@@ -1,10 +1,12 @@
-"""What the way a forward uses a parameter tells of it."""
+"""What the source of a forward tells of its parameters: how they are used, and which of them an error is about."""
 
 import ast
 
 import pytest
+import torch
 
-from pullback.check.cases.signature import kept_as_settings, usage
+from pullback.check.cases.signature import Blame, kept_as_settings, origins, usage
+from pullback.check.find.source import source_of
 
 SOURCE = """
 def forward(ctx, x, y, fn, count, dim, mode, pair, many, flag, nu, level, out, index):
@@ -85,3 +87,78 @@ def methods(keep, *returns):
 )
 def test_what_is_kept_on_the_context_and_has_no_gradient_is_a_setting(keep, returns, found):
     assert kept_as_settings(methods(keep, *returns), ["x", "limit"]) == found
+
+
+def adds(x, y, z):
+    w = z * 2
+    return (x * 2).relu() + (y @ w)
+
+
+def refuses(x, y, z):
+    if x.ndim != 1:
+        raise ValueError("one dimension, please")
+    return y
+
+
+def unpacks(x, y, z):
+    first = x + 1
+    a, b = y
+    return first, a, b
+
+
+def calls(x, y, z):
+    return deeper(x, y) + z
+
+
+def deeper(p, q):
+    return p.no_such_method(q)
+
+
+def names_a_keyword(x, y, z):
+    return torch.nn.functional.cross_entropy(x, y, ignore_index=z)
+
+
+def blamed(function, *arguments):
+    names = ("x", "y", "z")
+    blame = Blame(source_of(function).node, function.__code__, names)
+    try:
+        function(*arguments)
+    except Exception as error:
+        return blame.of(error)
+    pytest.fail("nothing was raised")
+
+
+def test_the_expression_alone_is_to_blame():
+    lines, names = blamed(adds, torch.ones(3), torch.ones(2, 3), torch.ones(2))
+    assert names == {"y", "z"}  # z by way of w
+    assert lines == 2
+
+
+def test_the_condition_is_to_blame_for_what_it_refuses():
+    assert blamed(refuses, torch.ones(2, 2), None, None)[1] == {"x"}
+
+
+def test_the_keyword_that_the_message_names_is_to_blame():
+    assert blamed(names_a_keyword, torch.ones(3, 5), torch.zeros(3, dtype=torch.int64), torch.ones(2))[1] == {"z"}
+
+
+def test_unpacking():
+    assert blamed(unpacks, 1, (1, 2, 3), None) == (2, {"y"})
+
+
+def test_what_happens_further_down_is_blamed_on_the_call():
+    assert blamed(calls, 1, 2, 3)[1] == {"x", "y"}
+
+
+def test_an_error_from_elsewhere_blames_nobody():
+    blame = Blame(source_of(adds).node, adds.__code__, ("x",))
+    assert blame.of(ValueError("never raised here")) == (0, frozenset())
+
+
+def test_origins_follow_assignments():
+    source = "def f(ctx, x, y):\n    a = x + 1\n    ctx.b = a * y\n    for i in y:\n        a += i\n    c: int = 3\n"
+    found = origins(ast.parse(source).body[0], ["x", "y"])
+    assert found["a"] == {"x", "y"}
+    assert found["ctx.b"] == {"x", "y"}
+    assert found["i"] == {"y"}
+    assert found["c"] == frozenset()

@@ -99,7 +99,7 @@ def _audited(state: Audit, chosen: list[Rule], sink: _Sink) -> AuditEnd:
 
 
 def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events: Events, rule: str, what: str) -> bool:
-    """Run one step of an audit, without those before it: a rule, or the variant that is so described.
+    """Run a single step of an audit: a rule, or the variant with that description.
 
     Args:
         subject, options, inputs, events: as of `audit`.
@@ -126,7 +126,7 @@ def run_alone(subject: Subject, options: Options, inputs: Inputs | None, events:
 def _prepared(
     subject: Subject, options: Options, inputs: Inputs | None, events: Events, skip: frozenset[str]
 ) -> tuple[Audit | None, str]:
-    """Return the audit's state with a working example, or why there is none."""
+    """The state of the audit with a working example, or the reason why there is none."""
     steps = StepEvents(events)
     trial.set_on_call(steps.calling)
     events.step("", "looking for a working example", "")
@@ -142,7 +142,7 @@ def _prepared(
 
 
 def static_findings(subject: Subject, options: Options, runs: bool = False) -> list[Finding]:
-    """Return the findings of the static rules. Runs none of the audited code.
+    """Findings from the source alone. None of the audited code is run.
 
     Args:
         subject: the audited function.
@@ -163,7 +163,7 @@ def static_findings(subject: Subject, options: Options, runs: bool = False) -> l
 
 
 def unaudited(subject: Subject, why: str) -> Finding:
-    """Return the warning that a subject could not be run, with the reason and the remedy."""
+    """The warning that a subject could not be run, with the reason and the remedy."""
     hint = "give example inputs: `--inputs FILE:function`, or pullback.check(fn, *inputs) from Python"
     if missing := NEEDED.search(why) or _NO_MODULE.search(why):
         hint = f"install {missing[1]}, or build it if it is an extension of the package"
@@ -200,7 +200,7 @@ def _unaudited(subject: Subject, options: Options, sink: _Sink, why: str) -> Aud
 
 
 class _Sink:
-    """Passes findings on, except those that an allow comment silences and duplicates."""
+    """Forwards findings, without duplicates and those that an allow comment silences."""
 
     def __init__(self, subject: Subject, events: Events) -> None:
         self.subject = subject
@@ -256,7 +256,7 @@ def _meaningful(state: Audit, chosen: Sequence[Rule], sink: _Sink, cause: str, w
 
 
 def _run_rules(state: Audit, chosen: Sequence[Rule], sink: _Sink) -> list[str]:
-    """Run the rules; return the ids of those that the budget left no time for.
+    """Run the rules; return the ids of those for which the budget left no time.
 
     Rules with one or a few runs come first, the most informative before the rest; then the variants of the example,
     then slow rules. On the example the contract rules run whatever the budget is.
@@ -288,7 +288,7 @@ def _priority(rule: Rule) -> int:
 
 
 _NAMED = 3
-"""Weights that a message names, of many."""
+"""Number of weights that a message names."""
 
 
 def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
@@ -311,11 +311,11 @@ def _run_on_weights(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
 
 
 _VARIANTS_FOR_WEIGHTS = ("sliced with a step", "transposed", "-> 1", "exact zeros", "all equal")
-"""Words of the labels of variants with which the gradients of weights are compared, too."""
+"""Words in the labels of the variants on which the gradients of weights are compared as well."""
 
 
 def _run_on_weights_of_variants(state: Audit, running: Sequence[Rule], sink: _Sink) -> None:
-    """Compare the gradients of weights for other inputs, unless they are wrong already."""
+    """Compare the gradients of weights on variants of the inputs, unless they are already known to be wrong."""
     rule = next((rule for rule in running if rule.proves == 1), None)
     if rule is None or state.weighted is None or not state.backward_works or sink.has_reported(rule):
         return
@@ -339,7 +339,7 @@ def _is_settled(rule: Rule, reported: Sequence[Finding]) -> bool:
 
 
 def _left_out(weighted: Audit) -> list[str]:
-    """Return the names of weights that there was no time to compare."""
+    """Names of the weights that were not compared for lack of time."""
     result = weighted.base_result
     if result is None or result.error is not None:
         return []
@@ -349,7 +349,7 @@ def _left_out(weighted: Audit) -> list[str]:
 
 
 def _run_inside(state: Audit, sink: _Sink) -> None:
-    """Run on each Function that a callable calls the rules that apply to Functions alone.
+    """Run the rules for Functions on each Function that a callable calls.
 
     Where the callable means not to be a derivative, each Function has its own gradient looked at, too.
     """
@@ -400,7 +400,7 @@ def _run_rule(state: Audit, rule: Rule, sink: Callable[[Finding], None]) -> None
 
 
 def _smallest(state: Audit, rule: Rule, found: list[Finding]) -> list[Finding]:
-    """Return the rule's findings on the smallest example with an equally severe one."""
+    """Findings of the rule on the smallest example that still has one of the same severity."""
     worst = {f.severity for f in found}
     if rule.runtime is None or not rule.shrinks or not worst & {"error", "warning"}:
         return found
@@ -441,7 +441,7 @@ def _over_budget(state: Audit, what: str) -> Finding:
 
 
 def _incidents(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each exit or exhausted memory that the audited code tried in this process."""
+    """Findings about exits and exhausted memory that the audited code caused in this process."""
     for incident, message in take_incidents():
         rule = rule_of(incident)
         yield Finding(

@@ -13,12 +13,12 @@ from pullback._torch import tree_flatten, tree_unflatten
 from pullback.dtypes import has_derivative
 
 IF_IT_FITS = ", if that fits"
-"""After the label of a case that may be no valid input."""
+"""Suffix of the label of a case that may be an invalid input."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor that a subject reaches without being given it, as a module its weights.
+    """A tensor that a subject uses without receiving it as an argument, such as a weight of a module.
 
     Attributes:
         tensor: it is given other data to have another value, and is itself the leaf of the graph.
@@ -85,7 +85,7 @@ class Case:
 
     @property
     def is_variant(self) -> bool:
-        """Whether it was made from the example, rather than being it."""
+        """Whether it was derived from the example."""
         return self.label not in ("", "example", "given")
 
     @property
@@ -162,7 +162,7 @@ class Case:
         return args, kwargs, inputs
 
     def _unshared(self, position: int, moved: Tensor) -> Tensor:
-        """Return a moved value, or a copy of it where it is the case's own, which the call may change or free."""
+        """A moved value; a copy if it is the tensor of the case itself, which the call may change or free."""
         return copy_tensor(moved) if moved is self.values[position] else moved
 
     def _fresh(self, position: int) -> Any:

@@ -22,7 +22,7 @@ _DRAWING = "the gradient along a line"
 
 
 def measure(audit: Audit, done: Collection[str], reported: Sequence[Finding]) -> Measurements:
-    """Return the data for plots of a subject: only those that show one of its findings.
+    """The context row of a subject, and the data of those plots that show one of its findings.
 
     Args:
         audit: of the subject.

@@ -65,7 +65,7 @@ def _prefix(option: str, word: str) -> str:
 
 
 def _require_hypothesis() -> None:
-    """Raise without hypothesis.
+    """Check that hypothesis is installed.
 
     Raises:
         OptionError: if it is not installed.

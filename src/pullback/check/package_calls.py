@@ -81,7 +81,7 @@ def _gives_plain_tensors(subject: Subject, case: Case) -> bool:
 
 
 _SECONDS_OF_PROGRAMS, _SECONDS_OF_ONE = 8.0, 5.0
-"""Of work for all programs, and of time for one: a test may train a model, or wait for a network."""
+"""Limits for all programs together and for one: a test may train a model, or wait for a network."""
 _FENCED = re.compile(r"^[ \t]*```[ \t]*(?:\{?\.?(?:python|py)\b[^\n]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _MOST_FILES = 300
 """Files of tests that are searched for a name."""
@@ -119,7 +119,7 @@ def in_tests(subject: Subject, names: Collection[str]) -> Case | None:
 
 
 class _Enough(BaseException):
-    """Ends a program whose call has been seen, or that takes too long; no test catches it."""
+    """Ends a program whose call was recorded, or that takes too long. No test catches it."""
 
 
 @contextmanager
@@ -331,11 +331,11 @@ def _function_of(test: Callable[[], Any]) -> Callable[..., Any]:
 _SECONDS_OF_CALLERS = 8.0
 _SIZES = (4, 2, 8)
 _PROGRAM = re.compile(r"^_?(main|run|train|test|demo|example|bench)")
-"""Names of functions that do more than compute."""
+"""Names of functions that are programs."""
 
 
 def call_by_a_caller(subject: Subject, guess: Callable[[Subject], Case | None]) -> Case | None:
-    """Return a call of a Function as something in its package makes it.
+    """A call of a Function as made in its package.
 
     Args:
         subject: a Function.
@@ -400,7 +400,7 @@ def _names_any(code: CodeType, names: Collection[str]) -> bool:
 
 
 def _made(cls: type[torch.nn.Module]) -> torch.nn.Module | None:
-    """Return a module with small sizes for what its constructor asks for, in eval mode, so that it draws nothing."""
+    """An instance of a module class with small sizes, in eval mode, which draws no random numbers."""
     parameters = inspect.signature(cls).parameters.values()
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     for size in _SIZES:

@@ -18,7 +18,7 @@ from pullback.check.cases.structure import partitions
 
 _OTHERS = (1, 2, 5)
 _TELLING = 4
-"""Elements of a row that are sorted hardly by chance."""
+"""Length from which a sorted row is unlikely to be a coincidence."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ TRAITS = (
 
 
 class Domain:
-    """The traits of the differentiated tensors of an example, and what parts them.
+    """The traits of the differentiated tensors of an example, and the lengths or offsets that partition them.
 
     Args:
         base: the example.
@@ -97,15 +97,15 @@ class Domain:
         self._broken: set[str] = set()
 
     def holds(self, case: Case) -> bool:
-        """Whether a case has all that the example has."""
+        """Whether a case has every trait of the example."""
         return not self._lost(case) and self.is_parted(case)
 
     def is_parted(self, case: Case) -> bool:
-        """Whether lengths and offsets still add up to the sizes that they part."""
+        """Whether lengths and offsets still add up to the sizes that they partition."""
         return all(partition.holds(case) for partition in self._partitions)
 
     def keep(self, case: Case) -> Iterator[Case]:
-        """Yield a variant with lost properties restored; and unchanged, if it is the first to lose one of them."""
+        """Yield a variant with its lost traits restored; also unchanged, if it is the first without one of them."""
         for partition in self._partitions:
             if not partition.holds(case):
                 refitted = partition.restored(case)
@@ -128,7 +128,7 @@ class Domain:
         return [(p, t) for p in case.wrt for t in self._traits.get(p, ()) if not t.holds(case.values[p])]
 
     def _restored(self, case: Case) -> Case | None:
-        """Return a variant with all that it lacks; `None` if that cannot be, or is the example itself."""
+        """A variant with its lost traits restored; `None` if that is impossible, or gives the example itself."""
         lost = self._lost(case)
         if any(case.values[p].ndim != self._base.values[p].ndim for p, _ in lost):
             return None
@@ -156,7 +156,7 @@ def _shown(t: Tensor) -> Iterator[Trait]:
 
 
 def _of_coordinates(base: Case, position: int, takes: Callable[[Case], bool] | None) -> Iterator[Trait]:
-    """Yield the size of a last dimension that may hold coordinates: the function does not take some other size."""
+    """Yield the size of a last dimension that may hold coordinates: the function rejects some other size."""
     t = base.values[position]
     if takes is None or t.ndim < 2 or t.shape[-1] not in POINTS or t.shape[-1] == t.shape[-2]:
         return

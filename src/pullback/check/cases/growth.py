@@ -38,7 +38,7 @@ class Growth:
     offsets: tuple[Shape, ...]
 
     def shapes(self, n: int) -> list[Shape] | None:
-        """Return the shapes of the outputs at size `n`; `None` if there are none, for want of elements."""
+        """Shapes of the outputs at size `n`; `None` if a dimension would be negative."""
         found = [
             tuple(a * n + b for a, b in zip(slope, offset, strict=True))
             for slope, offset in zip(self.slopes, self.offsets, strict=True)
@@ -50,7 +50,7 @@ class Growth:
         return self.case if n == self.size else resized(self.case, {self.size: n})
 
     def dims(self, output: int) -> list[int]:
-        """Return the dimensions of an output that have the size itself."""
+        """The dimensions of an output that are equal to the size."""
         laws = zip(self.slopes[output], self.offsets[output], strict=True)
         return [dim for dim, law in enumerate(laws) if law == (1, 0)]
 
@@ -64,7 +64,7 @@ class Growth:
 
 
 def growths(subject: Subject, case: Case) -> Iterator[Growth]:
-    """Yield the growth with each size of the inputs that the function takes at other sizes too."""
+    """Yield the growth with each input size that can be changed."""
     present = sorted({s for v in case.values if isinstance(v, Tensor) for s in v.shape if s > 1})
     for size in present[:_MOST_SIZES]:
         if any(size in v.shape and is_structured(v) for v in case.tensors):
@@ -100,7 +100,7 @@ _MOST_ELEMENTS = 100_000
 
 
 def tail_size(size: int, tensors: Iterable[Tensor], fast: bool = True) -> int:
-    """Return a length that leaves a tail to every block whose length is a power of two, however `size` is repeated.
+    """A length that is no multiple of any power-of-two block size, however `size` is repeated.
 
     The tail of a block longer than `size` holds each element of the period at least once: a function that takes
     blocks together on purpose, as one that scales each by its largest element, is periodic still. For that the length
@@ -142,7 +142,7 @@ def taken(t: Tensor, dims: Sequence[int], order: Tensor) -> Tensor:
 
 
 def broken_tail(t: Tensor, dims: Sequence[int], size: int, same: float) -> tuple[Index, Index] | None:
-    """Return where a tail begins that differs from the elements one period before, and the position of these.
+    """Where a tail begins that differs from the elements one period earlier, and the position of those.
 
     A tail begins in the second half: what breaks off earlier takes elements together by blocks. It breaks at half of
     its first period or more, in two places at least: where one of several equal elements is chosen, as by `argmax`, one

@@ -47,7 +47,7 @@ _BY_NAME: tuple[tuple[str, Candidates], ...] = (
     (r"ctx2?|state|config|cfg|options?|kwargs|meta", (None, _FLOAT)),
 )  # fmt: skip
 _NOT_HERE = re.compile(r"\w*process_group|pg|device_mesh|\w*_stream|stream")
-"""Names of values that cannot be made here; a tensor in their place would be an invalid call."""
+"""Names of values that cannot be created here; a tensor instead would make the call invalid."""
 _BY_TYPE: dict[str, Candidates] = {
     "Tensor": (_FLOAT, _INDEX),
     "int": (2, 1, 3, 0, -1),
@@ -206,7 +206,7 @@ def _constants(expression: ast.expr, site: CallSite) -> Iterator[Any]:
 
 
 def _default_of(name: str, functions: Iterable[FunctionNode]) -> Iterator[Any]:
-    """Yield the literal default of the first parameter of that name, unless it is None, which tells little."""
+    """Yield the literal default of the first parameter of that name, unless it is None, which is no clue."""
     default = next((defaults[name] for defaults in map(_defaults, functions) if name in defaults), None)
     try:
         value = None if default is None else ast.literal_eval(default)

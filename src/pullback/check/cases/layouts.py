@@ -38,7 +38,7 @@ def contiguous(case: Case) -> Case:
 
 
 def _changed(tensors: Mapping[int, Tensor], change: Callable[[Tensor], Tensor]) -> dict[int, Tensor]:
-    """Return changed tensors; a tensor at two positions stays one tensor."""
+    """The changed tensors; a tensor at two positions remains one tensor."""
     changed = {id(t): change(t) for t in tensors.values()}
     return {p: changed[id(t)] for p, t in tensors.items()}
 

@@ -31,11 +31,11 @@ _AFTER_BROKEN = 100
 _ALWAYS = 5
 """Number of equal backward errors, without any other, after which all arguments are assumed to fail."""
 _AFTER_ENVIRONMENT = 20
-"""Failures for want of a GPU, a process group or a package, after which no other call is tried."""
+"""Failures for lack of a GPU, a process group or a package after which the search stops."""
 _AFTER_MEMORY = 5
-"""Calls that ask for more memory than there is, after which no other is tried."""
+"""Calls that exhaust memory after which the search stops."""
 _AFTER_REFUSED = 20
-"""Number of refusals by an op's formula, regardless of arguments, after which no other call is tried."""
+"""Refusals by an op's formula, regardless of arguments, after which the search stops."""
 
 
 @dataclass
@@ -78,14 +78,14 @@ class _Trials:
 
     @property
     def over(self) -> bool:
-        """Whether to stop: found, given up, or stopped by an exit or a lack of memory."""
+        """Whether to stop: an example is found, a limit is reached, or an exit or a lack of memory occurred."""
         spent = self.count >= self.limit or self.clock.seconds() > _MAX_SECONDS or self.refused >= _AFTER_REFUSED
         met = incidents()
         stopped = "exit" in met or len(met) >= _AFTER_MEMORY or self.lacking.total() >= _AFTER_ENVIRONMENT
         return spent or self.score == Score.PERFECT or stopped
 
     def make(self, case: Case) -> Attempt:
-        """Make one call; after the first whose backward is broken, only few others."""
+        """Make one call. After the first whose backward is broken, only a few more follow."""
         self.count += 1
         self.events.step("", f"a guessed call, {case.describe()}", "")
         outcome = attempt(self.subject, case)
@@ -162,7 +162,7 @@ def _uniform(case: Case) -> bool:
 
 
 def _of_lesser_kinds(case: Case, other: Case) -> bool:
-    """Whether a case has whole numbers where another has floating ones, or a mask where it has none, or the reverse."""
+    """Whether a case has integers where another has floats, or a mask where it has none, or vice versa."""
     pairs = zip(case.values, other.values, strict=False)
     both = [(a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor)]
     masks = any((a.dtype == torch.bool) != (b.dtype == torch.bool) for a, b in both)
@@ -183,7 +183,7 @@ def _may_be_left_out(search: CallSearch, count: int) -> bool:
 
 
 def _fit_whole_numbers(trials: _Trials, case: Case) -> None:
-    """Try the call with each whole number set to each size of its tensors: a number of steps has to fit them."""
+    """Try the call with each integer argument set to each size of its tensors, which a number of steps must match."""
     for other in fitted(case):
         if trials.over or trials.make(other).score >= Score.RAN_BACK:
             return

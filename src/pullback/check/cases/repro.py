@@ -27,7 +27,7 @@ _OF_TORCH = torch.dtype | torch.Size | torch.layout | torch.memory_format
 
 
 def literal(t: Tensor) -> str:
-    """Return an expression that rebuilds a tensor: values exactly, layout, and strides where they are not the usual."""
+    """An expression that rebuilds a tensor: exact values, layout, and strides unless it is contiguous."""
     dtype = f"dtype={t.dtype}"
     if t.layout is not torch.strided:
         return f"{literal(t.detach().to_dense())}.to_sparse(layout={t.layout})"
@@ -49,7 +49,7 @@ def literal(t: Tensor) -> str:
 
 
 def is_long(t: Tensor) -> bool:
-    """Whether a tensor has too many elements to be written out, or lost them: `literal` gives others of its shape."""
+    """Whether a tensor is too large to be written out, or was freed: `literal` then gives other values."""
     if t.layout is not torch.strided:
         return t.numel() > _MAX_ELEMENTS
     was_freed = t.numel() > 0 and t.untyped_storage().nbytes() == 0
@@ -58,7 +58,7 @@ def is_long(t: Tensor) -> bool:
 
 
 def source_of(value: object) -> str:
-    """Return how to write a value: as a literal, or by the names that `needed` lists; else a gap."""
+    """Source of a value: a literal, or the names that `needed` lists; otherwise a gap."""
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}" if _is_reached(type(value)) else GAP
     if isinstance(value, complex) and not cmath.isfinite(value):
@@ -126,12 +126,12 @@ def _numbers(values: Any) -> str:
 
 
 _RUNS = re.compile(r"\b(fn|call|gradient_at|value_at|grad|backward|vjp|jvp|compiled|module)\(")
-"""A line of a script that runs the subject."""
+"""Matches a line of a script that runs the subject."""
 _IMPORTS_BY_NAME = re.compile(r"torch\.(compile|export)|pickle")
 """Features that need the function's module to be in `sys.modules`."""
 ALTERED = "# other values than the audit's, which are too many to print"
 NO_LITERAL = f"# {GAP} stands for"
-"""Remarks in a script that is not the failing case itself."""
+"""Comment in a script that does not reproduce the failing case exactly."""
 _TAKEN = ("out", "outs", "fn", "held", "holding", "torch", "inputs", "g", "call", "value_at", "gradient_at", "names")
 
 
@@ -250,7 +250,7 @@ def bind_outs(result: object, asked: str = "o.requires_grad") -> str:
 
 
 def _named(case: Case, moved: Mapping[str, str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments with stand-ins for the leaves, whose `repr` is their source."""
+    """The arguments with placeholders for the leaves, whose `repr` is their source."""
     names = variables(case)
     leaves = []
     for position, value in enumerate(case.values):
@@ -296,7 +296,7 @@ def _imported(file: str) -> list[str]:
 
 
 def _spaced(lines: Iterable[str]) -> Iterator[str]:
-    """Insert an empty line after each block, without which Python's prompt does not take the next line."""
+    """Insert an empty line after each block: the interactive prompt needs it."""
     inside = False
     for line in lines:
         if inside and not line.startswith(" "):

@@ -131,9 +131,9 @@ def _guessed_types(case: Case) -> set[str]:
 _PROGRESS = 3.0
 """Weight of one more line of the forward, in steps of the search."""
 _FIRST = 1000
-"""The same for the likeliest values in every family of shapes, which are all tried."""
+"""Weight of the likeliest values in each family of shapes: all of these are tried."""
 _RAN = 60
-"""Lines that a forward which returned counts as having passed."""
+"""Lines credited to a forward that returned."""
 _ASKS_FOR_GRADIENTS = re.compile(r"gradient|requires_?grad|differentiab", re.IGNORECASE)
 _ASKS_FOR_STRUCTURE = re.compile(
     r"positive[- ]?(semi-?)?definite|singular|cholesky|symmetric|triangular", re.IGNORECASE
@@ -148,7 +148,7 @@ _SIZE = re.compile(
 _DIMENSIONS = re.compile(r"unpack \(expected (\d)|\b([1-5])-?d\b|\b([1-5])[ -]dim(?:ension)?s?\b", re.IGNORECASE)
 _BY_DIMENSIONS: dict[int, Shape] = {1: (5,), 2: (3, 5), 3: (2, 3, 5), 4: (2, 3, 6, 6), 5: (2, 3, 4, 4, 4)}
 _SMALLEST, _LARGEST, _MOST_ASKED = 2, 64, 24
-"""Of the sizes that errors ask for, and the number of shapes."""
+"""Bounds on the sizes that errors ask for, and on the number of shapes."""
 
 
 def asked_shapes(message: str, current: Shape = ()) -> list[Shape]:
@@ -273,7 +273,7 @@ class CallSearch:
     def _neighbours(
         self, choice: CallChoice, outcome: Attempt, blamed: Sequence[int]
     ) -> Iterator[tuple[CallChoice, float]]:
-        """Yield choices that differ in one thing, each with how far that is."""
+        """Yield the choices that differ in one respect, each with its distance."""
         for i in blamed:
             for rank in range(len(self._options[i])):
                 if rank != choice.values[i]:
@@ -295,7 +295,7 @@ class CallSearch:
             yield from ((other, 0.5) for other in self._structured(choice, blamed))
 
     def _as_returned(self, choice: CallChoice, outcome: Attempt) -> Iterator[CallChoice]:
-        """Yield the choice with a tensor of the shape that the backward gave its gradient, refused by the engine."""
+        """Yield the choice with a tensor of the shape of its gradient, which the engine rejected."""
         index, shape = outcome.wants_shape or (0, None)
         tensors = self._tensors(choice)
         if shape in SHAPES and index < len(tensors):
@@ -326,7 +326,7 @@ class CallSearch:
         return [i for i in range(len(self.names)) if isinstance(self._chosen(choice, i), TensorOf)]
 
     def _subsets(self, choice: CallChoice, reason: str) -> Iterable[tuple[int, ...]]:
-        """Return the tensors that the message does not name, and each alone."""
+        """The tensors that the message does not name, and every single tensor."""
         tensors = self._tensors(choice)
         words = set(re.findall(r"\w+", reason))
         unnamed = tuple(i for i in tensors if self.names[i] not in words)

@@ -72,7 +72,7 @@ def argument_lists(subject: Subject) -> Iterator[list[inspect.Parameter]]:
 
 
 def _unpacked(node: ast.FunctionDef | None, name: str) -> list[str]:
-    """Return the names that a function unpacks its `*name` into, a number in place of any other target; or none."""
+    """Names into which a function unpacks its `*name`; targets that are no names are numbered."""
     for statement in ast.walk(node) if node is not None else ():
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=items)], value=ast.Name(id=unpacked)) if unpacked == name:
@@ -96,7 +96,7 @@ def definition(subject: Subject) -> ast.FunctionDef | None:
 Role = Literal["callable", "tensor", "sequence", "int", "dim", "flag", "number"]
 
 _NO_SIGN = {"name", "names", "index", "count", "T", "type", "values", "split", "apply_"}
-"""Attributes of a tensor that other objects have as well."""
+"""Attributes that a tensor shares with other objects."""
 _TENSOR = {name for name in dir(torch.Tensor) if not name.startswith("_")} - _NO_SIGN
 
 _BY_FUNCTION: dict[str, Role] = {"range": "int", "len": "sequence", "int": "number", "float": "number"}
@@ -144,7 +144,7 @@ def usage(node: ast.FunctionDef, names: Sequence[str]) -> dict[str, Usage]:
 
 
 def kept_as_settings(methods: Mapping[str, ast.FunctionDef], names: Sequence[str]) -> set[str]:
-    """Return the parameters of a Function's forward that are numbers or flags by the way its backward has them.
+    """Parameters of a Function's forward that must be numbers or flags, judging by how its backward uses them.
 
     They are attributes of `ctx` (`ctx.n = n`, `ctx.other = n, p`, `ctx.n, ctx.p = n, p`), where a tensor would be given
     to `save_for_backward`, and in every `return` the backward has None in their place.
@@ -172,7 +172,7 @@ def _first(target: ast.expr) -> ast.expr:
 
 
 _Sign = tuple[str, Role | int | list[Any]]
-"""A name with a role of its, the number of items in it, or constants that it is compared with."""
+"""A name with its role, its number of items, or the constants that it is compared with."""
 
 
 def _signs(part: ast.AST) -> Iterator[_Sign]:
@@ -245,7 +245,7 @@ Place = tuple[int, int]
 
 
 class Blame:
-    """Reads tracebacks of one function.
+    """Finds the arguments that an error is about, from its traceback.
 
     Args:
         node: its syntax tree, with the line numbers of its code.
@@ -275,7 +275,7 @@ class Blame:
         return max(where[0][0] - self._node.lineno, 0), found
 
     def _condition(self, start: Place, end: Place) -> tuple[Place, Place]:
-        """Return the place of the condition under which a `raise` at this place stands; of anything else the place."""
+        """Location of the condition that guards a `raise` there; otherwise the location itself."""
         for node in ast.walk(self._node):
             if isinstance(node, ast.If):
                 for statement in (*node.body, *node.orelse):
@@ -284,7 +284,7 @@ class Blame:
         return start, end
 
     def _keyword(self, start: Place, end: Place, message: str) -> tuple[Place, Place]:
-        """Return the place of the keyword argument there that the message names; the same place if it names none."""
+        """Location of the keyword argument that the message names; otherwise the location itself."""
         named = re.search(r"argument '(\w+)'", message)
         for node in ast.walk(self._node) if named else ():
             if isinstance(node, ast.keyword) and named and node.arg == named[1]:

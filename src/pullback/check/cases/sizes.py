@@ -26,7 +26,7 @@ PRIMES = (2, 7, 11)
 POINTS = (2, 3, 4)
 """Sizes of a last dimension that may hold coordinates: of a plane, of space, a quaternion."""
 _TELLING = 3
-"""Elements of a row that reads the same backwards hardly by chance."""
+"""Length from which a symmetric row is unlikely to be a coincidence."""
 _NO_SIZE = re.compile(r"dim|axis|axes|iter|steps")
 
 
@@ -64,7 +64,7 @@ def _sizes_of_weights(case: Case) -> set[int]:
 
 
 def parted_sizes(case: Case) -> Iterator[Case]:
-    """Yield the case with one of the equal sizes of a tensor changed: a square image hides a height taken for a width.
+    """Yield the case with one of the equal sizes of a tensor changed: square images conceal swapped sizes.
 
     Tensors of one shape change together, then each of them alone. A matrix may have to be square, without a check, and
     so may a filter beside an image: failures are doubtful, but for the largest tensor if it has four dimensions.
@@ -188,7 +188,7 @@ _TIMES = (2, 3, 4)
 
 
 def may_hold_sizes(value: object) -> bool:
-    """Whether an argument is an object that may have been made for the sizes of the example: a module, an operator."""
+    """Whether an argument may depend on the sizes of the example, as a module or an operator does."""
     if isinstance(value, Tensor | FunctionType | type):
         return False
     return isinstance(value, Module) or source_of(value) == GAP
@@ -218,7 +218,7 @@ def _shuffled(t: Tensor) -> Tensor:
 
 
 def _mirrored(t: Tensor, like: Tensor) -> Tensor:
-    """Return the nearest tensor that reads the same backwards, or with another sign, as `like` does: a filter."""
+    """The nearest tensor with the mirror symmetry, even or odd, of `like`, such as a filter's."""
     for dim, size in enumerate(like.shape):
         for sign in (1, -1):
             if size >= _TELLING and torch.equal(like, sign * like.flip(dim)):

@@ -61,12 +61,12 @@ def structured(case: Case) -> Iterator[Case]:
 
 
 _TELLING = 3
-"""Whole numbers that add up to a size hardly by chance."""
+"""Number of integers from which a matching sum is unlikely to be a coincidence."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Whole numbers that part a dimension: lengths of its parts, or where these begin, with the end.
+    """Integers that partition a dimension: the lengths of its parts, or their offsets and the end.
 
     Attributes:
         whole: position of the whole numbers.
@@ -80,7 +80,7 @@ class Partition:
     are_offsets: bool
 
     def holds(self, case: Case) -> bool:
-        """Whether they still part it in a case."""
+        """Whether they still partition it in a case."""
         t, size = case.values[self.whole], self._size(case)
         if size is None or not t.numel():
             return False
@@ -88,7 +88,7 @@ class Partition:
         return bool(total)
 
     def restored(self, case: Case) -> Case | None:
-        """Return the case with parts of about the same length; `None` if there is nothing to part."""
+        """The case with parts of about equal length; `None` if there is nothing to partition."""
         t, size = case.values[self.whole], self._size(case)
         if size is None or t.numel() <= self.are_offsets:
             return None
@@ -102,7 +102,7 @@ class Partition:
 
 
 def partitions(base: Case) -> Iterator[Partition]:
-    """Yield the whole numbers of an example that add up to a size of it, or end with it."""
+    """Yield the integer tensors of an example that sum to one of its sizes, or end with it."""
     for p, t in enumerate(base.values):
         is_row = isinstance(t, Tensor) and t.ndim == 1 and t.numel() >= _TELLING and t.layout is torch.strided
         if not is_row or t.dtype == torch.bool or has_derivative(t):

@@ -45,7 +45,7 @@ def other_values(case: Case) -> Iterator[Case]:
 
 
 _SWITCHED_ON = 0.1
-"""In place of a float that is 0, as a smoothing or a penalty is by default."""
+"""Replaces a float argument that is 0, the usual default of a smoothing or a penalty."""
 
 
 def other_numbers(case: Case) -> Iterator[Case]:
@@ -84,7 +84,7 @@ def _changed(case: Case, free: list[int], label: str, change: Callable[[Tensor],
 
 
 def crosses(before: Case, after: Case) -> bool:
-    """Whether a lower limit of the call was below its upper one, by their names, and is not in a variant."""
+    """Whether a variant swaps a lower and an upper limit of the call, as their names tell."""
     places = {name.rpartition(".")[2]: p for p, name in enumerate(before.names)}
     pairs = [(places[low], places[high]) for low, high in _limits(places) if high in places]
     return any(_is_below(before, *pair) and not _is_below(after, *pair) for pair in pairs)
@@ -194,7 +194,7 @@ def _positive(t: Tensor) -> Tensor:
 
 
 CONSTANTS = ("all zeros", "all ones")
-"""Of these, those that give every element one value."""
+"""The changes after which all elements are equal."""
 ORDINARY: dict[str, Callable[[Tensor], Tensor]] = {
     "exact zeros": _half_zero,
     "all zeros": torch.zeros_like,

@@ -230,7 +230,7 @@ def compare(
 
 
 def compare_one(audit: Audit, rule: str, setting: EagerReference, way: ContextCall) -> Finding | None:
-    """Return the difference or the refusal of one way on one setting, if there is any."""
+    """The difference or the refusal of one context on one reference, if there is any."""
     audit.events.beat()
     code = [*preamble(setting), *way.code]
     try:
@@ -248,7 +248,7 @@ def compare_one(audit: Audit, rule: str, setting: EagerReference, way: ContextCa
 
 
 def _has_changed(setting: EagerReference) -> bool:
-    """Whether eager mode gives another gradient by now, since a call in between has changed what the function holds."""
+    """Whether eager mode now gives another gradient, since a call has changed state of the function."""
     try:
         return setting.differs(setting.gradient_of(setting.function())) is not None
     except Raised:
@@ -317,7 +317,7 @@ class RefusalText:
 
 
 def refusing(audit: Audit, rule: str, setting: EagerReference, error: Raised, refused: RefusalText) -> Finding:
-    """Build the finding that a context is not supported, or that the function raises there by its own fault."""
+    """Build the finding that a context is not supported, or that the function itself fails in it."""
     why = refusal(error, audit.subject.kind, refused.context)
     severity = _BY_BLAME.get(why.blame) or refused.severity or ("info" if why.clear else "warning")
     says = f"{refused.name} is not supported" if severity == "info" else f"under {refused.name} it raises"
@@ -340,7 +340,7 @@ GRADIENT = (
 )
 """Binds `got` to the gradient through `outs`, which may have lost their graph."""
 PRINT = ("print('eager mode:', expected)", "print('here:', got)")
-"""Ends the code of a way."""
+"""Last lines of the code of a context."""
 
 
 def preamble(setting: EagerReference, slots: Slots | None = None) -> list[str]:

@@ -214,7 +214,7 @@ class EagerReference:
 
 
 def parts(expected: Sequence[Tensor | None], got: Sequence[Tensor | None]) -> TensorDifference | None:
-    """Return where two lists of tensors differ by more than another order of operations could make."""
+    """Where two lists of tensors differ by more than reordered operations could explain."""
     tensors = [t for t in (*expected, *got) if t is not None]
     wide = all(t.dtype in (torch.float64, torch.complex128) for t in tensors)
     return difference(expected, got, _ROUNDING if wide else None)
@@ -256,7 +256,7 @@ def setting_of(subject: Subject, case: Case) -> EagerReference | None:
 
 
 def settings(audit: Audit) -> list[EagerReference]:
-    """Return the working example, and the same in float32, as far as each is a yardstick. Worked out once."""
+    """The references of the working example and of the same in float32, where they exist; cached."""
     if audit not in _known:
         singles = (case for case in layouts.other_dtypes(audit.base) if case.label == "float32")
         cases = [audit.base, *singles]
@@ -266,7 +266,7 @@ def settings(audit: Audit) -> list[EagerReference]:
 
 
 def base_setting(audit: Audit) -> EagerReference | None:
-    """Return the working example, `None` if it is no yardstick."""
+    """The reference of the working example; `None` if it gives none."""
     found = settings(audit)
     return found[0] if found and found[0].case is audit.base else None
 
@@ -287,7 +287,7 @@ def _form(result: object) -> Literal["tensor", "tensors", "tree"]:
 
 
 def may_drop(audit: Audit) -> bool:
-    """Whether a gradient that a tracer derives from the forward may be held against the one of the backward.
+    """Whether a gradient that a tracer derives from the forward may be compared with that of the backward.
 
     Not if the backward is wrong by mistake, for the tracer's is then the right one; nor at a kink, where each
     may choose its own.
@@ -301,7 +301,7 @@ def may_drop(audit: Audit) -> bool:
 
 
 def is_comparable(audit: Audit) -> bool:
-    """Whether there is a steady eager gradient to hold a tracer's against."""
+    """Whether there is a repeatable eager gradient with which to compare a tracer's."""
     return base_setting(audit) is not None and may_drop(audit)
 
 

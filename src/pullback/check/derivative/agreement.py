@@ -141,13 +141,13 @@ def _number(value: Tensor) -> float | str:
 
 Gradients = Sequence[Tensor | None]
 _CANCELLED = 64.0
-"""Units in the last place of the cotangent: a gradient below that is the residue of cancelling terms."""
+"""Units in the last place of the cotangent below which a gradient is rounding error of cancelling terms."""
 
 
 def nonlinearity(
     subject: Subject, case: Case, roots: Sequence[Tensor], beat: Callable[[], None]
 ) -> tuple[str, TensorDifference] | None:
-    """Return the law of linearity that the backward breaks, and where; `None` if it keeps all.
+    """The law of linearity that the backward violates, and where; `None` if all hold.
 
     Raises:
         Raised: if forward or backward raises.

@@ -65,7 +65,7 @@ def nearby_gradients(sampler: Sampler, order: int, generator: torch.Generator) -
 
 
 def _moved(t: Tensor, generator: torch.Generator, uneven: bool) -> Tensor:
-    """Return a small change of each element; an uneven one brings out single elements, and the ends of the hull."""
+    """A small change of each element; an uneven one isolates elements and reaches the ends of the hull."""
     change = _NEARBY_DISTANCE * step_scale(t) * random_like(t, generator)
     return change * 2.0 ** -torch.randint(0, 9, t.shape, generator=generator) if uneven else change
 
@@ -93,9 +93,9 @@ Status = Literal["ok", "wrong", "inconclusive"]
 _SMALL = 1e-4
 """A disagreement below this part of the derivative is a small one."""
 _BESIDE = 1e-7
-"""So is one below this part of the largest element of the gradient."""
+"""A disagreement below this part of the largest element of the gradient is small, too."""
 _NOTHING = 1e-12
-"""The largest gradient that counts as 0 where all outputs are 0: they do not show the rounding on the way to them."""
+"""Gradient that counts as 0 where all outputs are 0, and so do not show the rounding of intermediates."""
 _CANCELLED, _STEEPEST = 16.0, 100.0
 """Units in the last place of the terms of a gradient that cancel; how much larger than the cotangent these may be."""
 _NEGLIGIBLE = 1e-8
@@ -105,13 +105,13 @@ Restriction = Callable[[Tensor, Tensor], Tensor]
 _TELLING = 16
 """If none of this many elements is wrong, a wrong direction is attributed to the other elements, if there are any."""
 _UNEQUAL = (1.0, 0.75, 0.875, 0.625, 0.9375)
-"""By how much elements are moved at once: by steps of several lengths, all in one direction."""
+"""Lengths of the steps by which several elements are moved together, all with the same sign."""
 MAX_ELEMENTS = 48
 """Elements of one input that are compared singly."""
 SAMPLES = 82
-"""Forwards that an element takes whose gradient is right. One that is wrong takes several times as many."""
+"""Forwards per element with a correct gradient. A wrong one takes several times as many."""
 _SHOWN = 3
-"""Wrong elements after which those of a slow function are shown to be wrong."""
+"""Wrong elements that suffice as evidence for a slow function."""
 _FEWEST = 8
 """Elements that are compared however many forwards they take."""
 _AGREEMENT = {
@@ -122,7 +122,7 @@ _AGREEMENT = {
     torch.float16: 5e-2,
     torch.bfloat16: 0.25,
 }
-"""Relative disagreement below which a gradient is called right: its own accuracy is another matter."""
+"""Relative tolerance: the accuracy of the gradient itself is checked by other rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def compare_input(
 def agree_together(
     sampler: Sampler, orders: Sequence[int], gradients: Sequence[Tensor | None], generator: torch.Generator
 ) -> bool:
-    """Whether the gradients of some inputs, in float64, pass along one direction in all of them at once.
+    """Whether the float64 gradients of some inputs agree along one direction in all of them together.
 
     That takes few samples, however many the inputs are. An input whose gradient is below 1e-7 of the others' is lost.
     """

@@ -138,9 +138,9 @@ def _vjp_afresh(audit: Audit, result: FirstOrder, cotangents: list[Tensor]) -> l
 _SINGLE = 5e-4
 """Relative error of the derivative that a chain of float32 operations may have."""
 _A_PART = 0.5
-"""Relative error of the derivative that an iteration may have which stopped early: a lost factor is larger."""
+"""Relative error that an unconverged iteration may leave; a lost factor gives a larger one."""
 _ABOUT_SMALL = 10.0
-"""Times the largest difference that is small."""
+"""Multiple of the largest small difference."""
 _HALVINGS = 8
 """Bisections between the example and a variant."""
 
@@ -154,13 +154,13 @@ def converges(audit: Audit, case: Case, order: int) -> bool:
 
 
 def may_not_converge(audit: Audit, result: FirstOrder, c: Comparison) -> bool:
-    """Whether a variant is off by a part only, of a function that iterates as long as its numbers ask for."""
+    """Whether a variant is off by less than its derivative, of a function that iterates to a tolerance."""
     part = c.gap < _A_PART * max(abs(c.low), abs(c.high))
     return result.case.is_variant and part and iterates(audit.subject, audit.base, result.case)
 
 
 def may_approximate(audit: Audit, c: Comparison) -> bool:
-    """Whether a guessed call of a function that takes functions, as quadratures and solvers do, is off by a part only.
+    """Whether a guessed call of a quadrature, a solver or the like is off by less than its derivative.
 
     How fine they are is a guess, too.
     """
@@ -169,7 +169,7 @@ def may_approximate(audit: Audit, c: Comparison) -> bool:
 
 
 def is_coarse(audit: Audit, c: Comparison) -> bool:
-    """Whether a disagreement is one that float32 leaves, of an example in float32 that was made wider.
+    """Whether float32 explains a disagreement, on an example in float32 that was widened.
 
     Numbers that the function holds may be float32 still: the times of a solver, a table.
     """
@@ -178,7 +178,7 @@ def is_coarse(audit: Audit, c: Comparison) -> bool:
 
 
 def grows(audit: Audit, result: FirstOrder) -> bool:
-    """Whether a difference grows from nothing on the way from the example to a variant, as an approximation's does.
+    """Whether a difference grows continuously from the example to a variant, as an approximation error does.
 
     A wrong formula is wrong at once, or from a branch on. The error of a quadrature rule, of a truncated series or of a
     small constant is small for a while; where one input shows that, all of the variant is in doubt.
@@ -191,7 +191,7 @@ def grows(audit: Audit, result: FirstOrder) -> bool:
 
 
 def _is_small_for_a_while(audit: Audit, case: Case, order: int) -> bool:
-    """Whether the difference is about a small one where bisection finds the gradient of an input to become wrong."""
+    """Whether the difference is small at the point where bisection finds the gradient to become wrong."""
     right, wrong = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (right + wrong) / 2

@@ -27,11 +27,11 @@ _FLOAT8 = 1
 _ELEMENTS = ((2e-3, MAX_ELEMENTS), (2e-2, 8), (1e-1, 3), (math.inf, 1))
 """Number of elements to compare singly, at `SAMPLES` forwards each, by the seconds that one takes at most."""
 FEW = 3
-"""Elements that are compared of a function whose forward takes long."""
+"""Elements that are compared of a slow function."""
 _LONG = 2.0
 """Seconds of one comparison after which few elements of each further input are compared."""
 _NUDGES, _OF_NOISE = 4, 4.0
-"""Runs on inputs that differ in the last bit, and the multiple of their effect that counts as noise."""
+"""Runs on inputs that differ in the last bit, and the multiple of their spread that counts as noise."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FirstOrder:
     seconds: float = 0.0
 
     def beside(self, other: FirstOrder) -> FirstOrder:
-        """Return the comparison of a variant, where what is nothing beside the gradients of another case is small."""
+        """The comparison of a variant, with disagreements weighed against the gradients of another case, too."""
         largest = {c.order: c.largest for c in other.comparisons if math.isfinite(c.largest)}
         pairs = [(c, max(c.largest, largest.get(c.order, 0.0))) for c in self.comparisons]
         return replace(self, comparisons=[replace(c, largest=size) for c, size in pairs])
@@ -69,7 +69,7 @@ class FirstOrder:
 
     @property
     def grave(self) -> list[Comparison]:
-        """Of those, the ones that may be errors: on ordinary, valid inputs, and off by a finite, telling amount."""
+        """The disagreements that may be errors: on ordinary, valid inputs, finite and not small."""
         if self.case.extreme or self.case.doubtful:
             return []
         return [c for c in self.wrong if not c.is_small and (math.isfinite(c.got) or not self.case.is_variant)]
@@ -161,7 +161,7 @@ def _of_a_backward_that_raises(case: Case, run: ForwardRun, cotangents: list[Ten
 def _unless_noise(
     subject: Subject, case: Case, cotangents: Sequence[Tensor], gradients: Sequence[Tensor | None], c: Comparison
 ) -> Comparison:
-    """Return a 16-bit comparison as inconclusive if the last bit of the inputs changes the gradient by as much.
+    """Declare a 16-bit comparison inconclusive if one input ulp changes the gradient by as much.
 
     Terms that cancel, as in a norm over two elements, have a rounding error of their own size, which nothing else
     measures.

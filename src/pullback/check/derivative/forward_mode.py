@@ -123,7 +123,7 @@ def _estimate(audit: Audit, order: int, direction: Tensor, rank: int, got: Tenso
 
 
 def _blurred(estimate: Estimate, got: Tensor, part: float) -> Tensor:
-    """Return which elements of a tangent could be off by this part of the largest one, and not be seen to be."""
+    """Mask of the elements whose error bar exceeds this part of the largest tangent."""
     if got.shape != estimate.low.shape:
         return torch.zeros_like(estimate.valid)
     largest = (estimate.low.abs() + got.abs()).nan_to_num(nan=0.0).max() if got.numel() else 0.0
@@ -132,7 +132,7 @@ def _blurred(estimate: Estimate, got: Tensor, part: float) -> Tensor:
 
 
 def _worst_element(estimate: Estimate, got: Tensor, dtype: torch.dtype) -> tuple[int, float, float] | None:
-    """Return position, derivative and bar of the element of a tangent that is furthest off; `None` if none is."""
+    """Position, derivative and bar of the element with the largest error; `None` if all agree."""
     if got.numel() != estimate.low.numel():
         return 0, float(estimate.low[0]), float(estimate.bar[0])
     gap = torch.maximum(estimate.low - got, got - estimate.high).clamp(min=0).nan_to_num(nan=torch.inf)

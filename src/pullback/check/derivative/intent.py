@@ -28,7 +28,7 @@ _SPLIT_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_")
 
 
 def texts(subject: Subject) -> Iterator[str]:
-    """Yield all of it."""
+    """Yield name, docstring, comments, and the docstrings of callers."""
     yield words_of_name(subject)
     yield docstring(subject)
     if subject.source is not None:
@@ -103,9 +103,9 @@ _IN_SENTENCE = re.compile(rf"{_CHANGE}{_NEAR}{_GRADIENT}|{_GRADIENT}{_NEAR}{_CHA
 """At most three words apart: "scaled dot-product attention with a custom backward" scales no gradient."""
 
 _DENIED = re.compile(r"\b(no|not an?|not the|without|confused? with( the)?)\s$", re.IGNORECASE)
-"""Words that deny those after them."""
+"""Negations of the words after them."""
 _LITTLE = 0.25
-"""Of the elements: values that lie near a rounding boundary by chance, or whose slope is small."""
+"""Share of elements that may lie near a rounding boundary by chance, or have a small slope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Intent:
 
 
 def severity_of(intent: Intent) -> Severity:
-    """Return the severity of an intended deviation: words may be about something else, structure is not."""
+    """Severity of an intended deviation: words may refer to something else, structure does not."""
     return "warning" if intent.sign in ("worded", "cut") else "info"
 
 
@@ -150,7 +150,7 @@ def declared(subject: Subject) -> Intent | None:
 
 
 def _explicit(text: str) -> re.Match[str] | None:
-    """Return the first of the words that declare an intent, unless it is denied."""
+    """The first words that declare an intent and are not negated."""
     found = _EXPLICIT.finditer(text)
     return next((match for match in found if not _DENIED.search(text[: match.start()])), None)
 
@@ -215,7 +215,7 @@ ROUNDED = Intent("rounded", "its forward moves in steps as small as those of hal
 
 
 def rounds_inside(subject: Subject, case: Case) -> bool:
-    """Whether a forward that looks flat moves in steps that half precision inside it would make.
+    """Whether a forward that looks flat moves in steps of the size of half-precision rounding.
 
     Relative changes of 2**-14 are lost in float16 and bfloat16, and those of 2**-5 are not; `round` and `sign` lose
     both. A function whose name says that it quantises does so on purpose, however finely.

@@ -44,13 +44,13 @@ _NOISE_POINTS = (1.0, 1.83, 3.21, 3.94, 5.17, 6.38, 6.92, 8.0)
 _CENTRAL = (2, 4, 6, 8)
 _ONE_SIDED = (1, 2, 3, 4)
 SIGNIFICANT = 10.0
-"""A difference counts only beyond this many bars."""
+"""Number of error bars beyond which a difference is significant."""
 _SMALL_WHOLE = 4096
 _UNEVEN = 1e3
 _JUMPS = 2
-"""Changes of value along 13 points that a staircase may show, at one of its steps; a curve that moves shows 12."""
+"""Changes of value along 13 points that a staircase may show at a step; a smooth curve shows 12."""
 _KINK_FLOOR = 1e-5
-"""One-sided derivatives closer than this, relatively, are one derivative."""
+"""Relative distance below which the one-sided derivatives are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def differentiate(curve: Curve) -> Estimate:
 
 
 def differentiate_briefly(curve: Curve) -> Estimate:
-    """Return the derivative at 0 from 11 evaluations, which can confirm a number and not refute one.
+    """The derivative at 0 from 11 evaluations: enough to confirm a value, not to refute one.
 
     No noise is measured beyond the precision, so the bar may be too small.
     """
@@ -96,7 +96,7 @@ def differentiate_briefly(curve: Curve) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Ladder:
-    """Samples of a curve at 0, and at steps to either side, each shorter than the one before by a ratio."""
+    """Samples of a curve at 0 and at geometrically decreasing steps to either side."""
 
     steps: list[float]
     ratio: float
@@ -115,11 +115,11 @@ class _Ladder:
 
     @property
     def samples(self) -> Tensor:
-        """All of them."""
+        """All samples."""
         return torch.cat([self.right, self.left, self.centre.unsqueeze(0)])
 
     def rounding(self, *others: Tensor) -> Tensor:
-        """Return the precision of the samples, and others, times the largest of each element."""
+        """Rounding error of each element: the working precision times its largest sample."""
         samples = torch.cat([self.samples, *others])
         finite = torch.where(torch.isfinite(samples), samples, 0.0)
         return working_epsilon(samples) * finite.abs().amax(0)
@@ -271,13 +271,13 @@ def _divided_difference(samples: Tensor, points: Sequence[float]) -> Tensor:
 
 
 _FINER = {torch.float64: 2.0**-12, torch.complex128: 2.0**-12, torch.float32: 2.0**-6, torch.complex64: 2.0**-6}
-"""By the dtype of the moved tensors; half precision resolves no smaller steps."""
+"""Factor of the finer ladder by dtype of the moved tensors; half precision resolves no smaller steps."""
 _BRIEF = 2.0**-6
-"""That of the second of two short ladders."""
+"""Factor of the second of two short ladders."""
 _SHARP = 1e-4
-"""Part of the derivative that ten bars of a short ladder may be."""
+"""Bound on ten bars of a short ladder, relative to the derivative."""
 _GROSS = 10.0
-"""Multiple of the bar of two short ladders by which they have to disagree where they are not sharp."""
+"""Multiple of the bar by which two blunt short ladders must disagree with a gradient to refute it."""
 
 
 def confirmed(
@@ -345,7 +345,7 @@ def _along(curve: Curve, factor: float, derivative: Callable[[Curve], Estimate] 
 
 
 def _sharper(coarse: Estimate, fine: Estimate) -> Estimate:
-    """Return, for each element, the estimate with the smaller bar; none where the other contradicts it."""
+    """The estimate with the smaller bar for each element; invalid where the other contradicts it."""
     if coarse.low.shape != fine.low.shape:
         return coarse
     better = fine.valid & (~coarse.valid | (fine.bar <= coarse.bar))

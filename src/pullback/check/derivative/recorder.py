@@ -125,7 +125,7 @@ def returned_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tens
 
 
 def placed_gradients(subject: Subject, case: Case) -> Iterator[tuple[str, Tensor, Tensor, str]]:
-    """Yield (name, input, gradient as returned, where it is if not on the input's device), as `returned_gradients`."""
+    """As `returned_gradients`, with the device of the gradient if it is not the input's."""
     arguments = case.arguments()[0]
     for call in record_base(subject, case):
         placed = zip(case.top_level(len(arguments)), call.returned, call.places, strict=False)
@@ -171,7 +171,7 @@ def _expandable(shape: torch.Size, wanted: torch.Size) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class BackwardOp:
-    """One ATen op: its name, e.g. "aten.mm", the tensors that it read and those that it returned."""
+    """One ATen op: its name, e.g. "aten.mm", its operands and its results."""
 
     name: str
     read: tuple[Tensor, ...]
@@ -224,7 +224,7 @@ class Trace:
 
 
 class _OpRecorder(DispatchMode):
-    """Collects every op, and holds on to its tensors: their memory must not be used again."""
+    """Collects every op, and keeps its tensors alive: their memory must not be reused."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # PyTorch's is not annotated

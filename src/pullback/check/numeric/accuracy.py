@@ -99,12 +99,12 @@ _LINES: tuple[tuple[float, float], ...] = (
     (2.0**-4 - 1, 1 - 2.0**-4),
     (2.0**-4, 1 - 2.0**-4),
 )
-"""Where a gradient is drawn: the first on which the forward runs, with the steps to either side."""
+"""Intervals for the plot of a gradient; the first on which the forward runs is taken."""
 _POINTS = 65
 _STEP = 2.0**-7
 """The first step of the numeric derivative is about a sixteenth of this."""
 _OCTAVES = 2
-"""Powers of two that make one part of the range."""
+"""Octaves per part of the range."""
 _LEAST, _MOST = -24, 24
 """Powers of two between which errors are drawn."""
 
@@ -136,7 +136,7 @@ def _slope(function: Elementwise, by: str, grid: Floats) -> GradientCurve:
 
 
 def ulp_errors(dtype: torch.dtype, sweep: Sweep) -> Iterator[UlpErrors]:
-    """Yield the errors of value and gradient of a function of one input, where there are any to speak of."""
+    """Yield the errors in ulps of value and gradient of a function of one input."""
     if len(sweep.at) > 1:
         return
     (x,) = sweep.at.values()

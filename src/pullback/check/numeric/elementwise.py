@@ -109,7 +109,7 @@ class Elementwise:
 
 
 def elementwise(subject: Subject, base: Case) -> Elementwise | None:
-    """Return the subject as one that computes elementwise, if it does as far as moving single elements shows."""
+    """The subject as an elementwise function, if perturbing single elements shows it to be one."""
     tensors = base.tensors
     if any(t.is_complex() or not t.numel() for t in tensors) or len({id(t) for t in tensors}) < len(tensors):
         return None
@@ -163,7 +163,7 @@ _PARTS, _ROUNDS = 16, 16
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Where it begins.
+    """Where a fault begins.
 
     Attributes:
         point: the first bad point.
@@ -208,7 +208,7 @@ def _first_bad(
 
 
 def plainest(at: Columns, among: Mask) -> tuple[int, dict[str, float]]:
-    """Return index and coordinates of the most ordinary of some points: neither large, tiny nor 0."""
+    """Index and coordinates of the point whose magnitudes are closest to 1."""
     with np.errstate(divide="ignore"):
         far: Floats = np.max([np.where(x == 0, _ODD_ZERO, np.abs(np.log2(np.abs(x)))) for x in at.values()], axis=0)
         far = far + _TIE * np.any([np.signbit(x) for x in at.values()], axis=0)
@@ -217,13 +217,13 @@ def plainest(at: Columns, among: Mask) -> tuple[int, dict[str, float]]:
 
 
 _ODD_ZERO = 12.0
-"""Binary orders of magnitude that 0 counts as: a point with larger or tinier numbers is odder."""
+"""Distance of 0 from 1 in octaves, for the choice of a plain point."""
 _TIE = 1e-6
-"""The positive of two such numbers."""
+"""Penalty of negative numbers, so that the positive one of two is chosen."""
 
 
 PASSED, ORDINARY = (1e-2, 1e2), (1e-8, 1e4)
-"""Magnitudes of numbers that are passed every day, and of those that are passed now and then."""
+"""Magnitudes of common inputs, and of inputs that still occur."""
 
 
 def is_within(point: dict[str, float], magnitudes: tuple[float, float]) -> bool:
@@ -239,7 +239,7 @@ def single(point: dict[str, float]) -> Columns:
 _STEP = 2.0**-10
 """The first step of the ladder is about a sixteenth of this, relative to the point, or to 1 if that is larger."""
 _TELLING = 1e-3
-"""An estimate with a wider bar than that, relative to the larger of the slope and 1, decides nothing."""
+"""Bar, relative to max(|slope|, 1), above which an estimate is undecided."""
 
 
 @dataclass(frozen=True, slots=True)

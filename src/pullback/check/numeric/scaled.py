@@ -23,7 +23,7 @@ _FACTORS = (1.0, 10.0, 100.0, 1e3, 1e4, 0.1, 1e-2, 1e-3, 1e-4)
 _SHIFTS = (100.0, 1000.0)
 _NARROW_FACTORS = (1.0, 10.0, 100.0)
 _STEADY_BY, _STEADY = 2.0**-44, 2.0**-24
-"""Inputs that change by so much, relatively, may change a tensor by so much of its largest element."""
+"""Relative change of the inputs, and the change of a tensor that it may cause, of its largest element."""
 _STEADY_RUNS, _SPREAD_RUNS = 2, 6
 _BISECTIONS = 12
 
@@ -58,7 +58,7 @@ class Beside:
 
     @property
     def worst(self) -> int:
-        """The place of the element that is not finite, or else the furthest off."""
+        """Index of a non-finite element, or else of the largest error."""
         return int((self.got - self.right).abs().nan_to_num(nan=torch.inf).argmax())
 
     def error(self, usual: float) -> float:
@@ -171,7 +171,7 @@ def results(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:
 
 
 def spread(subject: Subject, trial: Scaled, which: int, label: str) -> float:
-    """Return how much a tensor changes, relative to its largest element, when float32's last bit of inputs does."""
+    """Relative change of a tensor under a change of its inputs by one float32 ulp."""
     wide = widened(trial.case)
     nth = [beside.label for beside in trial.tensors[:which]].count(label)
     most = 0.0

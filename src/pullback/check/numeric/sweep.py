@@ -33,7 +33,7 @@ from pullback.stable.written import as_written
 _BESIDE = tuple(k * 2.0**-44 for k in (-2, -1, 1, 2))
 """Relative offsets from a point at which the stability of a float64 run is tested."""
 _STEADY = 2.0**-28
-"""By how much, relative to the value, it may change there. 2⁻²⁴ is half a unit in the last place of float32."""
+"""Relative change that counts as stable. 2⁻²⁴ is half an ulp of float32."""
 _AROUND, _NOISE_STEP = (-4.0, -2.83, -1.79, 0.94, 2.06, 3.17), 2.0**-8
 """Where its noise is measured, in steps of a part of the input or, for a large one, of 1."""
 _ORDINARY = (2.0**-7, 2.0**4)
@@ -53,7 +53,7 @@ class Exact:
 
 
 class Wider:
-    """A float64 run of the function itself; undecided where that is not finite, not steady or noisy."""
+    """A float64 run of the function itself; undecided where that is not finite, ill-conditioned or noisy."""
 
     def __init__(self, function: Elementwise) -> None:
         self.function = function
@@ -168,7 +168,7 @@ def _ordinary(at: Columns) -> Mask:
 
 _POINTS = 3000
 _STEPS = (-1.0, -0.83, -0.59, -0.37, -0.11, 0.137, 0.29, 0.53, 0.71, 1.0)
-"""Uneven and many: where values are as good as random from one number to the next, as sin(1e30) is, some differ."""
+"""Many uneven steps, so that some values differ where neighbouring ones are as good as random, as sin(1e30)."""
 _DOMAINS: tuple[tuple[float, float], ...] = (
     (-np.inf, np.inf),
     (0.0, np.inf),
@@ -278,7 +278,7 @@ class Sweeper:
         return [known[k] if sure else wide[k] for k, sure in enumerate(self._trusted)], self._trusted
 
     def spread(self, dtype: torch.dtype, at: Columns) -> list[Floats]:
-        """Return how much the truth of each quantity changes within a unit in the last place of each input.
+        """Change of the true value of each quantity within one ulp of each input.
 
         An input that was rounded answers for no less. At a kink or a jump it is the height of the step.
         """
@@ -297,7 +297,7 @@ class Sweeper:
 
 
 def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:
-    """Return some of many points, none of them subnormal, with 0 and ±1 if they lie in the domain."""
+    """A subset of the points without subnormal ones, with 0 and ±1 if they lie in the domain."""
     step = max(1, len(next(iter(at.values()))) // _POINTS)
     normal = np.all([(x == 0) | (np.abs(x) >= least) for x in at.values()], axis=0)
     marks = np.array([x for x in (0.0, -0.0, 1.0, -1.0) if low <= x <= high])
@@ -305,7 +305,7 @@ def _thinned(at: Columns, low: float, high: float, least: float) -> Columns:
 
 
 STEP = 0.25
-"""A value that changes by more than this part of itself from one input to the next is at a step, a root, or chaos."""
+"""Relative change between neighbouring inputs beyond which a point is at a step, a root, or chaotic."""
 
 
 def weight(quantity: Quantity, at: Columns) -> Floats:
@@ -347,7 +347,7 @@ def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[T
 
 
 def masked(sweeper: Sweeper, at: Columns, quantity: Quantity, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
-    """Return those bad points of a gradient at which higher precision would not help.
+    """The bad points of a gradient that higher precision would not mend.
 
     An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at points without
     overflow: a mask in the backward is multiplied by a non-finite value.

@@ -74,7 +74,7 @@ class Memory:
 
 
 def _is(value: Any, kinds: Any) -> bool:
-    """As `isinstance`, which asks a value for its class: a proxy without its session may raise anything then."""
+    """`isinstance` by the real type: a proxy may raise anything when asked for its class."""
     return issubclass(type(value), kinds)
 
 

@@ -17,7 +17,7 @@ from pullback.report.model import Finding, Measurements
 
 
 class Events(Protocol):
-    """Receives the news of one audit. Every call is also a sign of life."""
+    """Receives the events of one audit. Every call is also a sign of life."""
 
     def step(self, rule: str, what: str, reproduce: str) -> None:
         """A step begins: `rule` on `what`, reproducible by `reproduce`. It is kept in case of a crash."""
@@ -36,7 +36,7 @@ class Progress(Protocol):
     """Receives the progress many times a second: the number done, the total, and the current step."""
 
     def __call__(self, done: int, total: int, doing: str = "") -> None:
-        """Take the news."""
+        """Report the progress."""
         ...
 
 
@@ -56,11 +56,11 @@ class AuditEnd:
 
 
 FIRST_ORDER = "PB1"
-"""Family in whose name steps are sent that serve several rules: comparisons, and other facts."""
+"""Family under which steps are sent that serve several rules: comparisons, and other facts."""
 
 
 class StepEvents:
-    """Events whose steps follow the variants that a rule calls in the place of the example.
+    """Events with a step for each variant that a rule calls instead of the example.
 
     A process that ends in a variant is then not held against the example.
     """
@@ -105,7 +105,7 @@ class StepEvents:
             self._example, self._at = outer, None
 
     def calling(self, subject: Subject, case: Case) -> None:
-        """Take note of a forward that begins."""
+        """Record that a forward begins."""
         at = self._at
         is_other = at is None or (case is not at and (case.is_variant or at.is_variant))
         if self._example is not None and is_other:

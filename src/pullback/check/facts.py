@@ -93,7 +93,7 @@ class ExampleFacts:
         self.pace = 0.0
 
     def leaves_out(self, case: Case) -> bool:
-        """Whether a variant, or another that may be no valid input either, brought a process down."""
+        """Whether this variant, or another that may be invalid as well, ended a process."""
         return case.describe() in self.skip or (case.doubtful and IF_IT_FITS in self.skip)
 
     @functools.cached_property
@@ -186,7 +186,7 @@ class ExampleFacts:
 
     @property
     def is_lengthy(self) -> bool:
-        """Whether a forward takes so long that few samples are taken where they agree."""
+        """Whether the forward is so slow that agreement is decided by few samples."""
         return self.elements <= FEW
 
     def _seconds_of_forward(self) -> float:
@@ -196,7 +196,7 @@ class ExampleFacts:
 
     @functools.cached_property
     def draws(self) -> bool:
-        """Whether the forward draws random numbers, from whatever generator of PyTorch's.
+        """Whether the forward draws random numbers from any generator of PyTorch.
 
         They fall in memory order, so strides change its value, and another dtype gets other numbers.
         """
@@ -236,7 +236,7 @@ class ExampleFacts:
 
     @functools.cached_property
     def nonlinearity(self) -> tuple[str, TensorDifference] | None:
-        """The law of linearity in the cotangent that the backward breaks, and where; `None` if it keeps all."""
+        """The law of linearity in the cotangent that the backward violates, and where; `None` if all hold."""
         return nonlinearity(self.subject, self.base, self.base_run.roots, self.events.beat)
 
     @functools.cached_property
@@ -301,7 +301,7 @@ class ExampleFacts:
 
     @functools.cached_property
     def stairs(self) -> frozenset[int]:
-        """The inputs in which the forward is a staircase, of those of which differences tell nothing on the example."""
+        """The inputs in which the forward is a staircase, among those with an inconclusive comparison."""
         compared = [] if self.base_result is None else self.base_result.comparisons
         unknown = {c.order for c in compared if c.status == "inconclusive"}
         return intent.stairs(self.subject, self.base) & unknown if unknown else frozenset()

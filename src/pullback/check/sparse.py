@@ -22,7 +22,7 @@ _BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
 
 @dataclass(frozen=True)
 class Pattern:
-    """The places of the values of a sparse tensor.
+    """The sparsity pattern of a tensor: the indices of its values.
 
     Attributes:
         layout: of the tensor.
@@ -50,7 +50,7 @@ class Pattern:
 
 
 class OnValues:
-    """A call whose sparse tensors are given by their values, and whose results are dense, as autograd records."""
+    """A call that takes the values of its sparse tensors and returns dense results, recorded by autograd."""
 
     def __init__(self, call: Callable[..., Any], patterns: Mapping[int, Pattern]) -> None:
         """Wrap a call.

@@ -26,16 +26,16 @@ from pullback.check.variants import smallest_drawn, variants_of
 from pullback.report.model import Evidence, Finding, Location, Severity, Verdict
 
 _BEFORE_LATE = 0.6
-"""Of the budget, for the example and its variants; the rest is for the rules that take long."""
+"""Share of the budget for the example and its variants; the rest is for late rules."""
 _VARIANTS_SHARE = 0.2
-"""Of the budget, for the variants in any case: slow functions may have spent more on the example."""
+"""Share of the budget that variants get even if the example took more than its own."""
 _WEIGHTS_SHARE = 0.2
-"""Of the budget, for comparing the gradients of weights."""
+"""Share of the budget for comparing the gradients of weights."""
 _SHRINK_SECONDS = 0.5
 
 
 class Audit(ExampleFacts):
-    """The facts of one subject, for the rules: those of its example, and comparisons on variants and other examples.
+    """A rule's view of one subject: facts about its example, comparisons on variants and other examples, findings.
 
     Attributes:
         varied: whether rules run on the variants now.
@@ -92,7 +92,7 @@ class Audit(ExampleFacts):
         return found
 
     def results(self) -> list[FirstOrder]:
-        """Return the comparisons whose turn it is: on the example, or on its variants."""
+        """The comparisons that a rule examines now: on the example, or on its variants."""
         if self.varied:
             return self.variants
         return [] if self.base_result is None else [self.base_result]
@@ -129,7 +129,7 @@ class Audit(ExampleFacts):
             yield from () if drawn is None else (drawn,)
 
     def _would_be_late(self) -> bool:
-        """Whether one more comparison, at the pace of the first, would take much longer than the budget."""
+        """Whether one more comparison, at the pace of the first, would exceed the budget by far."""
         budget = self.options.budget
         return self.pace > _VARIANTS_SHARE * budget and self.elapsed() + self.pace > budget
 

@@ -21,7 +21,7 @@ from pullback.report.model import Location
 
 
 class OnDevice:
-    """A call whose tensors are moved to a device first, and whose results are moved back, as autograd records."""
+    """A call that moves its tensors to a device and its results back, recorded by autograd."""
 
     def __init__(self, call: Callable[..., Any], device: torch.device) -> None:
         """Wrap a call.
@@ -71,7 +71,7 @@ def accelerator() -> torch.device | None:
 
 
 def on_device_lines(device: torch.device) -> list[str]:
-    """Return the on_device_lines of a reproduction after which `fn` takes and returns tensors on the CPU."""
+    """Lines of a reproduction after which `fn` takes and returns tensors on the CPU."""
     return [
         "on_device, leaves = fn, torch.utils._pytree.tree_map",
         "def fn(*args, **kwargs):",

@@ -23,7 +23,7 @@ from pullback.check.case import Case, copy_tensor, is_differentiable
 from pullback.check.subject import Subject
 
 SEED = 20_241
-"""Of the random state that every forward and every backward starts from."""
+"""Seed of the random state from which every forward and every backward starts."""
 _TORCH = Path(torch.__file__).parent
 
 
@@ -38,7 +38,7 @@ class Raised(Exception):  # noqa: N818 - it is a report about another error
 
     @property
     def is_deliberate(self) -> bool:
-        """Whether a `raise` or an `assert` of the audited code gave it, not an operation in it."""
+        """Whether a `raise` or an `assert` in the audited code raised it, rather than an operation."""
         frames = traceback.extract_tb(self.error.__traceback__)
         if not frames or Path(frames[-1].filename).is_relative_to(_TORCH):
             return False
@@ -109,13 +109,13 @@ def forward(
 
 
 def is_freed(t: Tensor) -> bool:
-    """Whether the memory of a tensor was given back under it: to read it may end the process."""
+    """Whether the storage of a tensor was freed: reading it may end the process."""
     return t.layout is torch.strided and t.numel() > 0 and t.untyped_storage().nbytes() == 0
 
 
 @contextmanager
 def kept_from_being_freed(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restore the memory of tensors that a backward frees, as that of a reversible layer frees its output."""
+    """Restore the storage of tensors that a backward frees, such as the output of a reversible layer."""
     plain = [t for t in tensors if t.layout is torch.strided and type(t) is Tensor and not t.is_conj()]
     copies = [(t, copy_tensor(t)) for t in plain if 0 < t.untyped_storage().nbytes() <= _SMALL]
     try:
@@ -247,7 +247,7 @@ _on_call: list[Callable[[Subject, Case], None]] = [lambda subject, case: None]
 
 
 def set_on_call(tell: Callable[[Subject, Case], None]) -> None:
-    """Have `tell` called before every forward: a slow function is no hanging one."""
+    """Call `tell` before every forward, so that a slow function does not count as a hanging one."""
     _on_call[0] = tell
 
 

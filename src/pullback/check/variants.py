@@ -56,7 +56,7 @@ def variants_of(audit: ExampleFacts) -> Iterator[tuple[Case, Case | None]]:
 
 
 def with_defaults(audit: ExampleFacts) -> Case:
-    """Return the example with the defaults of the arguments that it leaves out: another flag or `dim` may be wrong."""
+    """The example with omitted arguments passed explicitly, so that flags and `dim` can be varied."""
     base = audit.base
     args, kwargs, _ = base.arguments()
     left = parameters(audit.subject)[len(args) :]
@@ -129,7 +129,7 @@ def with_one_between(audit: ExampleFacts) -> Iterator[Case]:
 
 
 def with_another_batch(audit: ExampleFacts) -> Iterator[Case]:
-    """Yield the example with two matrices for its first one, beside other tensors, where the forward treats them apart.
+    """Yield the example with a batch of two matrices for its first one, if the forward treats it as a batch.
 
     A layer of matrices takes sequences, too, as `torch.nn.functional.linear` does, whose backward may not. It may be by
     accident that the forward takes them.
@@ -208,7 +208,7 @@ class _Tried:
         self.found: FirstOrder | None = None
 
     def is_wrong(self, case: Case) -> bool:
-        """Whether a gradient is wrong on a case, which is as good an input as those that were."""
+        """Whether a gradient is wrong on a case that is no more doubtful than those found before."""
         audit = self._audit
         worse = case.doubtful and self.found is not None and not self.found.case.doubtful
         is_over = self._clock.seconds() > audit.options.budget
@@ -230,7 +230,7 @@ class _Tried:
         return True
 
     def _numeric(self, case: Case) -> Case | None:
-        """Return the case on which the forward is sampled: dense, in the dtypes of the example where it takes these."""
+        """The case on which the forward is sampled: contiguous, in the dtypes of the example if possible."""
         if all(t.is_contiguous() for t in case.tensors):
             return None
         dense = contiguous(case)

@@ -30,13 +30,13 @@ from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forward
 
 _DIRECT, _OTHER = 64, 8
-"""Most weights that are differentiated: of those passed unchanged to a custom Function, and of all others."""
+"""Maximum number of differentiated weights: of those passed directly to a custom Function, and of others."""
 _LONGEST = 1 << 18
 """Largest number of elements of a differentiated weight."""
 _GOLDEN, _SPREAD = 0.6180339887498949, 0.25
 """Increment of the sequence k φ mod 1 that separates equal elements, and their largest distance."""
 _DEPTH, _WIDTH = 4, 256
-"""Steps from a subject to what it holds, and most objects that are looked into at each."""
+"""Depth of the search for held tensors, and the number of objects examined at each level."""
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
 _PLAIN = int | float | complex | str | bytes | None
 _OF_MODULES = {"_parameters", "_buffers", "_modules"}
@@ -45,7 +45,7 @@ _LARGEST = 1 << 20
 
 
 def reached(subject: Subject, case: Case) -> dict[str, Any]:
-    """Return the tensors and modules that a subject's code names, or that it is or is given, by Python source.
+    """Tensors and modules that a subject is, receives, or uses in its code, by their Python source.
 
     Closures, globals, defaults, attributes and containers are followed for `_DEPTH` steps.
     """
@@ -314,7 +314,7 @@ def _varied(t: Tensor) -> Tensor:
 
 
 class _Weighted:
-    """Calls a subject with its weights as keyword arguments: these, or tensors whose data they have for the call."""
+    """Calls a subject with its weights as keyword arguments: themselves, or tensors that lend them their data."""
 
     def __init__(self, subject: Subject, weights: Mapping[str, Tensor]) -> None:
         self._call = subject.call
@@ -337,7 +337,7 @@ class _Weighted:
 
 @contextmanager
 def kept(case: Case) -> Iterator[None]:
-    """Leave all that a subject holds, at the end of a block, as it was."""
+    """Restore at the end of a block all tensors that a subject holds."""
     before = [(h.tensor, h.tensor.data, h.tensor.grad, h.tensor.requires_grad) for h in case.held.values()]
     try:
         yield
@@ -351,7 +351,7 @@ def kept(case: Case) -> Iterator[None]:
 
 @contextmanager
 def in_other_mode(modules: Mapping[str, Module]) -> Iterator[None]:
-    """Have modules that train evaluate, and those that evaluate train; their buffers are as before afterwards."""
+    """Switch modules between training and evaluation for a block, and restore their buffers."""
     parts = [part for module in modules.values() for part in module.modules()]
     modes = [(part, part.training) for part in parts]
     buffers = [(b, b.detach().clone()) for module in modules.values() for b in module.buffers()]

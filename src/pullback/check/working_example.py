@@ -122,13 +122,13 @@ def _from_given(
 
 
 def _misfits(subject: Subject, case: Case) -> bool:
-    """Whether a backward returned gradients of other shapes, which may be for a guess that does not fit together."""
+    """Whether a backward returned gradients of other shapes: the guessed arguments may not match."""
     parts = [v for v in case.values if isinstance(v, Tensor | int) and not isinstance(v, bool)]
     return subject.kind == "function" and len(parts) > 1 and any(not m.is_broadcast for m in misshapen(subject, case))
 
 
 _DOUBT_SECONDS = 3.0
-"""Of work, for looking whether another guess is one that the gradient is right for."""
+"""Limit on the search for a guess on which the gradient is correct."""
 
 
 def _in_domain(guessed: Audit) -> Audit:
@@ -158,7 +158,7 @@ def _in_domain(guessed: Audit) -> Audit:
 
 
 def _second_comparison(audit: Audit) -> FirstOrder | None:
-    """Return the comparison on an example with the same numbers in other places: one may be right by chance."""
+    """The comparison on a permutation of the example: agreement on one may be a coincidence."""
     base = audit.base
     if any(structure.is_structured(t) for t in base.tensors):
         return None
@@ -168,7 +168,7 @@ def _second_comparison(audit: Audit) -> FirstOrder | None:
 
 
 def _by_status(result: FirstOrder | None, status: Status) -> set[int]:
-    """Return the positions of the inputs that got a gradient, where that compares so."""
+    """Positions of the inputs with a gradient and a given status."""
     found = [] if result is None else [c for c in result.comparisons if c.status == status]
     return {result.case.wrt[c.order] for c in found if result is not None and result.gradients[c.order] is not None}
 

@@ -66,7 +66,7 @@ def parted(subject: Subject, case: Case) -> Parted | None:
 
 
 def _adds_up(runs: Sequence[Sequence[Tensor | None] | None]) -> bool:
-    """Whether each run's gradients differ from those before by the same amounts: sums over all calls."""
+    """Whether the gradients differ by the same amounts from run to run, as sums over all calls do."""
     first, second, third = ([g for g in run or () if g is not None] for run in runs)
     if not len(first) == len(second) == len(third):
         return False
@@ -106,7 +106,7 @@ _ALLOCATE = (
 
 @dataclass(frozen=True, slots=True)
 class Unwritten:
-    """Where memory that was never written comes out.
+    """Where a result exposes memory that was never written.
 
     Attributes:
         kind: of an output of the forward, or of a gradient.
@@ -153,7 +153,7 @@ def _fresh_memory_is_nan() -> Iterator[None]:
 
 
 class _FreshMemoryIsZero(_torch.DispatchMode):
-    """Fills new memory with zeros: the NaN of the other run might be reused, and count as a value."""
+    """Fills new memory with zeros, since memory with the NaN of the other run might be reused."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

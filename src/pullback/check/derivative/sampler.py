@@ -90,7 +90,7 @@ class Sampler:
         return differentiate_briefly(lambda t: self._sample({k: (t * v).to(v.dtype) for k, v in directions.items()}))
 
     def bears_out(self, order: int, direction: Tensor, got: float, estimated: float) -> bool:
-        """Whether difference quotients over tiny steps give about `got`, three in a row, and not what was estimated.
+        """Whether three successive difference quotients over tiny steps agree with `got` and not with the estimate.
 
         So does a curve with a ripple shorter than the steps of `derivative`, as of sin(x²) at a million.
         """
@@ -106,7 +106,7 @@ class Sampler:
         return False
 
     def blurred(self, order: int, direction: Tensor, estimate: Estimate, epsilon: float) -> Estimate:
-        """Widen the bars by the effect on the derivative of moving the inputs by `epsilon`, relatively.
+        """Widen the bars by the effect of a relative change `epsilon` of the inputs on the derivative.
 
         Arithmetic in that precision is right for some input this close: nothing is known of sin(2000 x) in bfloat16.
         """
@@ -163,7 +163,7 @@ def random_like(t: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return such a tensor to move `x` along: symmetric for a symmetric matrix, of sum 0 for rows of probabilities.
+    """A random direction for `x`: symmetric for a symmetric matrix, of sum 0 for rows of probabilities.
 
     Many functions of symmetric matrices read one triangle only, and are defined on these alone; a transport plan
     requires masses of equal sum.
@@ -175,7 +175,7 @@ def direction_like(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def balanced_part(direction: Tensor, x: Tensor) -> Tensor:
-    """Return the part of a direction along which the sums of the rows of `x` stay."""
+    """The part of a direction that keeps the sums of the rows of `x`."""
     return direction - direction.mean(-1, keepdim=True)
 
 
@@ -188,7 +188,7 @@ def are_probabilities(x: Tensor) -> bool:
 
 
 def symmetric_part(direction: Tensor, x: Tensor) -> Tensor:
-    """Return the part of a direction along which `x` stays symmetric, if it is; else all of it."""
+    """The part of a direction that keeps a symmetric `x` symmetric; all of it for other tensors."""
     return (direction + direction.mH) / 2 if is_symmetric(x) else direction
 
 
@@ -198,7 +198,7 @@ def is_symmetric(x: Tensor) -> bool:
 
 
 def cotangent_like(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Return such a tensor, with 20 bits where the dtype has them.
+    """A random cotangent, with 20 significant bits where the dtype has them.
 
     A backward that hands its cotangent on, or small multiples of it, would else seem to work in 16 bits.
     """
@@ -210,7 +210,7 @@ def cotangent_like(t: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def step_scale(x: Tensor) -> Tensor:
-    """Return the length of a step for each element: 1, less for a tensor of tiny values, never lost in rounding."""
+    """Step length of each element: 1, less for a tensor of tiny values, and never lost to rounding."""
     size = x.detach().abs()
     largest = float(size.max())
     resolved = min(max(1e-6, 2**16 * torch.finfo(x.dtype).eps), 1.0)

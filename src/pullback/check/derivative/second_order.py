@@ -86,9 +86,9 @@ _AFTER_ANOTHER = "autograd.grad after another backward"
 _WAYS = ("autograd.grad", ".backward()", _AFTER_ANOTHER)
 _AGREEMENT = 1e-6
 _MOST_INPUTS = 3
-"""Of a function whose second derivative is looked at by pairs of inputs."""
+"""Number of inputs up to which the blocks of the Hessian are probed."""
 _NEAR = 1 / 64
-"""Part of a step that is taken where a whole one leaves the domain."""
+"""Fraction of the step to take where a full one leaves the domain."""
 _CLEAR = re.compile(
     r"once_differentiable|differentiate twice|not implemented|not supported|unsupported|double backward"
     r"|second(-| )order|second derivative|not differentiable|compatible with \.grad",
@@ -202,7 +202,7 @@ def _worst_first(outcome: SecondOrder) -> int:
 
 
 def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
-    """Of a backward that is no derivative on purpose, believe only that a term is missing.
+    """Accept only a missing term as a fault of a backward that is no derivative on purpose.
 
     Where it reads a saved output, autograd differentiates that by the backward itself, and finite differences by
     the forward: the two differ as the author means them to.
@@ -212,7 +212,7 @@ def _lost_or_nothing(outcome: SecondOrder) -> SecondOrder:
 
 
 def _unjudged(outcome: SecondOrder) -> SecondOrder:
-    """Believe nothing of a backward that is not linear in the cotangent, of which it sees a sum, or that draws."""
+    """Declare a disagreement inconclusive: the backward is not linear in the cotangent, or draws random numbers."""
     return replace(outcome, status="inconclusive") if outcome.status == "wrong" else outcome
 
 
@@ -254,13 +254,13 @@ class _Probe:
         self.v = [torch.zeros_like(d) if held else d for d, held in zip(v, constant, strict=True)]
 
     def nearer(self) -> _Probe:
-        """Return the probe that moves the inputs by a small part as far."""
+        """The same probe with much smaller steps."""
         near = copy.copy(self)
         near.v = [_NEAR * v for v in self.v]
         return near
 
     def blocks(self) -> Iterator[_Probe]:
-        """Yield the probes of one gradient by one input each, where there are several inputs."""
+        """Yield a probe for each block of the Hessian, if there are a few inputs."""
         n = len(self.u)
         for i, j in itertools.product(range(n), range(n)) if 1 < n <= _MOST_INPUTS else ():
             block = copy.copy(self)
@@ -279,7 +279,7 @@ class _Probe:
             return list(torch.autograd.grad(phi, inputs, None, retain_graph, create_graph, allow_unused=True))
 
     def outcomes(self) -> list[SecondOrder]:
-        """Return how double backward came out, in each way."""
+        """The result of double backward by each of `_WAYS`."""
         answers = self._answers()
         if all(answer.error is not None for answer in answers):
             return [answer.judged(torch.nan, torch.nan) for answer in answers]
@@ -298,7 +298,7 @@ class _Probe:
         return [answer.judged(expected, bar) for answer in answers]
 
     def _leaves_out(self, rough: Tensor) -> bool:
-        """Drop the elements of the gradient that have no derivative here, if there are others; say whether it did."""
+        """Drop the elements of the gradient without a derivative here, unless all are; return whether any was."""
         if not bool(rough.any()) or bool(rough.all()):
             return False
         sizes = [as_real(u).numel() for u in self.u]
@@ -386,7 +386,7 @@ class _Probe:
 
 
 def _zeroed(u: Tensor, where: Tensor) -> Tensor:
-    """Return a direction with 0 in the real and imaginary parts that a flat mask names."""
+    """A direction with zeros where a flat mask over real and imaginary parts is set."""
     parts = torch.view_as_real(u) if u.is_complex() else u
     kept = parts.masked_fill(where.view(parts.shape), 0)
     return torch.view_as_complex(kept) if u.is_complex() else kept

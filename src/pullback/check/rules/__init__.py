@@ -58,7 +58,7 @@ def _is_selected(ids: tuple[str, ...], options: Options) -> bool:
 
 
 def allow_keys(finding: Finding) -> tuple[str, ...]:
-    """What an allow comment may name to silence a finding: the rule, or the static half that found it."""
+    """Ids and names by which an allow comment may silence a finding: of the rule, or the static half that found it."""
     rule = rule_named(finding.alias) if finding.alias else None
     half = () if rule is None or rule.alias is None else (rule.alias.id, rule.alias.name)
     return finding.rule, finding.name, *half

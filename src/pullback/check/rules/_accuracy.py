@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _NEAR_LARGEST = 2.0**124
 """Next to the end of float32's range: `cosh(88.8)` is infinite in PyTorch, and 89.5 rightly so."""
 _EVERYDAY = (1e-4, PASSED[1])
-"""Magnitudes that a batch has: one in ten thousand normal numbers is smaller."""
+"""Magnitudes within a typical batch: one in ten thousand normal numbers is smaller."""
 _ALL = 0.25
-"""The share of a gradient, or of its usual size, beyond which an error leaves nothing of it."""
+"""Error relative to a gradient, or to its usual size, beyond which no digit is left."""
 _VECTOR = 64
-"""Elements that fill every processor's vectors."""
+"""Number of elements that fills the vectors of any processor."""
 
 
 def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Severity:
-    """Return how grave it is that something is not finite at a point, where a number of float32 is expected."""
+    """Severity of a non-finite result at a point where the true value fits float32."""
     if abs(expected) > _NEAR_LARGEST:
         return "info"
     everyday = is_within(point, PASSED)
@@ -73,7 +73,7 @@ def point_text(point: dict[str, float]) -> str:
 
 
 def onset_text(found: Onset | None, point: dict[str, float]) -> str:
-    """Return a clause on where it begins, for the end of a message; empty if that is the point itself, or unknown."""
+    """A clause on where the fault begins, for the end of a message; empty if it is the point itself, or unknown."""
     if found is None or found.point == point:
         return ""
     line = "" if len(point) == 1 else "on the line through 0 "
@@ -183,13 +183,13 @@ _HALF = 2.0**-12
 _MOST_OF_16_BITS = 8.0
 """Units in the last place of a tensor's largest element."""
 _TOTAL_LOSS = 0.25
-"""The share of the largest element beyond which an error leaves nothing of it."""
+"""Error relative to the largest element beyond which no digit is left."""
 _INPUT = 16.0
 """Errors below this multiple of the effect of one input ulp in float32 are attributed to input rounding."""
 
 
 def nonfinite_when_scaled(audit: Audit) -> Finding | None:
-    """Return the least change of the example from which on something is spuriously not finite."""
+    """The least scaling of the example from which on a result is spuriously not finite."""
     trial = next((trial for trial in audit.numbers.scaled if _nonfinite(trial) is not None), None)
     if trial is None:
         return None

@@ -9,7 +9,7 @@ from pullback.report.model import Severity
 
 
 def severity_of(error: Raised) -> Severity:
-    """Return "info" for an error by which a forward refuses an argument, or an index that no longer fits."""
+    """Severity of an error: "info" if a forward rejects an argument, or an index no longer fits."""
     if isinstance(error.error, IndexError):
         return "info" if "out of bounds" in str(error.error) else "warning"
     if _TOO_SMALL.search(str(error.error)):

@@ -15,7 +15,7 @@ Origin = Literal["an input", "an output", "computed"]
 
 
 def origin(t: Tensor, run: ForwardRun) -> Origin:
-    """Return whose memory a tensor is in."""
+    """Whose memory a tensor is in."""
     where = t.untyped_storage().data_ptr()
     inputs = [*run.inputs, *(a for a in run.arguments if isinstance(a, Tensor))]
     if any(where == x.untyped_storage().data_ptr() for x in inputs):
@@ -32,7 +32,7 @@ _FAR = 1e4
 
 
 def altered(t: Tensor) -> list[Tensor]:
-    """Return tensors of the same shape and dtype, none of them equal to `t`: none if there is no safe one.
+    """Other tensors of the same shape and dtype; none if no other value is safe.
 
     Floating ones are of other sign, zero, far out and NaN, so that a comparison with any number comes out otherwise
     for one of them. Whole numbers stay between the least and the greatest there is, since they may be indices.

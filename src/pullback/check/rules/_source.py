@@ -39,7 +39,7 @@ def cotangents(source: FunctionSource) -> list[str]:
 
 
 def differentiated(source: FunctionSource) -> list[str]:
-    """Return the arguments of the forward that some `return` of the backward has more than None for: tensors."""
+    """Arguments of the forward for which some `return` of the backward has a gradient, and so tensors."""
     names, forward, backward = inputs(source), source.methods.get("forward"), source.methods.get("backward")
     found: set[str] = set()
     for node in own_nodes(backward) if backward is not None else ():

@@ -38,7 +38,7 @@ _NOT_THEIRS = ("torch.", "pullback.", "builtins.")
 
 
 def fingerprint(obj: Any) -> str:
-    """Return a digest of functions and of the plain values that they name, as far as they are of the user's modules.
+    """Digest of the code of functions and of the constants that they use, in the user's modules.
 
     A program may have replaced a method, or set a number that a module holds, after it imported the module.
     """
@@ -123,7 +123,7 @@ class _Home:
         return cls(module.__name__, file, name if is_bound else "", obj, fingerprint(obj))
 
     def rebuild(self) -> None:
-        """Have this interpreter know the module by that, unless an import leads to it."""
+        """Register the module in this interpreter, unless it was imported."""
         module = sys.modules.get(self.module)
         if module is None or self.module == "__main__":
             module = sys.modules.setdefault(self.module, ModuleType(self.module))
@@ -180,7 +180,7 @@ def unpacked(data: bytes) -> Any:
 
 
 def _dumped(content: object, by_value: ModuleType | None) -> bytes:
-    """Return content as bytes; what a module defines travels by value, by import path without one."""
+    """Pickle content: definitions of a given module by value, all others by import path."""
     file = io.BytesIO()
     if by_value is None or by_value.__name__ == "__main__":
         _Pickler(file).dump(content)
@@ -194,10 +194,10 @@ def _dumped(content: object, by_value: ModuleType | None) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles code with the name of its file, where its source is, and ops that no import leads to."""
+    """Pickles code objects with their file names, and ops that cannot be imported by value."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is made again."""
+        """The reduction of an object."""
         if isinstance(obj, CodeType):
             return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, ModuleType) and type(obj) is not ModuleType and sys.modules.get(obj.__name__) is obj:
@@ -249,7 +249,7 @@ def _module_of(obj: object) -> ModuleType | None:
 
 
 def _is_imported(op: Any) -> bool:
-    """Whether an import leads to an op."""
+    """Whether an op can be imported."""
     module, name = _module_of(op), op.__qualname__
     if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not op:
         return False

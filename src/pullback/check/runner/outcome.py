@@ -104,18 +104,18 @@ def _of(finding: Finding, incident: Incident, **changes: Any) -> Finding:
 
 
 def _on_extremes(found: Finding) -> Finding:
-    """Return the warning about inputs that people do not pass: an iteration may be right and not end at 1e38."""
+    """A warning about inputs beyond any use: a correct iteration need not end at 1e38."""
     why = "Rules about numerics run it on numbers of every magnitude, not on the example alone."
     return _excused(found, "warning", "unstable", why)
 
 
 def _in_the_compiler(found: Finding) -> Finding:
-    """Return the info about time that PyTorch's compiler took: it keeps to no limit."""
+    """An info about the time that PyTorch's compiler took."""
     return _excused(found, "info", "inconclusive", "That was in PyTorch's compiler, which may be slow.")
 
 
 def _excused(found: Finding, severity: Severity, verdict: Verdict, why: str) -> Finding:
-    """Return a finding that is not held against the function, with the reason and no script."""
+    """A milder finding, with the reason and without a script."""
     return replace(found, severity=severity, verdict=verdict, message=f"{found.message} {why}", reproduce="")
 
 
@@ -219,7 +219,7 @@ def make_outcome(
     allowed: int = 0,
     measured: Measurements | None = None,
 ) -> Outcome:
-    """Return an outcome without repeated findings and those that an allow comment silences, the worst first.
+    """The outcome without duplicates and findings that an allow comment silences, the most severe first.
 
     Args:
         subject: the audited function.
@@ -243,7 +243,7 @@ def static_outcome(subject: Subject, options: Options, why: str) -> Outcome:
 
 
 def newest(attempts: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the last attempt's findings, and of each earlier one those of rules that no later one reports."""
+    """Findings of the last attempt, and those of earlier ones by rules that report nothing later."""
     kept: list[Finding] = []
     for findings in reversed(attempts):
         named = {finding.rule for finding in kept}

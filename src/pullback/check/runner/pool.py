@@ -17,16 +17,16 @@ _PATIENCE = 1.0
 
 
 class PoolTask(Protocol):
-    """Something that one process at a time works on, until it is done."""
+    """Work for a sequence of processes, one at a time."""
 
     @property
     def silence(self) -> float:
-        """Seconds without a message after which the process is killed, of those that count."""
+        """Counted seconds without a message after which the process is killed."""
         ...
 
     @property
     def limit(self) -> float:
-        """Seconds, of those that count, after which a process is killed even if it still sends messages."""
+        """Counted seconds after which a process is killed even if it still sends messages."""
         ...
 
     @property
@@ -35,15 +35,15 @@ class PoolTask(Protocol):
         ...
 
     def work(self, channel: Channel) -> None:
-        """Do it: called in the forked process."""
+        """Do the work: called in the forked process."""
         ...
 
     def message(self, message: dict[str, Any]) -> bool:
-        """Take a message of the process; true if it was the last one to wait for."""
+        """Handle a message of the process; return true if it was the last one."""
         ...
 
     def over(self, death: Death) -> bool:
-        """Take note that the process has ended; true if another one is to start."""
+        """Record how the process ended; return true if another one is to start."""
         ...
 
 
@@ -96,7 +96,7 @@ class _Pool:
         self._selector.register(process.output.fd, selectors.EVENT_READ, (process, process.output))
 
     def listen(self) -> None:
-        """Wait a little for news and pass it on."""
+        """Wait briefly for messages and dispatch them."""
         for key, _ in self._selector.select(_TICK):
             process, pipe = key.data
             if pipe is process.output:

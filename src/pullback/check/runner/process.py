@@ -101,7 +101,7 @@ def ordinary_modes() -> Iterator[None]:
 
 
 def limit_memory(extra: int) -> None:
-    """Let this process's address space grow by `extra` bytes and no further, where the system has a way."""
+    """Limit the growth of this process's address space to `extra` bytes, where the system can."""
     if not Path("/proc/self/statm").exists() or has_gpu():  # a GPU's driver maps all of its memory at once
         return
     import resource
@@ -115,12 +115,12 @@ def limit_memory(extra: int) -> None:
 
 
 def has_accelerator() -> bool:
-    """True if this build of torch is for an accelerator, be one here or not."""
+    """True if this build of torch supports an accelerator, whether one is present or not."""
     return torch.accelerator.current_accelerator() is not None
 
 
 def has_gpu() -> bool:
-    """True if this build of torch would find a GPU here; asks no driver: no fork survives that."""
+    """True if this build of torch would find a GPU here. Asks no driver, after which no fork could use CUDA."""
     nodes = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
     return torch.backends.cuda.is_built() and any(Path(node).exists() for node in nodes)
 
@@ -182,7 +182,7 @@ _OMP_PAUSE_SOFT = 1
 _STANDARD = 2
 """The last of the file descriptors of the standard streams."""
 _IDLE = 0.02
-"""The share of a processor below which a process waits; an endless loop takes more on a crowded machine, too."""
+"""Processor share below which a process is waiting; an endless loop takes more even on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def fork_is_clean() -> bool:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe whose ends are no standard streams: those of a daemon are closed, and the child opens its own."""
+    """A pipe whose file descriptors are not those of standard streams, which a daemon has closed."""
     ends = []
     for fd in os.pipe():
         ends.append(fd if fd > _STANDARD else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STANDARD + 1))
@@ -325,11 +325,11 @@ class Process:
         return [message for message in messages if isinstance(message, dict) and "event" in message]
 
     def spent(self) -> float:
-        """Return the seconds that count of those since it was forked."""
+        """Counted seconds since the fork."""
         return spent(time.monotonic() - self.started, processor_time_of(self.pid))
 
     def silence(self) -> float:
-        """Return the seconds that count of those since it last sent a message."""
+        """Counted seconds since its last message."""
         return spent(time.monotonic() - self.heard, self._worked_since_heard())
 
     def _is_idle(self) -> bool:
@@ -406,7 +406,7 @@ def _without_other_frames(printed: str) -> str:
 
 
 def _fork() -> int:
-    """Fork without Python's warning that threads are lost: the child starts by doing without them."""
+    """Fork without Python's warning about lost threads: the child uses none."""
     _end_openmp_threads()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -45,7 +45,7 @@ def run_subjects(
     on_rule: Callable[[str], None] | None = None,
     tick: Callable[[], None] | None = None,
 ) -> list[Outcome]:
-    """Audit each subject in a separate process; one without a target is judged by its source, here.
+    """Audit each subject in a separate process; those without a target by their source, in this one.
 
     The processes are forked from this one, or new interpreters where no fork can run a backward.
 
@@ -196,7 +196,7 @@ class _Heard:
 
 @contextmanager
 def _as_they_were(subject: Subject) -> Iterator[None]:
-    """Give back the numbers, gradients and modes of the modules and tensors that a subject reaches."""
+    """Restore values, gradients and modes of the modules and tensors that a subject reaches."""
     held = reached(subject, Case((), None, (), ())).values()
     modules = [m for value in held if isinstance(value, torch.nn.Module) for m in value.modules()]
     tensors = {id(t): t for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
@@ -221,7 +221,7 @@ def _as_they_were(subject: Subject) -> Iterator[None]:
 
 @contextmanager
 def _program_as_it_was() -> Iterator[None]:
-    """Give back the settings and the random state that an audit changes."""
+    """Restore the settings and the random state that an audit changes."""
     threads, backend, grad = torch.get_num_threads(), settings.chosen(), torch.is_grad_enabled()
     tells_of_crashes = faulthandler.is_enabled()
     drawn = random.getstate()

@@ -178,7 +178,7 @@ class TargetTask:
         return bool(message["event"] == "end")
 
     def over(self, death: Death) -> bool:
-        """Judge by their source the subjects whose audit its end cut off; no other process is started.
+        """Audit by their source the subjects whose process ended early; no other process is started.
 
         Raises:
             TargetError: if the source holds none either.
@@ -332,7 +332,7 @@ def list_subjects(target: str) -> list[Listed]:
 
 
 def _why(death: Death, imported: bool) -> str:
-    """Return in words why the process of a target is no more."""
+    """The reason why the process of a target ended, in words."""
     doing = "auditing" if imported else "importing"
     if death.cause == "silent":
         return f"{doing} it did not get on for {_IMPORT_SILENCE * (PATIENCE if death.was_idle else 1):g} s"

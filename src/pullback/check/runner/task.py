@@ -47,7 +47,7 @@ from pullback.report.model import (
 _RUNS_A_FILE = re.compile(r"run_path|spec_from_file_location|read_text")
 _LOADS_NOTHING = re.compile(rf"^# fn = |{re.escape(IN_PROGRAM)}", re.MULTILINE)
 _BY_THE_ENGINE = ("invalid gradient", "incorrect number", "different than None", "no backward")
-"""Words of the engine, for findings that use others."""
+"""Words of the engine's messages, for findings in other words."""
 _NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 
@@ -67,7 +67,7 @@ def can_replay(finding: Finding, may_run_files: bool) -> bool:
 
 
 def complaint(finding: Finding) -> str:
-    """Run the reproduction of a finding here; return how its result differs from the finding, or nothing."""
+    """Run the reproduction of a finding here; return how its result contradicts the finding; empty if it does not."""
     printed, raised = _executed(finding.reproduce)
     if raised is not None:
         words = " ".join(str(raised).split())
@@ -180,7 +180,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: Options) -> Limits:
-        """Return the limits that go with a budget. Inductor alone may be silent for minutes."""
+        """Limits for a budget. Inductor alone may be silent for minutes."""
         silence = max(180.0 if options.deep else 10.0, options.budget)
         return cls(silence=silence, total=6 * options.budget + 30 + (6 * silence if options.deep else 0))
 
@@ -279,7 +279,7 @@ class SubjectTask:
             channel.send("end", cases=end.cases, allowed=end.allowed, measured=asdict(end.measured))
 
     def _inputs(self) -> Inputs | None:
-        """Return the examples that are given; a seed gives the same report, though they are random."""
+        """The given examples, from a fixed random state, so that a seed determines the report."""
         reseed(self._options.seed)
         return self._given(self._subject)
 
@@ -314,7 +314,7 @@ class SubjectTask:
         return message["event"] in ("end", "broken", "replayed")
 
     def over(self, death: Death) -> bool:
-        """Take note of how its process ended; true if the remaining rules need another."""
+        """Record how its process ended; return true if another process is to start."""
         self._seconds += death.seconds
         self._spent += death.spent
         if self._result is None:
@@ -334,7 +334,7 @@ class SubjectTask:
         return False
 
     def _can_replay(self, finding: Finding) -> bool:
-        """Whether it can be shown anew: by its reproduction, or a crash after variants by its step alone."""
+        """Whether it can be replayed: by its reproduction or, for a crash after variants, by its step alone."""
         if finding.message in self._crashes:
             return finding.severity == "error"
         is_death = finding in self._deaths and finding.rule != rule_of("hang").id
@@ -349,7 +349,7 @@ class SubjectTask:
         return outcome
 
     def _replayed(self, finding: Finding, events: Events) -> str:
-        """Return how an error that is run anew fails to show; empty if it does show."""
+        """How the replay of an error contradicts it; empty if it confirms it."""
         if (crash := self._crashes.get(finding.message)) is not None:
             inputs = self._inputs()
             is_run = audit.run_alone(self._subject, self._options, inputs, events, crash.rule, crash.what)
@@ -395,7 +395,7 @@ class SubjectTask:
         return True
 
     def _travels(self) -> bool:
-        """Have the processes to come be new interpreters; whether the subject can travel there."""
+        """Switch to new interpreters for further processes; return whether the subject can be sent there."""
         with suppress(RunnerError):
             self._packed = self._pack()
         return bool(self._packed)
@@ -424,7 +424,7 @@ class SubjectTask:
 def _in_new(
     task: bytes, skip: frozenset[str], to_replay: list[Finding], crashes: dict[str, AuditStep], channel: Channel
 ) -> None:
-    """Do the work of a task that has travelled: called in the new interpreter."""
+    """Do the work of a task in a new interpreter, where this is called."""
     subject, options, given, limits = unpacked(task)
     there = SubjectTask(subject, options, given, limits, lambda outcome: None, may_run_files=False)
     there.resume(skip, to_replay, crashes)

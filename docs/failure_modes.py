@@ -68,7 +68,7 @@ MODES = (
     Mode("the backward writes `.grad`", "PB210"),
     Mode("the forward frees the memory of its inputs", "PB002 PB202"),
     Mode("a captured parameter gets no gradient", "PB118"),
-    Mode("gradients are computed that nobody asked for", "PB704"),
+    Mode("gradients are computed that are not needed", "PB704"),
     Mode("`needs_input_grad` is read at the wrong place", "PB107 PB113"),
     Mode("freezing some inputs makes the backward raise", "PB113"),
     Mode("the forward depends on what requires a gradient", "PB117"),

@@ -114,7 +114,7 @@ def test_704_counts_the_operations_that_are_wasted():
     assert found("PB704", several, normal(4), normal(4, seed=1)) == [
         (
             "info",
-            "the backward computes gradients that nobody asked for: with s frozen, 3 of 4 operations serve its "
+            "the backward computes gradients that are not needed: with s frozen, 3 of 4 operations serve its "
             "gradient alone (float64 (4,), 32 bytes)",
         )
     ]

@@ -1,4 +1,4 @@
-"""unaudited (PB001): the function could not be run, so only its source was looked at.
+"""unaudited (PB001): the function could not be run, so only its source was examined.
 
 ## What it finds
 A Function for which no example of a call works: the guesses from its signature, its call sites and its names

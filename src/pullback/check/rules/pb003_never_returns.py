@@ -1,4 +1,4 @@
-"""never-returns (PB003): a call does not come back.
+"""never-returns (PB003): a call does not return.
 
 ## What it finds
 The audit's process sent nothing for 10 seconds, or for the budget where that is longer (180 seconds with `--deep`), and

@@ -1,4 +1,4 @@
-"""budget-spent (PB006): some rules did not run, for want of time.
+"""budget-spent (PB006): some rules did not run for lack of time.
 
 ## What it finds
 A function that is so slow that the budget (`--budget`, seconds of processor time for each function) was spent before

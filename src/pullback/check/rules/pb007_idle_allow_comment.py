@@ -1,4 +1,4 @@
-"""idle-allow-comment (PB007): an allow comment does not count: it gives no reason, or names no rule.
+"""idle-allow-comment (PB007): an allow comment has no effect: it gives no reason, or names no rule.
 
 ## What it finds
 `# pullback: allow[NAME]` with nothing behind it, without brackets, or with a NAME that is no rule's name or id. The

@@ -1,4 +1,4 @@
-"""wrong-gradient-count (PB103): backward returns another number of gradients than forward has arguments.
+"""wrong-gradient-count (PB103): the number of gradients that backward returns is not that of forward's arguments.
 
 ## What it finds
 `backward` must return one value for each argument of `forward` (without `ctx`), `None` for those that have no

@@ -1,4 +1,4 @@
-"""wrong-gradient-shape (PB104): a returned gradient has another shape than its input.
+"""wrong-gradient-shape (PB104): the shape of a returned gradient is not that of its input.
 
 ## What it finds
 The shape of each gradient as `backward` returned it. PyTorch's engine sums a gradient down if it can be

@@ -1,4 +1,4 @@
-"""wrong-gradient-dtype (PB105): a returned gradient has a narrower dtype, or another device, than its input.
+"""wrong-gradient-dtype (PB105): a returned gradient has a narrower dtype than its input, or is on another device.
 
 ## What it finds
 The dtype and device of each gradient as `backward` returned it. The engine casts it to the input's dtype

@@ -1,4 +1,4 @@
-"""gradient-in-wrong-slot (PB106): a gradient is returned in the place of another input's.
+"""gradient-in-wrong-slot (PB106): the gradients of two inputs are swapped.
 
 ## What it finds
 A wrong gradient (as in PB101) that becomes right when it is exchanged with the gradient of another input of the

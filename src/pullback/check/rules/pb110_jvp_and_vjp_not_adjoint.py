@@ -1,4 +1,4 @@
-'''jvp-and-vjp-not-adjoint (PB110): forward mode and reverse mode belong to two different derivatives.
+'''jvp-and-vjp-not-adjoint (PB110): forward mode and reverse mode compute two different derivatives.
 
 ## What it finds
 <g, jvp(t)> = <vjp(g), t> must hold for every tangent t and cotangent g. It is tested on the two rules alone,

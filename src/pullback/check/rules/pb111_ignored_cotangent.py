@@ -1,4 +1,4 @@
-"""ignored-cotangent (PB111): the backward does not depend on a cotangent that it is given.
+"""ignored-cotangent (PB111): the backward does not depend on a cotangent that it receives.
 
 ## What it finds
 Each output's cotangent is multiplied by -3 while the others stay: if no gradient changes although that output

@@ -1,4 +1,4 @@
-"""none-cotangent-mishandled (PB112): the backward breaks when a cotangent is undefined.
+"""none-cotangent-mishandled (PB112): the backward fails when a cotangent is undefined.
 
 ## What it finds
 Cotangents that PyTorch leaves undefined: of an output that is not used, and of one whose own consumer has no

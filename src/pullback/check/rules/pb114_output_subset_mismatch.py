@@ -1,4 +1,4 @@
-"""output-subset-mismatch (PB114): using some of the outputs gives another gradient than zero cotangents for the rest.
+"""output-subset-mismatch (PB114): leaving outputs unused gives another gradient than zero cotangents for them.
 
 ## What it finds
 The gradient with only output k in the loss, against the one where the other outputs are in it with a cotangent

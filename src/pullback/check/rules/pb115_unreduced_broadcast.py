@@ -9,7 +9,7 @@ materialised first, `torch.func` and forward-over-reverse see the wrong shape, a
 the unbroadcast input may broadcast once more and be summed to a wrong number (then it is PB101 too).
 
 ## Limits
-A warning where the sum is right. Where the forward accepts a broadcast that nobody meant it to, refuse it
+A warning where the sum is right. Where the forward accepts a broadcast by accident, refuse it
 there.
 
 ## Bad

@@ -9,7 +9,7 @@ inputs.
 Every step goes off at an angle that depends on the phase of the data.
 
 ## Limits
-A function whose source never speaks of complex numbers, but takes them, is told so as an info: refusing complex
+A function whose source never speaks of complex numbers, but takes them, gets an info: refusing complex
 inputs is as right as supporting them.
 
 ## Bad

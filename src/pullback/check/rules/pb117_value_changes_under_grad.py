@@ -1,4 +1,4 @@
-"""value-changes-under-grad (PB117): the forward's value depends on whether gradients are asked for.
+"""value-changes-under-grad (PB117): the forward's value depends on whether gradients are required.
 
 ## What it finds
 The outputs under `no_grad`, with all inputs requiring grad, and with each alone, compared bit for bit.

@@ -1,4 +1,4 @@
-"""lost-captured-gradient (PB118): a tensor that the forward reads, without being an argument, gets no gradient.
+"""lost-captured-gradient (PB118): a tensor that the forward captures gets no gradient.
 
 ## What it finds
 Tensors that require grad and that the forward reaches through its closure, its globals, its defaults, an object it is

@@ -1,4 +1,4 @@
-"""backward-raises (PB119): the backward fails on an input that the forward takes.
+"""backward-raises (PB119): the backward raises on an input that the forward accepts.
 
 ## What it finds
 Whatever the backward raises on the example or on one of its variants: sizes 0 and 1, exact zeros, transposed or

@@ -1,4 +1,4 @@
-"""state-shared-between-calls (PB120): the gradient of a call depends on what else was called.
+"""state-shared-between-calls (PB120): the gradient of a call depends on other calls.
 
 ## What it finds
 Two forwards on different inputs, then the backward of the first: it must give the gradient that the first gives

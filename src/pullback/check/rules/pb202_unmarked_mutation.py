@@ -1,4 +1,4 @@
-"""unmarked-mutation (PB202): the forward changes an input in place and does not say so.
+"""unmarked-mutation (PB202): the forward changes an input in place without marking it dirty.
 
 ## What it finds
 Differentiated inputs whose values are others after the forward than before, and that are not returned as marked by

@@ -1,4 +1,4 @@
-"""reference-cycle (PB204): what a call holds is not freed when its outputs are dropped.
+"""reference-cycle (PB204): the memory of a call is not freed when its outputs are dropped.
 
 ## What it finds
 Three calls with the garbage collector off, each of whose outputs is dropped, first as they are and then after a
@@ -11,7 +11,7 @@ Python's collector happens to run, which counts objects and knows nothing of the
 with no line to blame. A list that every call appends to grows until the process ends.
 
 ## Limits
-A function may keep what its last call made: only what is left of two calls or more is told. Tensors that are neither
+A function may keep what its last call made: only memory left by two calls or more is reported. Tensors that are neither
 input nor output nor held by the node are not seen.
 
 ## Bad

@@ -3,8 +3,9 @@
 ## What it finds
 Each saved tensor is handed to the backward with other values in its place: of other sign, zero, far out, NaN. Where
 no gradient changes by a bit, for all inputs and for each alone, and no second derivative does either, the backward
-does not use it. How many bytes that is, is told. A warning where it was computed for nothing; an info where it is in
-the memory of an input or output, or where an argument of the example needs no gradient, which may depend on it.
+does not use it. The finding says how many bytes that is. A warning where it was computed for nothing; an info where
+it is in the memory of an input or output, or where an argument of the example needs no gradient, which may depend on
+it.
 
 ## Why it hurts
 What is saved lives until the backward is over: it is often the largest part of what training needs. An input that is

@@ -11,7 +11,7 @@ The second gradient is silently twice the first, or its square.
 
 ## Limits
 A second backward that raises is a warning: it is loud. What gives another gradient whenever it is called, the same
-call twice, is told by no finding here. Sees the example.
+call twice, is reported by no finding here. Sees the example.
 
 ## Bad
 ```python

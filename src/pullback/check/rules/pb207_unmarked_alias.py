@@ -1,4 +1,4 @@
-"""unmarked-alias (PB207): an output shares its memory with an input, and autograd is not told.
+"""unmarked-alias (PB207): an output aliases an input without autograd's knowledge.
 
 ## What it finds
 Outputs in the memory of a differentiated input that are not that input marked by `ctx.mark_dirty`. Each is written to

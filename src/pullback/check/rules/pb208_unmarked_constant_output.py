@@ -1,4 +1,4 @@
-"""unmarked-constant-output (PB208): an output has no derivative, and looks as if it had one.
+"""unmarked-constant-output (PB208): an output without a derivative is not marked non-differentiable.
 
 ## What it finds
 Of several outputs one that requires grad, though no input moves it and no gradient depends on its cotangent: a mask, a

@@ -1,4 +1,4 @@
-"""wrong-at-kink (PB305): where the gradient jumps, its value is none of the derivatives of the forward.
+"""wrong-at-kink (PB305): the gradient at a kink lies outside the one-sided derivatives of the forward.
 
 ## What it finds
 For a function that computes element by element, every place between -16 and 16 where the gradient jumps, bisected

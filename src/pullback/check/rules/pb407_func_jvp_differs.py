@@ -14,7 +14,7 @@ A Function without `jvp` raises a clear error; that is an info. Any other except
 
 ## Limits
 Whether a `jvp` that is defined is right to first order is the question of PB102 and PB110. Where the numeric
-derivative of a tangent is too blurred to judge its gradient by, that is told as `inconclusive`.
+derivative of a tangent is too blurred to judge its gradient by, that is reported as `inconclusive`.
 
 ## Bad
 ```python

@@ -1,4 +1,4 @@
-"""func-jacrev-differs (PB408): a vectorised backward gives other rows than one backward at a time.
+"""func-jacrev-differs (PB408): a vectorised backward gives another Jacobian than one backward per row.
 
 ## What it finds
 `torch.autograd.grad(…, is_grads_batched=True)` with three cotangents, and `torch.func.jacrev` of a few output

@@ -1,4 +1,4 @@
-"""export-drops-rule (PB410): torch.export keeps the forward and replaces the backward by another one.
+"""export-drops-rule (PB410): torch.export keeps the forward and replaces the custom backward.
 
 ## What it finds
 A module that calls the function is exported by `torch.export.export` (non-strict; with `--deep` strict too), and

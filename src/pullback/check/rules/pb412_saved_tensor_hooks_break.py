@@ -1,4 +1,4 @@
-"""saved-tensor-hooks-break (PB412): packing the saved tensors changes the gradient, or makes it raise.
+"""saved-tensor-hooks-break (PB412): hooks on saved tensors change the gradient, or make the backward raise.
 
 ## What it finds
 The gradient of a call under `torch.autograd.graph.saved_tensors_hooks` that keep a detached copy of each saved

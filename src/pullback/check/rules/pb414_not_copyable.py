@@ -1,4 +1,4 @@
-"""not-copyable (PB414): a module that uses the function cannot be deep-copied or pickled, or changes by it.
+"""not-copyable (PB414): a module that uses the function cannot be deep-copied or pickled, or the copy differs.
 
 ## What it finds
 A `torch.nn.Module` that holds the function as an attribute goes through `copy.deepcopy` and through `pickle`. A

@@ -1,4 +1,4 @@
-"""stride-dependent-value (PB501): the value depends on the strides of an input, or the forward takes only some.
+"""stride-dependent-value (PB501): the value depends on the strides of an input, or the forward rejects some.
 
 ## What it finds
 The example with the same values transposed, sliced with a step, at an offset, expanded from its first row, in

@@ -1,4 +1,4 @@
-"""strided-cotangent-mishandled (PB502): a cotangent of other strides changes the gradient or makes it raise.
+"""strided-cotangent-mishandled (PB502): a non-contiguous cotangent changes the gradient or makes the backward raise.
 
 ## What it finds
 The same cotangents transposed, expanded from one number, with a step, and as lazily conjugated tensors, against

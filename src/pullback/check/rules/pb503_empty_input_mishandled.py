@@ -1,4 +1,4 @@
-"""empty-input-mishandled (PB503): the forward does not take an empty batch, though its result would be empty too.
+"""empty-input-mishandled (PB503): the forward rejects an empty batch, though the result would just be empty.
 
 ## What it finds
 The example with the first size of its first tensor set to 0, where every output begins with that size too, and its

@@ -11,7 +11,7 @@ The example with each of its sizes set to 1. Its outputs at sizes 2, 3 and 5 say
 A warning, since a function may be meant to drop such dimensions; an info if as many are left, of other sizes, as of a
 rank, or if the forward itself refuses the size by a `ValueError`, `TypeError`, `NotImplementedError` or `assert`, or
 by an index that no longer fits. Not run where a whole-number argument may depend on the size. Wrong gradients at size
-1 are told by PB101 and PB104.
+1 are reported by PB101 and PB104.
 
 ## Bad
 ```python

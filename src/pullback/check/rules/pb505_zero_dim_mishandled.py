@@ -1,4 +1,4 @@
-"""zero-dim-mishandled (PB505): a tensor without dimensions is refused, gets one, or has another result.
+"""zero-dim-mishandled (PB505): a zero-dimensional tensor is rejected, gains a dimension, or gives another result.
 
 ## What it finds
 Where every tensor, in and out, has one shape, the function is called on a single element twice: as a tensor of one

@@ -1,4 +1,4 @@
-"""tail-mishandled (PB506): what is left over after the last full vector or block is computed otherwise.
+"""tail-mishandled (PB506): elements after the last full vector or block are computed differently.
 
 ## What it finds
 A function that treats the elements along a dimension alike, whatever their order, is given its example repeated over

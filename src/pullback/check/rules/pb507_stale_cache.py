@@ -1,4 +1,4 @@
-"""stale-cache (PB507): what one call stored is used by another that it does not fit.
+"""stale-cache (PB507): a cached value is used by a call that it does not fit.
 
 ## What it finds
 Looks at the state that the function's code names, before its first call and after some: attributes of the class,

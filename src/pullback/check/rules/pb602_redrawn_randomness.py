@@ -1,4 +1,4 @@
-"""redrawn-randomness (PB602): the backward draws again the random numbers that the forward drew.
+"""redrawn-randomness (PB602): the backward redraws the forward's random numbers.
 
 ## What it finds
 A forward that draws random numbers, and its backward from two states of the random number generators. If the gradient
@@ -12,7 +12,7 @@ another. No test notices that seeds before both.
 ## Limits
 A warning where the gradient cannot be compared with a derivative. A backward that restores the forward's state
 (`torch.set_rng_state`), or draws from a seed that it kept, is right. So is one of a function that is said
-to be stochastic ("sampling", "unbiased"): it is told where it is right from the forward's state alone.
+to be stochastic ("sampling", "unbiased"): it gets a finding only where it is right from the forward's state.
 
 ## Bad
 ```python

@@ -1,4 +1,4 @@
-"""silent-cut (PB604): a call on the way from an input to the output leaves the autograd graph.
+"""silent-cut (PB604): a call between an input and the output leaves the autograd graph.
 
 ## What it finds
 Where a gradient is lost. Of a callable whose gradient is wrong or missing: the calls that take a tensor which depends
@@ -11,7 +11,7 @@ Nothing raises. The part of the derivative that runs through the call is zero, a
 
 ## Limits
 Reported only where the gradient, or the second derivative, was measured to be wrong and nothing says that this is
-meant: a `detach` that changes no derivative is none of its business. That the call took the input out of the graph is
+meant: a `detach` that changes no derivative is not reported. That the call took the input out of the graph is
 certain; that no other mistake is there is not. A warning where the example was guessed, and for second derivatives,
 which other rules report. Casts to whole numbers and comparisons are not listed.
 

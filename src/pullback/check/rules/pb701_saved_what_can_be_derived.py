@@ -1,4 +1,4 @@
-"""saved-what-can-be-derived (PB701): a tensor is kept for the backward that another one determines.
+"""saved-what-can-be-derived (PB701): a saved tensor is determined by another one.
 
 ## What it finds
 Of the tensors kept between forward and backward, by what is measured on the example: copies of an input, of an output

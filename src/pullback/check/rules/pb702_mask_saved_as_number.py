@@ -1,4 +1,4 @@
-"""mask-saved-as-number (PB702): a mask is kept for the backward in a dtype of several bytes.
+"""mask-saved-as-number (PB702): a mask is saved in a dtype of several bytes.
 
 ## What it finds
 Floating tensors kept between forward and backward, other than inputs and outputs, that hold nothing but 0 and 1, and

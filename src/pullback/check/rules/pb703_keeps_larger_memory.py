@@ -1,4 +1,4 @@
-"""keeps-larger-memory (PB703): a small view is kept for the backward, and with it all of the memory that it lies in.
+"""keeps-larger-memory (PB703): a small saved view keeps a much larger storage alive.
 
 ## What it finds
 Tensors kept between forward and backward, other than views of inputs and outputs, whose memory is larger than their

@@ -1,4 +1,4 @@
-"""unrequested-gradient (PB704): the backward computes a gradient that nobody asked for.
+"""unrequested-gradient (PB704): the backward computes a gradient that is not needed.
 
 ## What it finds
 Each input is frozen in turn. If the backward still returns a gradient for it, and some of its operations serve
@@ -83,7 +83,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
         "PB704",
         "info",
         "wrong",
-        f"the backward computes gradients that nobody asked for: {'; '.join(map(str, wastes))}",
+        f"the backward computes gradients that are not needed: {'; '.join(map(str, wastes))}",
         case=audit.base,
         mask=[name != first.name for name in audit.names],
         hint="compute each only `if ctx.needs_input_grad[k]`, and return None otherwise",

@@ -1,4 +1,4 @@
-"""computes-again (PB705): the backward computes again what it was given.
+"""computes-again (PB705): the backward recomputes values that it was given.
 
 ## What it finds
 Operations of the backward whose result equals, bit for bit, a tensor that was kept, or an output of the forward.

@@ -1,4 +1,4 @@
-"""method-not-static (PB801): a method of an autograd.Function is no staticmethod.
+"""method-not-static (PB801): a method of an autograd.Function is not a staticmethod.
 
 ## What it finds
 `forward`, `backward`, `setup_context`, `jvp` or `vmap` in the source of a Function without `@staticmethod`, or with

@@ -1,4 +1,4 @@
-"""removed-api (PB802): the source uses what PyTorch has removed, or keeps for old code only.
+"""removed-api (PB802): the source uses an API that PyTorch has removed or deprecated.
 
 ## What it finds
 In the methods of a Function: functions of PyTorch that are gone or only raise (`torch.eig`, `torch.symeig`,

@@ -1,4 +1,4 @@
-"""instantiated-function (PB803): an autograd.Function is made an instance of, not applied.
+"""instantiated-function (PB803): an autograd.Function is instantiated instead of applied.
 
 ## What it finds
 `Name(…)` in the module that defines the Function `Name`, and whether the instance is called: `Name(…)(x)`.

@@ -1,4 +1,4 @@
-"""factory-without-device (PB813): a method makes a tensor on the default device.
+"""factory-without-device (PB813): a method creates a tensor on the default device.
 
 ## What it finds
 `torch.zeros`, `ones`, `full`, `empty`, `eye`, `rand`, `randn` and `linspace` in the methods of a Function, without

@@ -1,4 +1,4 @@
-"""graph-kept-by-backward (PB815): a nested backward inside of a backward keeps its graph.
+"""graph-kept-by-backward (PB815): a nested backward retains its graph.
 
 ## What it finds
 `retain_graph=True` in the backward of a Function, in a call of `torch.autograd.grad`, `torch.autograd.backward` or

@@ -251,7 +251,7 @@ def _compare(
 
 def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, direction: Tensor) -> Comparison:
     """Compare <gx, v> with the numeric derivative along one direction v."""
-    along = _Product(sampler, order, gradient, direction)
+    along = _DirectionalProduct(sampler, order, gradient, direction)
     try:
         estimate = sampler.derivative(
             order,
@@ -283,7 +283,7 @@ def _compare_direction(sampler: Sampler, order: int, gradient: Tensor | None, di
     )
 
 
-class _Product:
+class _DirectionalProduct:
     """The product <gx, v> of a returned gradient with a direction.
 
     Attributes:

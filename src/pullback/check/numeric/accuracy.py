@@ -10,7 +10,7 @@ import torch
 
 from pullback.check.numeric.elementwise import Columns, Elementwise, elementwise
 from pullback.check.numeric.scaled import Scaled, scaled
-from pullback.check.numeric.sweep import Quantity, Sweeper
+from pullback.check.numeric.sweep import Sweeper, SweptQuantity
 from pullback.check.trial import Raised
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Sweep:
     """
 
     at: Columns
-    quantities: list[Quantity]
+    quantities: list[SweptQuantity]
 
 
 class AccuracyFacts:
@@ -155,7 +155,7 @@ class _WorstError:
     ulp: float
 
 
-def _parts(x: Floats, quantity: Quantity, inside: Mask) -> Iterator[_WorstError]:
+def _parts(x: Floats, quantity: SweptQuantity, inside: Mask) -> Iterator[_WorstError]:
     """Yield the largest error in each part of the range, from the most negative on."""
     found = quantity.errors
     told = inside & (found.spurious | (found.stated & ~found.subnormal))

@@ -181,7 +181,7 @@ _DOMAINS: tuple[tuple[float, float], ...] = (
 
 
 @dataclass(frozen=True)
-class Quantity:
+class SweptQuantity:
     """One quantity at every point of a sweep.
 
     Attributes:
@@ -256,7 +256,7 @@ class Sweeper:
         assert last is not None
         raise last
 
-    def measure(self, dtype: torch.dtype, at: Columns) -> list[Quantity]:
+    def measure(self, dtype: torch.dtype, at: Columns) -> list[SweptQuantity]:
         """Return the value, and the derivative by each input, at some points.
 
         Raises:
@@ -265,7 +265,7 @@ class Sweeper:
         computed = self.function.run(dtype, at)
         truths, exact = self.truths(dtype, at)
         return [
-            Quantity(by, got, truth, errors(got, truth), known, self.terms[0] if self.terms else None)
+            SweptQuantity(by, got, truth, errors(got, truth), known, self.terms[0] if self.terms else None)
             for k, (by, got, truth, known) in enumerate(
                 zip(("", *self.function.names), computed, truths, exact, strict=True)
             )
@@ -308,7 +308,7 @@ STEP = 0.25
 """Relative change between neighbouring inputs beyond which a point is at a step, a root, or chaotic."""
 
 
-def weight(quantity: Quantity, at: Columns) -> Floats:
+def weight(quantity: SweptQuantity, at: Columns) -> Floats:
     """Return the errors relative to the true value or, where that is larger, to its usual magnitude.
 
     The derivative 6e-8 of tanh at 9 may as well be 0, since elsewhere in a batch it is about 0.1. But 0.5 may not.
@@ -346,7 +346,7 @@ def traps(value: Term, by: str, at: Columns, dtype: torch.dtype) -> list[tuple[T
     return found
 
 
-def masked(sweeper: Sweeper, at: Columns, quantity: Quantity, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
+def masked(sweeper: Sweeper, at: Columns, quantity: SweptQuantity, k: int, dtype: torch.dtype, bad: Mask) -> Mask:
     """The bad points of a gradient that higher precision would not mend.
 
     An unselected branch of the forward is not finite there, or the gradient is NaN in float64 too, at points without

@@ -15,7 +15,7 @@ from pullback.check.cases.repro import variables
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import ORDINARY, PASSED, Columns, Onset, is_within
-from pullback.check.numeric.sweep import Quantity, Sweeper
+from pullback.check.numeric.sweep import Sweeper, SweptQuantity
 from pullback.report.model import Evidence, Finding, Severity, Verdict
 from pullback.stable.formats import Floats, Mask
 
@@ -52,7 +52,7 @@ def severity_of(point: dict[str, float], nan: bool, expected: float = 0.0) -> Se
     return "warning" if is_within(point, ORDINARY) else "info"
 
 
-def nothing_is_left(audit: Audit, quantity: Quantity, at: Columns, weights: Floats) -> Mask:
+def nothing_is_left(audit: Audit, quantity: SweptQuantity, at: Columns, weights: Floats) -> Mask:
     """Return the points that people pass at which a custom function's gradient has no right digit in float32.
 
     Numbers that are apart by less than one in ten thousand, as those around `a = b`, are no such points.
@@ -81,7 +81,7 @@ def onset_text(found: Onset | None, point: dict[str, float]) -> str:
     return f"; {line}it begins at {point_text(found.point)}{towards}"
 
 
-def truth_text(quantity: Quantity, value: float) -> str:
+def truth_text(quantity: SweptQuantity, value: float) -> str:
     """Return the true value as text, with its source."""
     return f"exactly {show(value)}" if quantity.exact else f"{show(value)} in a float64 run of the same function"
 
@@ -105,7 +105,7 @@ class Spot:
     index: int
 
     @property
-    def measured(self) -> Quantity:
+    def measured(self) -> SweptQuantity:
         """The quantity, at all points."""
         return self.sweep.quantities[self.quantity]
 

@@ -65,7 +65,7 @@ import torch
 
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns, columns, onset, plainest
-from pullback.check.numeric.sweep import Quantity, Sweeper, masked
+from pullback.check.numeric.sweep import Sweeper, SweptQuantity, masked
 from pullback.check.rules._accuracy import Spot, accuracy_finding, nonfinite_when_scaled, onset_text, severity_of
 from pullback.check.rules._rule import Rule
 from pullback.report.model import Finding
@@ -89,7 +89,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             yield _finding(audit, sweeper, sweep, k, bad)
 
 
-def _bad(sweeper: Sweeper, at: Columns, quantities: Sequence[Quantity], k: int) -> Mask:
+def _bad(sweeper: Sweeper, at: Columns, quantities: Sequence[SweptQuantity], k: int) -> Mask:
     """Return where a quantity is spuriously not finite, with a value in range, and no mask is why."""
     found, value = quantities[k], quantities[0]
     bad = (found.errors.nan | found.errors.inf) & value.within_range(_DTYPE) & found.within_range(_DTYPE)

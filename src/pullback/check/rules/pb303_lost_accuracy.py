@@ -67,7 +67,7 @@ import torch
 
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns
-from pullback.check.numeric.sweep import STEP, Quantity, Sweeper, common, weight
+from pullback.check.numeric.sweep import STEP, Sweeper, SweptQuantity, common, weight
 from pullback.check.rules._accuracy import (
     Spot,
     accuracy_finding,
@@ -161,12 +161,12 @@ def _is_right_in_float64(sweeper: Sweeper, sweep: Sweep, k: int) -> Mask:
     return right
 
 
-def _is_sure(sweeper: Sweeper, quantity: Quantity) -> bool:
+def _is_sure(sweeper: Sweeper, quantity: SweptQuantity) -> bool:
     """Whether the exact value has the digits of float64: a trace has numbers that are passed as float32 has them."""
     return quantity.exact and not sweeper.function.holds_numbers
 
 
-def _candidates(quantity: Quantity, dtype: torch.dtype) -> Mask:
+def _candidates(quantity: SweptQuantity, dtype: torch.dtype) -> Mask:
     found = quantity.errors
     return found.stated & ~found.subnormal & (found.ulp > _MOST[dtype]) & quantity.within_range(dtype)
 
@@ -224,7 +224,7 @@ def _in_narrow(audit: Audit, sweeper: Sweeper, sweep: Sweep, dtype: torch.dtype,
     return _finding(audit, sweeper, sweep, dtype, k, index, "info", more)
 
 
-def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: Quantity, k: int) -> Floats:
+def _float32_inside(sweeper: Sweeper, at: Columns, dtype: torch.dtype, quantity: SweptQuantity, k: int) -> Floats:
     """Return the errors in ulp of 16 bits if the function computed in float32; infinite where it is spurious."""
     computed = sweeper.function.run(torch.float32, at)[k].to(dtype)
     found = errors(computed, quantity.truth)

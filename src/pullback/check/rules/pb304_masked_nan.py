@@ -49,7 +49,7 @@ import torch
 from pullback.check.derivative.agreement import show
 from pullback.check.numeric.accuracy import Sweep
 from pullback.check.numeric.elementwise import Columns, onset, plainest, single, slope_at
-from pullback.check.numeric.sweep import Quantity, Sweeper, masked, traps
+from pullback.check.numeric.sweep import Sweeper, SweptQuantity, masked, traps
 from pullback.check.rules._accuracy import (
     Spot,
     accuracy_finding,
@@ -89,7 +89,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             yield from _in_any_precision(audit, sweeper, sweep, k)
 
 
-def _bad(sweeper: Sweeper, at: Columns, quantities: list[Quantity], k: int) -> Mask:
+def _bad(sweeper: Sweeper, at: Columns, quantities: list[SweptQuantity], k: int) -> Mask:
     """Return where the gradient is not finite, the value is right, and a mask is why."""
     value, slope = quantities[0], quantities[k]
     bad = (slope.errors.nan | slope.errors.inf) & slope.within_range(_DTYPE)

@@ -24,7 +24,7 @@ from pullback.fix.dataflow import names_assigned, unused_name
 from pullback.fix.number_arguments import NonTensor, with_variables
 from pullback.fix.patch import CannotFixError, NewBackward, SavedValue
 from pullback.fix.source import SourceNames, mutable_captures, source_names
-from pullback.write.expressions import ATOM, Text
+from pullback.write.expressions import ATOM, Expression
 from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for
 from pullback.write.shapes import Shapes, trace_vjp
 from pullback.write.simplify import simplify_derivative
@@ -200,7 +200,7 @@ class TracedBackward:
     def _position(self, name: str) -> int:
         return self._names.positions[self._d.names.index(name)]
 
-    def _reduced(self, shapes: Mapping[str, str], gradient: Text, name: str) -> str:
+    def _reduced(self, shapes: Mapping[str, str], gradient: Expression, name: str) -> str:
         """Sum a gradient over the dimensions along which its input was broadcast."""
         if not self.is_elementwise or len(self._d.names) == 1:
             return gradient.text

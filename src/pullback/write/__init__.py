@@ -9,8 +9,7 @@ The way of a target to a printed class, a file a step, as `api.py` calls them:
 2. `shapes.py` traces value and gradient (`graphs.py`), with fused ops decomposed (`decompositions.py`), at one shape if
    every op is pointwise, else with symbolic sizes and the conditions under which the trace holds.
 3. `simplify.py` collects terms and reuses outputs in the derivative, if that is shorter and as accurate.
-4. `printer.py` prints the class; `statements.py` decides which values get a name, and `spelling.py` prints one op as an
-   expression (`expressions.py`).
+4. `printer.py` prints the class; `statements.py` decides which values get a name, and `expressions.py` prints one op.
 5. `verify.py` runs the text beside the target and refuses it if a value, gradient or second derivative differs.
    `test_file.py` prints the tests that go with it.
 """

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from pullback.dtypes import has_derivative
 from pullback.introspect import stable_notes
-from pullback.write.expressions import ATOM, Text
+from pullback.write.expressions import ATOM, Expression
 from pullback.write.graphs import DerivativeGraph, Residuals, residuals_for
 from pullback.write.shapes import Shapes
 from pullback.write.spec import FunctionSpec
@@ -130,7 +130,7 @@ class ClassPrinter:
             returned = shown.get(spec.names[0], "None")
         return _method("backward", ["ctx", *cotangents], [*opened, *lines, f"return {returned}"]), single
 
-    def _reduced(self, gradient: Text, name: str) -> str:
+    def _reduced(self, gradient: Expression, name: str) -> str:
         """A gradient summed over the broadcast dimensions."""
         if not self._shapes.elementwise:
             return gradient.text

@@ -12,10 +12,17 @@ import torch
 from torch import Tensor, fx
 
 from pullback.errors import FormulaError
-from pullback.write.expressions import ATOM, Context, Text, number, op_name, sequence
+from pullback.write.expressions import (
+    ATOM,
+    Expression,
+    PrintContext,
+    expression_of,
+    is_constant,
+    number,
+    op_name,
+    sequence,
+)
 from pullback.write.graphs import dependencies, is_size, use_counts
-from pullback.write.special import is_constant
-from pullback.write.spelling import spelled
 
 _WIDTH = 72
 """Longest expression; a longer one has a part that gets a name."""
@@ -50,9 +57,9 @@ class StatementPrinter:
         self._lines: list[str] = []
         self.known = dict(known)
         self._names = names
-        self._inlined: dict[fx.Node, Text] = {}
+        self._inlined: dict[fx.Node, Expression] = {}
         self._shapes = shapes or {}
-        self._context = Context(dtype, like, self.show)
+        self._context = PrintContext(dtype, like, self.show)
 
     def compute(
         self, wanted: Sequence[fx.Node], uses: Mapping[fx.Node, int] | None = None, named: Collection[fx.Node] = ()
@@ -79,25 +86,25 @@ class StatementPrinter:
         lines, self._lines = self._lines, []
         return lines
 
-    def show(self, value: Any) -> Text:
+    def show(self, value: Any) -> Expression:
         """An argument of an op as an expression."""
         if isinstance(value, fx.Node):
             if value in self.known:
-                return Text(self.known[value])
+                return Expression(self.known[value])
             return self._inlined[value]
         if isinstance(value, list | tuple | torch.Size):
             return self._whole_shape(value) or sequence(value, self._context)
         if isinstance(value, bool | str) or value is None:
-            return Text(repr(value))
+            return Expression(repr(value))
         if isinstance(value, int | float | complex):
             return number(value)
         if isinstance(value, torch.dtype):
-            return Text(self._context.dtype_of(value))
+            return Expression(self._context.dtype_of(value))
         if isinstance(value, torch.memory_format | torch.layout):
-            return Text(str(value))
+            return Expression(str(value))
         raise FormulaError(f"it uses {value!r}, which has no form in Python.")
 
-    def _fitting(self, node: fx.Node, results: Collection[fx.Node]) -> Text:
+    def _fitting(self, node: fx.Node, results: Collection[fx.Node]) -> Expression:
         """A node as an expression; while that is too long, its longest operand gets a name."""
         while True:
             text = self._expression(node)
@@ -111,20 +118,20 @@ class StatementPrinter:
             longest = max(operands, key=lambda a: len(self._inlined[a].text))
             self._assign(longest, self._inlined.pop(longest))
 
-    def _assign(self, node: fx.Node, text: Text) -> None:
+    def _assign(self, node: fx.Node, text: Expression) -> None:
         name = self._names.name_of(node, self.known)
         self._lines.append(f"{name} = {text.text}")
         self.known[node] = name
 
-    def _expression(self, node: fx.Node) -> Text:
+    def _expression(self, node: fx.Node) -> Expression:
         if node.op == "get_attr":
             return _constant(node)
         if is_size(node) and node.args[0] in self._shapes:
             shape = self._shapes[node.args[0]]  # type: ignore[index]
-            return Text(f"{shape}[{node.args[1]}]" if op_name(node) == "sym_size" else f"{shape}.numel()")
-        return spelled(node, self._context)
+            return Expression(f"{shape}[{node.args[1]}]" if op_name(node) == "sym_size" else f"{shape}.numel()")
+        return expression_of(node, self._context)
 
-    def _whole_shape(self, sizes: Sequence[Any]) -> Text | None:
+    def _whole_shape(self, sizes: Sequence[Any]) -> Expression | None:
         """The shape of an input, if these are its sizes in order."""
         if not sizes or not isinstance(sizes[0], fx.Node) or op_name(sizes[0]) != "sym_size":
             return None
@@ -134,10 +141,10 @@ class StatementPrinter:
         for i, size in enumerate(sizes):
             if not isinstance(size, fx.Node) or op_name(size) != "sym_size" or size.args != (source, i):
                 return None
-        return Text(self._shapes[source] if source in self._shapes else f"{self.show(source).at(ATOM)}.shape")
+        return Expression(self._shapes[source] if source in self._shapes else f"{self.show(source).at(ATOM)}.shape")
 
 
-def _constant(node: fx.Node) -> Text:
+def _constant(node: fx.Node) -> Expression:
     value: Any = getattr(node.graph.owning_module, str(node.target))
     if isinstance(value, Tensor) and value.dim() == 0:
         return number(value.item())
@@ -160,7 +167,7 @@ class GradientSlot:
 
 
 def guarded_gradients(
-    s: StatementPrinter, slots: Mapping[str, GradientSlot], reduced: Callable[[Text, str], str], ctx: str = "ctx"
+    s: StatementPrinter, slots: Mapping[str, GradientSlot], reduced: Callable[[Expression, str], str], ctx: str = "ctx"
 ) -> tuple[list[str], dict[str, str]]:
     """Print the gradients of several inputs, each under `needs_input_grad`, after their common subexpressions.
 

@@ -33,14 +33,14 @@ def is_private(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """Contents of one folder of the cache: the number of entries, and their bytes."""
+    """Folder of the cache: its kind, the number of entries, and their bytes."""
 
     kind: str
     entries: int
     size: int
 
 
-def kept() -> list[CacheFolder]:
+def contents() -> list[CacheFolder]:
     """Contents of the cache, by kind."""
     found = []
     for kind, pattern in KINDS.items():

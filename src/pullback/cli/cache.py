@@ -17,8 +17,8 @@ def info() -> None:
     from pullback.node import calls as node
 
     click.echo(caches.root())
-    for kept in caches.kept():
-        click.echo(f"{kept.kind}: {kept.entries}, {kept.size / 1024:.0f} KiB")
+    for folder in caches.contents():
+        click.echo(f"{folder.kind}: {folder.entries}, {folder.size / 1024:.0f} KiB")
     if trouble := node.EXTENSION.trouble():
         click.echo(f"a node cannot be compiled here, small calls run in Python: {trouble}")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from pullback.check.options import make_options
-from pullback.check.watch.watching import Watch
+from pullback.check.watch import Watch
 
 ROUNDS, STEPS, WIDTH, ROWS, LAYERS = 60, 20, 64, 64, 4
 BOUND = 1.05

@@ -50,9 +50,7 @@ _MAY_IMPORT: dict[str, set[str]] = {
     "check/numeric": {*_CHECK, "check/numeric", "stable"},
     "check/rules": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules", "stable"},
     "check/runner": {"check/runner", "check/find", "check/cases", "check/rules", "check", "report"},
-    "check/watch": {"check/watch", "check/find", "check/runner", "check", "report"},
-    "check": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules"}
-    | {"check/runner", "check/watch"},
+    "check": {*_CHECK, "check/contexts", "check/numeric", "check/purity", "check/rules"} | {"check/runner"},
     # Writing and mending, and what people call.
     "write": {"write", "call", "function_class", "graph", "introspect", "op", "ops", "ruled", "stable"}
     | {"check", "check/cases", "check/find"},
@@ -60,10 +58,9 @@ _MAY_IMPORT: dict[str, set[str]] = {
     | {"check/runner"},
     "testing": {"check", "report"},
     "pytest_plugin": {"check", "check/cases", "check/runner", "report"},
-    "cli": {"cli", "fix", "write", "report", "node", "stable"}
-    | {"check", "check/cases", "check/find", "check/runner", "check/watch"},
+    "cli": {"cli", "fix", "write", "report", "node", "stable"} | {"check", "check/cases", "check/find", "check/runner"},
     "__main__": {"cli"},
-    "__init__": {"op", "function_class", "catalog", "check", "check/watch", "kernels", "report", "stable", "write"},
+    "__init__": {"op", "function_class", "catalog", "check", "kernels", "report", "stable", "write"},
 }
 """For each folder, and each module of the top folder: the parts whose modules it may import, beside the base."""
 
@@ -75,12 +72,11 @@ _MORE_OF_CHECK = {
     "check/numeric": {"facts"},
     "check/rules": {"pages", "variants", "weights"},
     "check/runner": {"audit", "weights"},
-    "check/watch": {"options"},
     "fix": {"variants", "working_example"},
     "testing": {"api"},
     "pytest_plugin": {"options"},
-    "cli": {"options", "pages"},
-    "__init__": {"api"},
+    "cli": {"options", "pages", "watch"},
+    "__init__": {"api", "watch"},
 }
 """Those that others may import as well."""
 

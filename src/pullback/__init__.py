@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pullback import catalog as catalog
     from pullback.check.api import check as check
-    from pullback.check.watch.watching import watch as watch
+    from pullback.check.watch import watch as watch
     from pullback.errors import DerivativeError as DerivativeError
     from pullback.errors import FormulaError as FormulaError
     from pullback.errors import OptionError as OptionError
@@ -41,7 +41,7 @@ _HOME = {
     "function": "pullback.op",
     "AutogradFunction": "pullback.function_class",
     "Op": "pullback.op",
-    "watch": "pullback.check.watch.watching",
+    "watch": "pullback.check.watch",
     "set_backend": "pullback.kernels.backend",
     "backend": "pullback.kernels.backend",
     "FormulaError": "pullback.errors",

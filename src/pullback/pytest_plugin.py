@@ -1,6 +1,6 @@
 """`pytest --pullback=TARGET`: one test for each custom autograd function of a package, module or file.
 
-Nothing but pytest is imported until the option is used, and the audited code never in the tests' process.
+Only pytest is imported until the option is used. The audited code is never imported in the process of the tests.
 """
 
 from __future__ import annotations
@@ -25,45 +25,51 @@ _FOUND = "pullback"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options: the targets, and the audit options of the command line."""
     group = parser.getgroup("pullback")
-    group.addoption("--pullback-budget", type=float, default=10.0, metavar="SECONDS", help="for each function")
-    group.addoption("--pullback-inputs", metavar="FILE:FUNCTION", help="gives example calls of a function")
-    for name, what in (("select", "run only"), ("ignore", "leave out")):
+    group.addoption(
+        "--pullback-budget",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="Aim at this time per function (default: 10).",
+    )
+    group.addoption("--pullback-inputs", metavar="FILE:FUNCTION", help="Take example calls from this function.")
+    for name, text in (("select", "Run only these rules (ids, prefixes or names)."), ("ignore", "Skip these rules.")):
         group.addoption(
             f"--pullback-{name}",
             action="append",
             default=[],
             metavar="PB1,…",
-            help=f"{what} rules whose id starts with this",
+            help=text,
         )
     group.addoption(
         "--pullback",
         action="append",
         default=[],
         metavar="TARGET",
-        help="audit each custom autograd function of a package, module or file, one test each (repeatable)",
+        help="Audit each custom autograd function of a package, module or file as a test (repeatable).",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the outcomes collected, if there are targets."""
+    """Register the summary, if there are targets."""
     if config.getoption("--pullback"):
         config.pluginmanager.register(_Summary(), "pullback-summary")
 
 
 class _Summary:
-    """Collects the outcomes of this process and of the workers of pytest-xdist, for one report."""
+    """Outcomes of this process and of the workers of pytest-xdist, for one report."""
 
     def __init__(self) -> None:
         self._found: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep an outcome."""
+        """Store the outcome of a test."""
         found = getattr(report, _FOUND, None)
         if found is not None:
             self._found.append(found)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table and the totals; the failed tests have printed the findings."""
+        """Print the table and the totals; the failed tests print the findings."""
         if not self._found:
             return
         from pullback.check.runner.outcome import outcome_from_dict, report_of
@@ -138,7 +144,7 @@ class AuditedTarget(pytest.Collector):
             PullbackError: if the audit could not be run.
         """
         if position not in self._outcomes:
-            is_worker = hasattr(self.config, "workerinput")  # of pytest-xdist, which gives the others to others
+            is_worker = hasattr(self.config, "workerinput")  # of pytest-xdist, which distributes the items
             self._audit([position] if is_worker else self._chosen(), alone=is_worker)
         return self._outcomes[position]
 
@@ -151,7 +157,7 @@ class AuditedTarget(pytest.Collector):
 
         options, load = _how(self.config)
         if alone:
-            preload(options)  # once in this process, and not once for each function
+            preload(options)  # once per process, rather than once per function
         found = audit_targets([self.target], options, load, only=chosen)
         self._outcomes |= zip(sorted(chosen), found, strict=True)
 
@@ -160,7 +166,7 @@ def _how(config: pytest.Config) -> tuple[Options, Callable[[], Given]]:
     """Return the options of the audit.
 
     Raises:
-        OptionError: if an option has a value that it cannot take.
+        OptionError: if the value of an option is invalid.
     """
     from pullback.check.cases.given import loader
     from pullback.check.options import make_options
@@ -181,7 +187,7 @@ class AuditItem(pytest.Item):
         self._location = subject.location
 
     def runtest(self) -> None:
-        """Fail unless nothing is wrong with the subject.
+        """Audit the subject, and fail if it is unsound.
 
         Raises:
             NotSoundError: with the findings.
@@ -198,7 +204,7 @@ class AuditItem(pytest.Item):
             raise NotSoundError(render_failure(report))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
-        """Return the findings alone: no line of the plugin tells the user anything."""
+        """Return the findings, without the traceback, which shows only the plugin."""
         from pullback.errors import NotSoundError, PullbackError
 
         if isinstance(excinfo.value, NotSoundError | PullbackError):
@@ -206,6 +212,6 @@ class AuditItem(pytest.Item):
         return super().repr_failure(excinfo, *args, **options)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where the subject is defined."""
+        """Return the location of the subject's definition."""
         line = self._location.line
         return Path(self._location.file or self.path), None if line is None else line - 1, self.name

@@ -1,4 +1,4 @@
-"""For test suites: an assertion that a custom function is sound."""
+"""Assertion for test suites that a custom function is sound."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pullback.report.terminal import render_failure
 
 
 def assert_sound(fn: Any, *inputs: Any, **options: Any) -> None:
-    """Audit a custom function and fail the test unless nothing is wrong with it.
+    """Audit a custom function, and fail the test if it is unsound.
 
     Args:
-        fn: what `pullback.check` takes.
+        fn: the target, as for `pullback.check`.
         inputs: the positional arguments of one example call.
         options: the options of `pullback.check`.
 
@@ -25,6 +25,6 @@ def assert_sound(fn: Any, *inputs: Any, **options: Any) -> None:
     try:
         report = check(fn, *inputs, **options)
     except PullbackError as error:
-        raise error.with_traceback(None) from None  # no line of Pullback tells the user anything
+        raise error.with_traceback(None) from None  # the frames of Pullback are of no use to the user
     if not report.ok:
         raise NotSoundError(render_failure(report))

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback.check.call_samples import CallSamples
 from pullback.check.case import Case, make_case
 from pullback.check.cases.signature import positional_names
 from pullback.check.clock import Stopwatch
@@ -35,7 +36,6 @@ from pullback.check.find.discover import subject_of
 from pullback.check.find.objects import answers, applied_class
 from pullback.check.subject import Subject
 from pullback.check.trial import Raised, forgive_memory, forward
-from pullback.check.watch.samples import Samples
 from pullback.check.weights import given_call
 from pullback.errors import TargetError
 
@@ -51,7 +51,7 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
     """
     if subject.kind != "callable" or subject.is_made:
         return []
-    samples = Samples()
+    samples = CallSamples()
     end = _torch.observe_functions(samples.note)
     try:
         with suppress(Raised):
@@ -146,10 +146,10 @@ def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enoug
 
     With `is_one_enough` a program ends at its first such call.
     """
-    clock, samples = Stopwatch(), Samples()
+    clock, samples = Stopwatch(), CallSamples()
 
     def note(function: type, args: tuple[Any, ...]) -> None:
-        samples.note(function, args)
+        samples.record(function, args)
         if is_one_enough and function is subject.target and _called(subject, samples) is not None:
             raise _Enough
 
@@ -175,7 +175,7 @@ def _first(subject: Subject, programs: Iterable[Callable[[], Any]], is_one_enoug
     return None
 
 
-def _called(subject: Subject, samples: Samples) -> Case | None:
+def _called(subject: Subject, samples: CallSamples) -> Case | None:
     """Return the smallest of the calls of a Function that has something to differentiate."""
     if subject.target not in samples.functions:
         return None

@@ -17,7 +17,7 @@ from pullback.cli.reporting import Reporting, reporting
 from pullback.errors import PullbackError, TargetError
 
 if TYPE_CHECKING:
-    from pullback.check.watch.watching import Watch
+    from pullback.check.watch import Watch
 
 _NOTHING_AUDITED = 2
 """Exit status of an audit that could not be run."""
@@ -37,7 +37,7 @@ def run(name: str, arguments: tuple[str, ...], is_module: bool, steps: int | Non
     The audit uses copies of their inputs. It starts when the program has ended, also by an exception or Ctrl-C.
     Options of the program follow its name.
     """
-    from pullback.check.watch.watching import Watch
+    from pullback.check.watch import Watch
 
     reports = Reporting(**options)
     audit = reports.audit

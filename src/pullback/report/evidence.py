@@ -1,14 +1,19 @@
-"""Evidence of a finding as text: its numbers on one line or in blocks, its inputs, and its lines of source."""
+"""Findings as both the text and the page show them: grouped by their cause, with numbers, inputs and lines of source.
+
+Findings of one function often have one cause. A wrong backward is also wrong under `torch.func`, compiled and in its
+second derivative; a formula that overflows loses digits before it does. Only the first finding of such a group is
+reported in full, since fixing it usually removes the others.
+"""
 
 from __future__ import annotations
 
 import ast
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pullback.report.model import Evidence, Location
+from pullback.report.model import Evidence, Finding, Location
 from pullback.report.text import clean, clean_line
 
 _LONG_VALUE = 60
@@ -16,6 +21,37 @@ _LONG_VALUE = 60
 _LINES_AFTER = 2
 _LARGEST_FILE = 1 << 20
 """Bytes."""
+_OF_THE_GRADIENT = ("PB1", "PB4", "PB5")
+"""Families whose findings with the verdict "wrong" report a wrong gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings with a likely common cause.
+
+    Attributes:
+        first: the most severe one; of several, that of the most basic rule.
+        also: the others.
+    """
+
+    first: Finding
+    also: tuple[Finding, ...]
+
+
+def groups_of(findings: Iterable[Finding]) -> list[Group]:
+    """Group the findings of one function by their likely cause, in the order of the first ones."""
+    by_cause: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_cause.setdefault(_cause(finding), []).append(finding)
+    return [Group(first, tuple(also)) for first, *also in by_cause.values()]
+
+
+def _cause(finding: Finding) -> str:
+    if finding.verdict == "wrong" and not finding.alias and finding.rule.startswith(_OF_THE_GRADIENT):
+        return "a gradient"
+    if finding.verdict == "unstable":
+        return "numbers out of range"
+    return finding.alias or finding.rule
 
 
 def numbers_of(evidence: Evidence | None) -> str:

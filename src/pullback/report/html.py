@@ -14,14 +14,13 @@ import jinja2
 import markupsafe
 
 from pullback.report import plots
-from pullback.report.evidence import SourceLine, blocks_of, excerpt, numbers_of
-from pullback.report.groups import groups_of
+from pullback.report.evidence import SourceLine, blocks_of, excerpt, groups_of, numbers_of
 from pullback.report.model import ContextState, Finding, ReportData, SubjectResult, versions
 from pullback.report.terminal import summary_of
 from pullback.report.text import clean, clean_line
 
 _DRAWN = 40
-"""Functions that get pictures: each picture takes some 15 kB and 30 ms."""
+"""Functions with plots: a plot takes some 15 kB and 30 ms."""
 _MARKS: Mapping[ContextState, str] = {
     "ok": "✓",
     "unsupported": "○",
@@ -54,7 +53,7 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _Group:
-    """A finding in full, and those that it leads, folded."""
+    """A finding in full, and its consequences, folded."""
 
     first: _Shown
     also: list[_Shown]
@@ -62,7 +61,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A picture and its caption."""
+    """A plot and its caption."""
 
     picture: markupsafe.Markup
     caption: str
@@ -70,7 +69,7 @@ class _Figure:
 
 @dataclass(frozen=True)
 class _SubjectSection:
-    """A subject, its findings that are shown in full, those that are named only, and pictures."""
+    """A subject: the findings shown in full, those only named, and the plots."""
 
     anchor: str
     subject: SubjectResult
@@ -81,7 +80,7 @@ class _SubjectSection:
 
     @property
     def has_section(self) -> bool:
-        """Whether there is anything to report about it."""
+        """Whether it has findings."""
         return bool(self.groups or self.infos)
 
 
@@ -115,7 +114,7 @@ def _mildness(part: _SubjectSection) -> int:
 
 
 def to_frame(report: ReportData) -> str:
-    """Return the page in a frame, as notebooks show it: its style and theirs stay apart."""
+    """Return the page in a frame for notebooks, which isolates its style."""
     style = "width: 100%; height: 30rem; border: 0; resize: vertical"
     return str(markupsafe.Markup('<iframe sandbox srcdoc="{}" style="{}"></iframe>').format(to_html(report), style))
 

@@ -23,14 +23,14 @@ from pullback.report.text import (
 )
 
 _MOST = 20
-"""Rows of a table that names right functions one by one."""
+"""Most rows of a table that lists correct functions one by one."""
 _NAMES = 4
-"""Of functions that are named, where there are more."""
+"""Functions that are named, if there are more."""
 _LINES = 3
-"""Of the names of right functions."""
+"""Lines of the names of correct functions."""
 _WIDE = 60
-"""Columns of a terminal that hold the whole table of functions."""
-_RIGHT: tuple[Status, ...] = ("ok", "intended")
+"""Columns of a terminal that shows all columns of the table."""
+_CORRECT: tuple[Status, ...] = ("ok", "intended")
 
 Row = tuple[SubjectResult, Sequence[Finding]]
 
@@ -45,18 +45,18 @@ def print_table(report: ReportData, console: Console, in_full: bool) -> None:
     """
     rows: list[Row] = list(report.by_subject())
     folds = len(rows) > _MOST and not in_full
-    right = [row[0] for row in rows if folds and _is_right(*row)]
-    kept = [row for row in rows if not folds or not _is_right(*row)]
+    correct = [row[0] for row in rows if folds and _is_correct(*row)]
+    kept = [row for row in rows if not folds or not _is_correct(*row)]
     if kept:
         console.print(_table(kept, narrow=console.width < _WIDE))
-    for status in _RIGHT:
-        if names := [clean_line(subject.name) for subject in right if subject.status == status]:
+    for status in _CORRECT:
+        if names := [clean_line(subject.name) for subject in correct if subject.status == status]:
             text = Text.assemble((f"{len(names)} {status}", STATUS_STYLE[status]), f": {_listed(names, console.width)}")
             print_wrapped(text, console, 0)
 
 
 def _listed(names: Sequence[str], width: int) -> str:
-    """Return the names that fit on some lines, and the number of the others."""
+    """Return the names that fit on a few lines, and the number of the others."""
     room, shown = _LINES * (width - 2 * INDENT) - len("200 intended and 200 more"), 0
     while shown < len(names) and (room := room - len(names[shown]) - 2) > 0:
         shown += 1
@@ -64,8 +64,8 @@ def _listed(names: Sequence[str], width: int) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def _is_right(subject: SubjectResult, findings: Sequence[Finding]) -> bool:
-    return subject.status in _RIGHT and all(finding.severity == "info" for finding in findings)
+def _is_correct(subject: SubjectResult, findings: Sequence[Finding]) -> bool:
+    return subject.status in _CORRECT and all(finding.severity == "info" for finding in findings)
 
 
 def _table(rows: Sequence[Row], narrow: bool) -> Table:
@@ -95,7 +95,7 @@ def _numbers_of_row(subject: SubjectResult, findings: Sequence[Finding], narrow:
 
 
 def is_dropped(finding: Finding) -> bool:
-    """Whether a finding is that PyTorch drops a backward, which it does for any function."""
+    """Whether a finding says that PyTorch drops the backward, as it does for every function."""
     return finding.of_pytorch and finding.verdict == "wrong"
 
 
@@ -127,7 +127,7 @@ def print_infos(infos: Sequence[Finding], dropped: Sequence[Finding], console: C
 
 
 def _unsupported(findings: Sequence[Finding], several: bool) -> str:
-    """Name the contexts that functions refuse: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
+    """Return the contexts that functions do not support: "no support for torch.func (PB405, PB408), vmap (PB406)"."""
     by_context: dict[str, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.rule):
         by_context.setdefault(finding.context or finding.name, []).append(finding)
@@ -139,7 +139,7 @@ def _unsupported(findings: Sequence[Finding], several: bool) -> str:
 
 
 def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
-    """Return ids, and of one function the names as well, if they fit on a line."""
+    """Return the ids, and the names for a single function, if they fit on a line."""
     named = ", ".join(dict.fromkeys(f"{finding.rule} {finding.name}" for finding in findings))
     if not several and len(named) <= width - 2 * INDENT:
         return named
@@ -150,7 +150,7 @@ def _others(findings: Sequence[Finding], several: bool, width: int) -> str:
 
 
 def _intended(findings: Sequence[Finding]) -> str:
-    """Print why a gradient is no derivative on purpose, or the number of such functions."""
+    """Return the message on a gradient that is no derivative on purpose, or the number of such functions."""
     first, *others = findings
     if not others:
         return f"{first.rule} {first.name}, {clean_line(first.subject)}: {clean_line(first.message)}"
@@ -159,7 +159,7 @@ def _intended(findings: Sequence[Finding]) -> str:
 
 
 def _dropped(findings: Sequence[Finding]) -> Text:
-    """Print the functions whose backward PyTorch's exporter and compiler drop."""
+    """Return the message on functions whose backward PyTorch's exporter or compiler drops."""
     rules = ranges(finding.rule for finding in findings)
     where = " and ".join(dict.fromkeys(f.context for f in sorted(findings, key=lambda f: f.rule)))
     text = f"{rules}: PyTorch drops the backward of {_few(findings)} in {where}; pullback.function keeps it"

@@ -1,4 +1,4 @@
-"""Plots of measurements, as SVG embedded in the page: text stays text, and colours are the page's.
+"""Plots of measurements as SVG, embedded in the page: with text as text, and in the colours of the page.
 
 They need matplotlib (`pip install 'pullback[plots]'`).
 """
@@ -25,7 +25,7 @@ _COLOURS = {
     **dict(zip((_INK, _DIM, _RULE, _ERROR, _OK), ("ink", "dim", "rule", "error", "ok"), strict=True)),
     **{colour: f"series-{k}" for k, colour in enumerate(_SERIES)},
 }
-"""Placeholder for each of the page's colours until the SVG is written."""
+"""Placeholders of the page's colours, which matplotlib cannot name."""
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -63,7 +63,7 @@ def can_plot() -> bool:
 
 
 def slope_plot(slope: GradientCurve, function: str) -> Markup:
-    """Return a gradient and the numeric derivative of the forward, over one input."""
+    """Return the plot of a gradient and of the numeric derivative of the forward, along one input."""
     by = clean_line(slope.by)
 
     def draw(axes: Axes) -> None:
@@ -82,7 +82,7 @@ def slope_plot(slope: GradientCurve, function: str) -> Markup:
 
 
 def error_plot(of: str, members: Sequence[UlpErrors], function: str) -> Markup:
-    """Return the errors of one quantity, in every dtype."""
+    """Return the plot of the errors of one quantity, in every dtype."""
 
     def draw(axes: Axes) -> None:
         for one in members:
@@ -121,7 +121,7 @@ def _svg(draw: Callable[[Axes], None], title: str) -> Markup:
 
 
 def _for_the_page(svg: str, title: str) -> Markup:
-    """Give an SVG a name, the colours of the page, and nothing that reaches beyond it."""
+    """Give an SVG an accessible name and the colours of the page, and remove styles and ids of its own."""
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
@@ -142,7 +142,7 @@ def _floats(numbers: Sequence[float | None]) -> list[float]:
 
 
 def _limits(derivative: Sequence[float | None], got: Sequence[float | None]) -> tuple[float, float]:
-    """Return limits of the vertical axis: a range without the extremes, so that a pole leaves the rest visible."""
+    """Return the limits of the vertical axis: without the extreme values, so that a pole leaves the rest visible."""
     known = sorted(x for x in (*derivative, *got) if x is not None)
     if not known:
         return 0.0, 1.0

@@ -1,7 +1,6 @@
 """The report as text: a table of subjects, the errors and warnings by subject, and the infos.
 
-Names, messages and values come from audited code: they are shown as text, never as markup, and their control
-characters never reach the terminal.
+Names, messages and values come from audited code: they are printed as text, never as markup, and escaped.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from pullback.report.evidence import blocks_of, excerpt, inputs_in, numbers_of
-from pullback.report.groups import Group, groups_of
+from pullback.report.evidence import Group, blocks_of, excerpt, groups_of, inputs_in, numbers_of
 from pullback.report.model import Finding, ReportData, SubjectResult
 from pullback.report.overview import is_dropped, print_infos, print_table
 from pullback.report.text import (
@@ -36,14 +34,14 @@ from pullback.report.text import (
 _TEXT_WIDTH = 80
 _BLOCK_LINES = 12
 _OF_ONE_POINT = "PB3"
-"""The family whose messages have the numbers and the input."""
+"""Family whose messages already contain the numbers and the input."""
 
 
 class Detail(Enum):
     """Level of detail per function."""
 
     MANY = "errors, and warnings in short"
-    ONE = "the same, and in full what is alone"
+    ONE = "the same, and a single group in full"
     TEST = "the same, with a script of the first error"
     FULL = "everything, with all scripts"
 
@@ -81,24 +79,24 @@ def render(report: ReportData, console: Console, in_full: bool = False) -> None:
         console: the output; it determines width and colour.
         in_full: print every finding in full, with a script.
     """
-    is_asked = _is_asked(report)
-    told: list[Finding] = []
+    of_one_rule = _is_of_one_rule(report)
+    shown: list[Finding] = []
     dropped: list[Finding] = []
     infos: list[Finding] = []
     for finding in report.findings:
-        if in_full or is_asked:
-            told.append(finding)
+        if in_full or of_one_rule:
+            shown.append(finding)
         elif is_dropped(finding):
             dropped.append(finding)
         else:
-            (infos if finding.severity == "info" else told).append(finding)
-    detail = Detail.FULL if in_full else Detail.ONE if is_asked or len(report.subjects) == 1 else Detail.MANY
+            (infos if finding.severity == "info" else shown).append(finding)
+    detail = Detail.FULL if in_full else Detail.ONE if of_one_rule or len(report.subjects) == 1 else Detail.MANY
     heading = _heading_of(report.subjects[0]) if len(report.subjects) == 1 else None
     if heading is None and report.subjects:
         print_table(report, console, in_full)
         console.print()
-    _print_sections(told, console, detail, heading)
-    if heading is not None and not told:
+    _print_sections(shown, console, detail, heading)
+    if heading is not None and not shown:
         console.print(heading, soft_wrap=True)
         console.print()
     print_infos(infos, dropped, console)
@@ -109,13 +107,13 @@ def render(report: ReportData, console: Console, in_full: bool = False) -> None:
         _print_summary(report, console, bool(infos or dropped))
 
 
-def _is_asked(report: ReportData) -> bool:
-    """Whether all findings are of one rule, as with `--select`: then infos are printed like the rest."""
+def _is_of_one_rule(report: ReportData) -> bool:
+    """Whether all findings are of one rule, as with `--select`; then infos are printed like other findings."""
     return len({finding.rule for finding in report.findings}) == 1
 
 
 def _print_end(report: ReportData, console: Console) -> None:
-    """Print the limitations of the whole report."""
+    """Print the limitations of the report: guessed inputs, missing imports."""
     guessed = [findings for subject, findings in report.by_subject() if subject.measured.guessed]
     if any(finding.severity == "error" for findings in guessed for finding in findings):
         console.print("Inputs were guessed: give others with --inputs. --fix mends a wrong backward.", style="dim")
@@ -124,7 +122,7 @@ def _print_end(report: ReportData, console: Console) -> None:
 
 
 def _print_summary(report: ReportData, console: Console, is_cut: bool) -> None:
-    """Print the last line, and how to see the omitted parts."""
+    """Print the counts, and the option that shows the omitted parts."""
     summary = summary_of(report)
     has_scripts = any(finding.reproduce for finding in report.at_least("warning"))
     if is_cut or has_scripts:
@@ -144,7 +142,7 @@ def _text_of(console: Console) -> str:
 
 
 def _heading_of(subject: SubjectResult) -> Text:
-    """Return the row of the table of the one function of a report."""
+    """Return the heading of a report on one function, in place of the table."""
     heading = Text(clean_line(subject.name), style="bold underline").append("  ", style="not underline")
     heading.append(subject.status, style=STATUS_STYLE[subject.status])
     place = clean_line(str(subject.location)) if subject.location.file else ""
@@ -160,7 +158,7 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
         findings: of all functions.
         console: the output.
         detail: level of detail.
-        heading: of the only function; by default each function's name.
+        heading: of the only function; by default, the name of each function.
     """
     for name, members in groupby(findings, key=lambda finding: finding.subject):
         console.print(heading or Text(clean_line(name), style="bold underline"), soft_wrap=True)
@@ -175,7 +173,7 @@ def _print_sections(findings: Sequence[Finding], console: Console, detail: Detai
 
 
 def _print_function(groups: Sequence[Group], console: Console, detail: Detail) -> None:
-    """Print the findings of one function: the worst error with its numbers, the others in short."""
+    """Print the findings of one function: the first error with its numbers, the others in short."""
     alone = len(groups) == 1
     in_full = [g for g in groups if g.first.severity == "error" or (alone and detail is not Detail.MANY)]
     scripted = [group for group in in_full if group.first.reproduce and detail is Detail.TEST]
@@ -201,28 +199,28 @@ def _print(finding: Finding, console: Console, in_full: bool, with_lines: bool, 
     print_wrapped(Text(in_ranges(clean(finding.message))), console)
     if in_full and with_lines:
         _print_excerpt(finding, console)
-    says_all = finding.rule.startswith(_OF_ONE_POINT) and not with_script
-    if in_full and not says_all:
+    has_numbers = finding.rule.startswith(_OF_ONE_POINT) and not with_script
+    if in_full and not has_numbers:
         _print_evidence(finding, console)
     if finding.hint:
         print_wrapped(Text.assemble(("help: ", "bold green"), clean(finding.hint)), console)
     if finding.reproduce and with_script:
         console.print(indented(Text("reproduce:", style="dim")))
         for line in _highlighted(finding.reproduce):
-            # Not wrapped: a line that is cut in two can no longer be pasted into Python.
+            # Not wrapped: a wrapped line cannot be pasted into Python.
             console.print(indented(line, 2 * INDENT), soft_wrap=True)
-    elif in_full and not says_all and (given := inputs_in(finding.reproduce)):
+    elif in_full and not has_numbers and (given := inputs_in(finding.reproduce)):
         print_cut(Text.assemble(("on ", "bold"), clean_line(given)), console, 1)
 
 
 def _print_short(finding: Finding, console: Console) -> None:
-    """Print the part of a warning that fits on two lines."""
+    """Print a warning, cut to two lines."""
     heading = (finding.severity, SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold"), f" {finding.name}: "
     print_cut(Text.assemble(*heading, clean_line(finding.message)), console, 2, indent=2)
 
 
 def _print_evidence(finding: Finding, console: Console) -> None:
-    """Print the numbers."""
+    """Print the numbers of a finding."""
     numbers = numbers_of(finding.evidence)
     if numbers:
         print_wrapped(Text(numbers, style="italic"), console)
@@ -232,13 +230,13 @@ def _print_evidence(finding: Finding, console: Console) -> None:
 
 
 def _print_also(finding: Finding, console: Console) -> None:
-    """Print the message of a consequence of another finding, and the part of an info that fits on a line."""
+    """Print the message of a consequence of another finding, cut to one line."""
     heading = (f"also {finding.severity}", SEVERITY_STYLE[finding.severity]), " ", (finding.rule, "bold")
     print_cut(Text.assemble(*heading, f": {clean_line(finding.message)}"), console, 1)
 
 
 def _print_excerpt(finding: Finding, console: Console) -> None:
-    """Print the line of a finding, with a mark, and its neighbours, each cut to the width."""
+    """Print the marked line of a finding and the lines after it, cut to the width."""
     width = max(NARROWEST, console.width - 2 * INDENT - 7)
     for line in excerpt(finding.location):
         shown = Text(line.text, style=SEVERITY_STYLE[finding.severity] if line.marked else "dim")
@@ -248,7 +246,7 @@ def _print_excerpt(finding: Finding, console: Console) -> None:
 
 
 def _print_last_lines(value: str, console: Console) -> None:
-    """Print the last lines of a long text, each cut to the width."""
+    """Print the last lines of a long text, cut to the width."""
     for line in clean(value).split("\n")[-_BLOCK_LINES:]:
         shown = Text(line, style="dim")
         shown.truncate(max(NARROWEST, console.width - 2 * INDENT), overflow="ellipsis")
@@ -269,7 +267,7 @@ def _highlighted(code: str) -> list[Text]:
 
 
 def summary_of(report: ReportData) -> Text:
-    """Return the numbers of functions and findings, in one line."""
+    """Return the numbers of functions and findings on one line."""
     summary = report.summary
     counts = [
         (count(summary["errors"], "error"), "bold red"),

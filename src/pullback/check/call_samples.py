@@ -1,4 +1,4 @@
-"""The inputs of calls: a few of each function, small ones rather than large, within a bound on memory."""
+"""Samples of calls: copies of the smallest inputs of each function, within a bound on memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pullback import _torch
 from pullback.check.subject import Inputs
 
 _SIGNATURES, _CALLS = 3, 100
-"""Of a function: samples that are kept, of different shapes or dtypes, and calls that are looked at."""
+"""For each function: the samples that are kept, of different shapes or dtypes, and the calls that are examined."""
 _LARGEST, _MOST = 8 << 20, 64 << 20
-"""Bytes of one sample, and of all."""
+"""Bytes of one sample, and of all samples."""
 
 
 @dataclass(slots=True)
 class _Calls:
-    """Samples of one function.
+    """CallSamples of one function.
 
     Attributes:
         count: number of its calls, up to `_CALLS`.
@@ -31,20 +31,20 @@ class _Calls:
     samples: dict[Any, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
 
 
-class Samples:
-    """Keeps the inputs of calls; several threads may add to it."""
+class CallSamples:
+    """Samples of the calls of several functions. Thread-safe."""
 
     def __init__(self) -> None:
         self._calls: dict[type, _Calls] = {}
         self._lock = threading.Lock()
 
     def are_enough(self, function: type) -> bool:
-        """Whether no more calls of a function are looked at."""
+        """Whether further calls of a function are ignored."""
         calls = self._calls.get(function)
         return calls is not None and calls.count >= _CALLS
 
-    def note(self, function: type, args: tuple[Any, ...]) -> None:
-        """Take a call into account: the first ones of each function, and of these a copy of the smallest."""
+    def record(self, function: type, args: tuple[Any, ...]) -> None:
+        """Record a call: copy its inputs if they are among the smallest of the first calls of the function."""
         if self.are_enough(function):
             return
         with self._lock:
@@ -54,11 +54,11 @@ class Samples:
 
     @property
     def functions(self) -> list[type]:
-        """Those that were called, in the order of their first calls."""
+        """The functions that were called, in the order of their first calls."""
         return list(self._calls)
 
     def of(self, function: type) -> Inputs | None:
-        """Return the inputs kept for a function, the smallest first; `None` if there are none."""
+        """Return the samples of a function, the smallest first; `None` if there are none."""
         kept = sorted(self._calls[function].samples.values(), key=lambda sample: sample[0])
         return [(args, {}) for _, args in kept] or None
 
@@ -86,13 +86,13 @@ class Samples:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether a tensor has values that can be copied: it belongs to no tracer and no subclass."""
+    """Whether a tensor has values that can be copied: it is not of a subclass, a tracer or the meta device."""
     layouts = (torch.strided, torch.sparse_coo)
     return type(t) in (Tensor, torch.nn.Parameter) and t.layout in layouts and t.device.type != "meta"
 
 
 def _kind(value: Any) -> Any:
-    """Return the signature by which samples differ."""
+    """Return the part of a signature that an argument contributes."""
     if isinstance(value, Tensor):
         is_dense = value.layout is torch.strided and value.is_contiguous()
         return tuple(value.shape), value.dtype, value.device, value.requires_grad, value.layout, is_dense
@@ -100,7 +100,7 @@ def _kind(value: Any) -> Any:
 
 
 def _copied(t: Tensor) -> Tensor:
-    """Return a copy with the same strides, a leaf."""
+    """Return a copy as a leaf, with the strides of the original."""
     with torch.no_grad():
         same_strides = {"memory_format": torch.preserve_format} if t.layout is torch.strided else {}
         return t.detach().clone(**same_strides).requires_grad_(t.requires_grad)

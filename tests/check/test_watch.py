@@ -7,7 +7,7 @@ import torch
 import pullback
 from pullback.errors import OptionError
 
-from .functions import Square, cube, ones, square
+from .watched import Square, cube, ones, square
 
 QUICK = {"select": "PB101", "budget": 1}
 
@@ -25,7 +25,7 @@ def test_what_is_called_is_audited_on_its_inputs():
     assert [subject.name for subject in report.subjects] == ["Square"]
     (finding,) = report.findings
     assert finding.rule == "PB101"
-    assert finding.location.file.endswith("functions.py")
+    assert finding.location.file.endswith("watched.py")
 
 
 def test_what_is_not_called_is_not_audited():

@@ -1,4 +1,4 @@
-"""`pullback.watch`: notes the calls of custom functions while a program runs, and audits them afterwards."""
+"""`pullback.watch`: record the calls of custom functions while a program runs, and audit them afterwards."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from types import TracebackType
 from typing import Any, Self
 
 from pullback import _torch
+from pullback.check.call_samples import CallSamples
 from pullback.check.events import Progress
 from pullback.check.find import discover
 from pullback.check.options import make_options
 from pullback.check.runner.outcome import report_of
 from pullback.check.runner.subjects import preload, run_subjects
 from pullback.check.subject import Inputs, Options, Subject
-from pullback.check.watch.samples import Samples
 from pullback.errors import TargetError
 from pullback.report.report import Report
 
 _OURS = ("torch.", "pullback.")
-"""Modules whose functions are not the user's."""
+"""Prefixes of modules whose functions are not the user's."""
 
 
 class Watch:
-    """Notes the calls of custom functions between `start` and `stop`, in this process alone."""
+    """Recorder of the calls of custom functions between `start` and `stop`, in this process alone."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._samples = Samples()
+        self._samples = CallSamples()
         self._end: Callable[[], None] | None = None
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Begin to note calls."""
-        self._end = _torch.observe_functions(self._note)
+        """Start recording."""
+        self._end = _torch.observe_functions(self._record)
 
     def stop(self) -> None:
-        """Note no more calls."""
+        """Stop recording."""
         if self._end is not None:
             self._end()
             self._end = None
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that is watched, and none that it has forked."""
+        """Whether this process is the watched one, rather than one forked from it."""
         return os.getpid() == self._process
 
     @property
@@ -88,36 +88,35 @@ class Watch:
             run_subjects(subjects, self._options, given, on_outcome=on_outcome, on_rule=on_rule, tick=tick)
         )
 
-    def _note(self, function: type, args: tuple[Any, ...]) -> None:
+    def _record(self, function: type, args: tuple[Any, ...]) -> None:
         if self._samples.are_enough(function) or f"{function.__module__}.".startswith(_OURS):
             return
         if not self.is_here or _torch.may_be_traced():
             return
-        self._samples.note(function, args)
+        self._samples.record(function, args)
 
 
 class watch:  # noqa: N801 -- as `warnings.catch_warnings`
     """Audit the custom functions that a block of code calls, on copies of the inputs that it gives them.
 
-    The block runs as it would without: its results and its random numbers are the same. Up to three calls of each
-    function are kept, of different shapes or dtypes, 64 MiB in all; a function whose inputs are larger, or are
-    not plain tensors, is audited on inputs that are made. What `torch.compile` has traced calls no function any more,
-    so it is not seen, nor are processes that the block starts. At the end of the block, also if it raises, the report
-    is printed.
+    The block runs unchanged: its results and its random numbers are the same. Up to three calls of each function are
+    kept, of different shapes or dtypes, 64 MiB in all. A function whose inputs are larger, or are not plain tensors, is
+    audited on generated inputs. Code that `torch.compile` has traced no longer calls the function, so it is not seen;
+    nor are processes that the block starts. At the end of the block, also if it raises, the report is printed.
 
     Args:
         select: rule id prefixes to run, e.g. "PB1" or ["PB101", "PB4"]; all by default.
         ignore: rule id prefixes to leave out.
         seed: of every random choice of the audit.
         budget: seconds of processor time for each function.
-        deep: also run what takes long, such as Inductor.
-        show: what is done with the report instead of printing it.
+        deep: also run Inductor and search random inputs (slow).
+        show: receives the report, instead of it being printed.
 
     Attributes:
-        report: what was found; `None` until the block has ended.
+        report: the report; `None` until the block has ended.
 
     Raises:
-        OptionError: if an option has a value that it cannot take.
+        OptionError: if the value of an option is invalid.
         RunnerError: at the end of the block, if this process cannot be forked then (CUDA is in use, or the platform
             has no fork).
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pullback.check.watch import samples
-from pullback.check.watch.samples import Samples
+from pullback.check import call_samples
+from pullback.check.call_samples import CallSamples
 
 
 class A: ...
@@ -15,10 +15,10 @@ class Sub(torch.Tensor): ...
 
 
 def test_a_copy_is_kept_of_each_kind_of_call():
-    kept, x = Samples(), torch.ones(2, 3).t().requires_grad_()
-    kept.note(A, (x, 2, "mode", [x, None]))
-    kept.note(A, (torch.zeros(3, 2).requires_grad_(), 2, "mode", [x, None]))
-    kept.note(B, (torch.ones(2),))
+    kept, x = CallSamples(), torch.ones(2, 3).t().requires_grad_()
+    kept.record(A, (x, 2, "mode", [x, None]))
+    kept.record(A, (torch.zeros(3, 2).requires_grad_(), 2, "mode", [x, None]))
+    kept.record(B, (torch.ones(2),))
     assert kept.functions == [A, B]
     (args, kwargs), _ = kept.of(A)
     assert kwargs == {}
@@ -31,37 +31,37 @@ def test_a_copy_is_kept_of_each_kind_of_call():
 
 
 def test_the_same_kind_is_kept_once():
-    kept = Samples()
+    kept = CallSamples()
     for value in range(5):
-        kept.note(A, (torch.full((2,), float(value)),))
+        kept.record(A, (torch.full((2,), float(value)),))
     ((args, _),) = kept.of(A)
     assert args[0].tolist() == [0, 0]
 
 
 def test_small_ones_go_before_large_ones():
-    kept = Samples()
+    kept = CallSamples()
     for n in (50, 7, 30, 3, 40, 5):
-        kept.note(A, (torch.ones(n),))
+        kept.record(A, (torch.ones(n),))
     assert [args[0].numel() for args, _ in kept.of(A)] == [3, 5, 7]
 
 
 def test_calls_are_looked_at_up_to_a_number():
-    kept = Samples()
+    kept = CallSamples()
     for n in range(500, 0, -1):
-        kept.note(A, (torch.ones(n),))
+        kept.record(A, (torch.ones(n),))
     assert [args[0].numel() for args, _ in kept.of(A)] == [401, 402, 403]
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(samples, "_LARGEST", 100)
-    monkeypatch.setattr(samples, "_MOST", 150)
-    kept = Samples()
-    kept.note(A, (torch.ones(26),))
+    monkeypatch.setattr(call_samples, "_LARGEST", 100)
+    monkeypatch.setattr(call_samples, "_MOST", 150)
+    kept = CallSamples()
+    kept.record(A, (torch.ones(26),))
     assert kept.of(A) is None
-    kept.note(A, (torch.ones(25),))
-    kept.note(B, (torch.ones(13),))
+    kept.record(A, (torch.ones(25),))
+    kept.record(B, (torch.ones(13),))
     assert kept.of(B) is None
-    kept.note(B, (torch.ones(12),))
+    kept.record(B, (torch.ones(12),))
     assert kept.of(B) is not None
 
 
@@ -71,16 +71,16 @@ def test_memory_is_bounded(monkeypatch):
     ids=["meta", "subclass"],
 )
 def test_what_has_no_plain_values_is_not_kept(tensor):
-    kept = Samples()
-    kept.note(A, (tensor,))
+    kept = CallSamples()
+    kept.record(A, (tensor,))
     assert kept.functions == [A]
     assert kept.of(A) is None
 
 
 def test_sparse_tensors_are_kept():
-    kept = Samples()
+    kept = CallSamples()
     given = torch.eye(2).to_sparse()
-    kept.note(A, (given,))
+    kept.record(A, (given,))
     ((copy,), _) = kept.of(A)[0]
     given.mul_(2)
     assert torch.equal(copy.to_dense(), torch.eye(2))
@@ -88,5 +88,5 @@ def test_sparse_tensors_are_kept():
 
 def test_the_random_state_is_left_alone():
     before = torch.get_rng_state()
-    Samples().note(A, (torch.ones(3),))
+    CallSamples().record(A, (torch.ones(3),))
     assert torch.equal(torch.get_rng_state(), before)

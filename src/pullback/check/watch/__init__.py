@@ -1,1 +1,0 @@
-"""Custom functions that a program calls are audited on the inputs that it gives them."""

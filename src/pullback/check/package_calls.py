@@ -52,7 +52,7 @@ def functions_inside(subject: Subject, case: Case) -> list[tuple[Subject, Case]]
     if subject.kind != "callable" or subject.is_made:
         return []
     samples = CallSamples()
-    end = _torch.observe_functions(samples.note)
+    end = _torch.observe_functions(samples.record)
     try:
         with suppress(Raised):
             forward(subject, case)

@@ -1,4 +1,4 @@
-"""Tensors that a formula closes over. Its rule gives them no gradient: one that needs a gradient is refused.
+"""Tensors that the formula of a rule captures: they get no gradient, so a captured tensor that needs one is refused.
 
 A formula with a rule runs without autograd, so `requires_grad` of its result does not show them. A mode tracks them.
 """
@@ -27,7 +27,7 @@ from pullback.ruled.rule import CallRecord, DerivativeRule
 
 
 def value_of(
-    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], followed: bool
+    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], tracked: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run the formula of a rule, as its `evaluate` does; track captured tensors if asked, or if its code is unclear.
 
@@ -35,20 +35,20 @@ def value_of(
         DerivativeError: if the value depends on a differentiated tensor that is not an argument, or the formula writes
             to a differentiated argument.
     """
-    if not followed and not record.recording:
+    if not tracked and not record.recording:
         return rule.evaluate(record, tensors)
-    if not followed and _reads_arguments_alone(rule, record):
+    if not tracked and _reads_only_arguments(rule, record):
         return _evaluate(rule, record, tensors)
-    mode = _Following(rule, record, tensors)
+    mode = _CaptureMode(rule, record, tensors)
     with torch.no_grad() if torch.is_grad_enabled() else nullcontext(), mode:
-        outputs, kept = _evaluate(rule, record, tensors)
+        outputs, saved = _evaluate(rule, record, tensors)
     for out in outputs:
         if (origin := mode.origin_of(out)) is not None:
             raise _refusal(rule, origin)
-    return outputs, kept
+    return outputs, saved
 
 
-def may_do_more(formula: Any) -> bool:
+def may_capture_or_write(formula: Any) -> bool:
     """Whether the code of a formula may read more than its arguments, or write to a tensor."""
     code = getattr(inspect.unwrap(formula), "__code__", None)
     return code is None or bool(reads_of(formula).obstacle) or _may_write(code)
@@ -65,23 +65,23 @@ def _may_write(code: CodeType) -> bool:
 _STORING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
-def look_beside(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
+def check_captures(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
     """Run the formula in place of a compiler's trace, and raise the errors of `value_of`.
 
     It runs on tensors without data, so it changes none that it closes over. `args` are those of a call, with (shape,
     dtype, device) in place of each tensor; `live` says which of these are differentiated.
     """
     with _torch.new_thread() as fresh:  # modes belong to a thread
-        fresh.submit(_look_beside, rule, args, live).result()
+        fresh.submit(_check_captures, rule, args, live).result()
 
 
-def _look_beside(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
+def _check_captures(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
     with _torch.fake_mode(), _torch.quiet_fake_tensors(), torch.no_grad():
         made = [torch.empty(a[0], dtype=a[1], device=a[2]) if type(a) is tuple else a for a in args]
         tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
         record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors], recording=True)
         try:
-            value_of(rule, record, tensors, followed=False)
+            value_of(rule, record, tensors, tracked=False)
         except DerivativeError:
             raise
         except Exception as error:  # the formula needs values
@@ -94,9 +94,9 @@ def _evaluate(rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor
     for t in tensors:
         if t.requires_grad and record.recording:
             before.append((t, _torch.version_of(t)))
-    outputs, kept = rule.evaluate(record, tensors)
+    outputs, saved = rule.evaluate(record, tensors)
     require_unwritten(rule, before)
-    return outputs, kept
+    return outputs, saved
 
 
 def require_unwritten(rule: DerivativeRule, before: list[tuple[Tensor, int]]) -> None:
@@ -117,7 +117,7 @@ def _is_differentiated(record: CallRecord, t: Tensor) -> bool:
     return (record.recording and _torch.unwrapped(t).requires_grad) or _torch.is_differentiated_outside(t)
 
 
-def _reads_arguments_alone(rule: DerivativeRule, record: CallRecord) -> bool:
+def _reads_only_arguments(rule: DerivativeRule, record: CallRecord) -> bool:
     """Whether the code of a formula proves that it reads no other tensor, so that a small call stays cheap.
 
     An argument that is an object, such as a module, may lead to tensors.
@@ -131,7 +131,7 @@ def _reads_arguments_alone(rule: DerivativeRule, record: CallRecord) -> bool:
     return not reads.obstacle
 
 
-class _Following(TorchFunctionMode):
+class _CaptureMode(TorchFunctionMode):
     """Tracks values computed from differentiated tensors that the formula neither made nor received.
 
     Transforms run the forward of a Function below their own level, where a captured tensor is unwrapped and loses its
@@ -150,7 +150,7 @@ class _Following(TorchFunctionMode):
         return t if has_derivative(t) and self._is_differentiated(t) else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        origin = next((o for t in _read_by(func, args, kwargs) if (o := self.origin_of(t)) is not None), None)
+        origin = next((o for t in _operands(func, args, kwargs) if (o := self.origin_of(t)) is not None), None)
         try:
             result = func(*args, **(kwargs or {}))
         except RuntimeError as error:  # of tensors that are read below the transform that they belong to
@@ -171,15 +171,15 @@ class _Following(TorchFunctionMode):
             return _torch.has_tangent_below(t)
 
 
-def _read_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """Yield the tensors whose values a function reads; others it asks for their kind alone."""
     name = getattr(func, "__name__", "")
-    if func in _CUTS or name.endswith("_like") or name.startswith("new_"):
+    if func in _DETACHES or name.endswith("_like") or name.startswith("new_"):
         return iter(())
     return tensors_in(args[:1] if name.endswith("_as") or name == "to" else (args, kwargs))
 
 
-_CUTS = frozenset({Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__})  # type: ignore[attr-defined, union-attr]
+_DETACHES = frozenset({Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__})  # type: ignore[attr-defined, union-attr]
 
 
 def _refusal(rule: DerivativeRule, t: Tensor) -> DerivativeError:

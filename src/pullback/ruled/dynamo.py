@@ -20,7 +20,7 @@ from pullback import _torch
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError
 from pullback.guards import guard_in_graph, refuse_transforms, tripwire
-from pullback.ruled.captured import look_beside, may_do_more
+from pullback.ruled.captured import check_captures, may_capture_or_write
 from pullback.ruled.linearity import require_linear_jvp
 from pullback.ruled.rule import DerivativeRule, checked, wrong_number
 
@@ -38,12 +38,12 @@ def compilable(rule: DerivativeRule) -> Callable[..., Any]:
     @_torch.constant_while_compiling
     def is_suspect() -> bool:
         """Run while Dynamo traces."""
-        return may_do_more(rule.formula)
+        return may_capture_or_write(rule.formula)
 
     @_torch.constant_while_compiling
-    def look(kinds: list[Any], live: list[bool]) -> None:
+    def check(kinds: list[Any], live: list[bool]) -> None:
         """Run while Dynamo traces."""
-        look_beside(rule, kinds, live)
+        check_captures(rule, kinds, live)
 
     def call(args: tuple[Any, ...]) -> Any:
         if any(isinstance(a, list | tuple | dict) for a in args):
@@ -56,7 +56,7 @@ def compilable(rule: DerivativeRule) -> Callable[..., Any]:
         if is_transposed:
             prove([_kind(a) for a in args])
         if torch.is_grad_enabled() and is_suspect() and all(a is None or isinstance(a, _KNOWN) for a in args):
-            look([_kind(a) for a in args], [isinstance(a, Tensor) and a.requires_grad for a in args])
+            check([_kind(a) for a in args], [isinstance(a, Tensor) and a.requires_grad for a in args])
         return guard_in_graph(apply(*args), args, name)
 
     return call
@@ -78,10 +78,10 @@ def _by_vjp(rule: DerivativeRule) -> Callable[..., Any]:
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             result = formula(*args)
-            out, kept = result if residuals else (result, ())
-            ctx.shapes = several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
+            out, saved = result if residuals else (result, ())
+            ctx.shapes = several, one_kept = isinstance(out, tuple), not isinstance(saved, tuple)
             outputs = tuple(tripwire(t, args, name) if _is_live(t, name) else t for t in (out if several else (out,)))
-            _save(ctx, (*args, *outputs, *((kept,) if one_kept else kept)))
+            _save(ctx, (*args, *outputs, *((saved,) if one_kept else saved)))
             ctx.counts = len(args), len(args) + len(outputs)
             if not all([has_derivative(t) for t in outputs]):  # noqa: C419 - Dynamo knows no generator here
                 ctx.mark_non_differentiable(*[t for t in outputs if not has_derivative(t)])
@@ -90,11 +90,11 @@ def _by_vjp(rule: DerivativeRule) -> Callable[..., Any]:
         @staticmethod
         def backward(ctx: Any, *gs: Any) -> Any:
             saved, (n_args, border), (several, one_kept) = _saved(ctx), ctx.counts, ctx.shapes
-            args, given = saved[:n_args], [_one_or_all(saved[n_args:border], not several)]
+            args, given = saved[:n_args], [_lone_or_tuple(saved[n_args:border], not several)]
             if residuals:
-                given.append(_one_or_all(saved[border:], one_kept))
+                given.append(_lone_or_tuple(saved[border:], one_kept))
             options = {"needs": tuple(ctx.needs_input_grad)} if wants_needs else {}
-            found = vjp(_one_or_all(gs, not several), *given, *args, **options)
+            found = vjp(_lone_or_tuple(gs, not several), *given, *args, **options)
             result = found if isinstance(found, tuple) else (found,)
             _check(name, parameters, result, args)
             return result
@@ -119,9 +119,9 @@ def _by_jvp(rule: DerivativeRule) -> Callable[..., Any]:
         def backward(ctx: Any, g: Tensor) -> Any:
             saved, (n_outputs, border), (several, one_kept) = _saved(ctx), ctx.counts, ctx.shapes
             outputs, args = saved[:n_outputs], saved[border:]
-            given = [_one_or_all(outputs, not several)]
+            given = [_lone_or_tuple(outputs, not several)]
             if residuals:
-                given.append(_one_or_all(saved[n_outputs:border], one_kept))
+                given.append(_lone_or_tuple(saved[n_outputs:border], one_kept))
             moved = [i for i, need in enumerate(ctx.needs_input_grad[3 + border :]) if need]
 
             def along(*ts: Tensor) -> Tensor:
@@ -144,10 +144,10 @@ def _by_jvp(rule: DerivativeRule) -> Callable[..., Any]:
     def apply(*args: Any) -> Any:
         with torch.no_grad():
             result = formula(*args)
-        out, kept = result if residuals else (result, ())
-        several, one_kept = isinstance(out, tuple), not isinstance(kept, tuple)
-        outputs, kept = out if several else (out,), (kept,) if one_kept else kept
-        counts, given = (len(outputs), len(outputs) + len(kept)), (*outputs, *kept, *args)
+        out, saved = result if residuals else (result, ())
+        several, one_kept = isinstance(out, tuple), not isinstance(saved, tuple)
+        outputs, saved = out if several else (out,), (saved,) if one_kept else saved
+        counts, given = (len(outputs), len(outputs) + len(saved)), (*outputs, *saved, *args)
         made = [
             Output.apply(i, counts, (several, one_kept), *given)  # type: ignore[no-untyped-call]
             if _is_live(t, name)
@@ -182,7 +182,7 @@ def _saved(ctx: Any) -> list[Any]:
     return values
 
 
-def _one_or_all(values: Sequence[Any], is_one: bool) -> Any:
+def _lone_or_tuple(values: Sequence[Any], is_one: bool) -> Any:
     return values[0] if is_one else tuple(values)
 
 

@@ -28,7 +28,7 @@ from pullback.guards import (
 )
 from pullback.ruled.captured import require_unwritten, value_of
 from pullback.ruled.dynamo import compilable
-from pullback.ruled.linearity import objection, or_zero, pull_by_transposition, push_by_transposition
+from pullback.ruled.linearity import objection, pull_by_transposition, push_by_transposition, zeros_if_none
 from pullback.ruled.rule import CallRecord, DerivativeRule
 
 
@@ -58,8 +58,8 @@ class Ruled:
             record.kinds.append((t.shape, t.dtype))
             needs = needs or t.requires_grad
         if needs and record.recording:
-            return _packed(record, _apply(rule, record, *tensors))
-        return _packed(record, value_of(rule, record, tensors, followed=False)[0])
+            return _structured(record, _apply(rule, record, *tensors))
+        return _structured(record, value_of(rule, record, tensors, tracked=False)[0])
 
     def native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the formula inside a Function that transforms, tracers and modes accept, with the rule.
@@ -76,7 +76,7 @@ class Ruled:
         before = [(t, _torch.version_of(t)) for t in below]
         results = _as_tuple(_Transformable.apply(rule, record, *tensors))  # type: ignore[no-untyped-call]
         require_unwritten(rule, before)
-        return _packed(record, results[: len(record.differentiable)])
+        return _structured(record, results[: len(record.differentiable)])
 
     subclassed = native
 
@@ -108,7 +108,7 @@ class Ruled:
         return bound.args
 
 
-def _packed(record: CallRecord, outputs: Sequence[Tensor]) -> Any:
+def _structured(record: CallRecord, outputs: Sequence[Tensor]) -> Any:
     assert record.out is not None
     return record.out.filled(outputs)
 
@@ -122,15 +122,15 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: DerivativeRule, record: CallRecord, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, kept = value_of(rule, record, tensors, followed=False)
+        outputs, saved = value_of(rule, record, tensors, tracked=False)
         ctx.rule, ctx.record = rule, record
         if rule.vjp is None:  # asked here, since compiled autograd, which may run the backward, cannot
             ctx.set_materialize_grads(False)
-            record.refusal = objection(rule, "jvp", record, tensors, outputs, kept, ctx.needs_input_grad[2:])
+            record.refusal = objection(rule, "jvp", record, tensors, outputs, saved, ctx.needs_input_grad[2:])
         if rule.idle and not rule.residuals:  # residuals may have to be computed again, from all inputs
-            ctx.save_for_backward(*_kept(rule, record, tensors, outputs))
+            ctx.save_for_backward(*_saved_by_need(rule, record, tensors, outputs))
         else:
-            ctx.save_for_backward(*tensors, *outputs, *kept)
+            ctx.save_for_backward(*tensors, *outputs, *saved)
         if not all(record.differentiable):
             dead = [out for out, yes in zip(outputs, record.differentiable, strict=True) if not yes]
             ctx.mark_non_differentiable(*dead)
@@ -145,15 +145,15 @@ _apply = _torch.plain_apply(_Eager)
 
 
 class _Transformable(torch.autograd.Function):
-    """Transforms and tracers: new style, batched by its own ops, and a tripwire for those who look inside."""
+    """Transforms and tracers: new style, batched by its own ops, and a tripwire for those who check inside."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(rule: DerivativeRule, record: CallRecord, *tensors: Tensor) -> tuple[Tensor, ...]:
         is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # a mode would change the graph
-        outputs, kept = value_of(rule, record, tensors, followed=not is_traced)
-        return (*(guard(out, tensors, rule.name) for out in outputs), *(t.detach() for t in kept))
+        outputs, saved = value_of(rule, record, tensors, tracked=not is_traced)
+        return (*(guard(out, tensors, rule.name) for out in outputs), *(t.detach() for t in saved))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -176,25 +176,27 @@ class _Transformable(torch.autograd.Function):
         record: CallRecord = ctx.record
         if ctx.rule.vjp is None:  # it is given zeros, as its cotangents are not
             inputs = _saved(ctx)[0]
-            tangents = tuple(or_zero(t, x) if has_derivative(x) else t for t, x in zip(tangents, inputs, strict=True))
+            tangents = tuple(
+                zeros_if_none(t, x) if has_derivative(x) else t for t, x in zip(tangents, inputs, strict=True)
+            )
         push = push_by_transposition if ctx.rule.jvp is None else DerivativeRule.push
         with _torch.forward_grad_enabled():
-            tensors, outputs, kept = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
-            kept, reason = _followed(ctx.rule, record, tensors, kept)
+            tensors, outputs, saved = ([forward_ad.unpack_dual(t).primal for t in group] for group in _saved(ctx))
+            saved, reason = _tracked_residuals(ctx.rule, record, tensors, saved)
             pushed = guard_foreign_results(
                 ctx.rule.name,
-                lambda: push(ctx.rule, record, tangents, tensors, outputs, kept),
-                [*tensors, *outputs, *kept, *tangents],
+                lambda: push(ctx.rule, record, tangents, tensors, outputs, saved),
+                [*tensors, *outputs, *saved, *tangents],
                 reason,
             )
         live = zip(pushed, outputs, record.differentiable, strict=True)
-        return (*(or_zero(t, out) if yes else None for t, out, yes in live), *(None for _ in kept))
+        return (*(zeros_if_none(t, out) if yes else None for t, out, yes in live), *(None for _ in saved))
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> list[Tensor | None]:
     rule: DerivativeRule = ctx.rule
     record: CallRecord = ctx.record
-    tensors, outputs, kept = _saved(ctx)
+    tensors, outputs, saved = _saved(ctx)
     live: Sequence[Tensor | None] = cotangents
     if not all(record.differentiable):
         live = [g if yes else None for g, yes in zip(cotangents, record.differentiable, strict=True)]
@@ -202,26 +204,26 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
     differentiated = (recording or _torch.in_dual_level()) and not compiling
     reason = ""
     if differentiated:
-        kept, reason = _followed(rule, record, tensors, kept)
+        saved, reason = _tracked_residuals(rule, record, tensors, saved)
 
     pull = pull_by_transposition if rule.vjp is None else DerivativeRule.pull
     if not differentiated or _torch.is_recorded():
-        gradients = pull(rule, record, live, tensors, outputs, kept, needs)
+        gradients = pull(rule, record, live, tensors, outputs, saved, needs)
         if compiling:  # a graph states which results share memory
             return gradients
-        there = [t for t in (*tensors, *outputs, *kept) if t is not None]
-        return [_owned(g, there) for g in gradients] if there else gradients
+        there = [t for t in (*tensors, *outputs, *saved) if t is not None]
+        return [_unaliased(g, there) for g in gradients] if there else gradients
 
     def pulled(gs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        return pull(rule, record, gs, tensors, outputs, kept, needs)
+        return pull(rule, record, gs, tensors, outputs, saved, needs)
 
-    sources = [t for t in (*tensors, *outputs, *kept) if t is not None]
+    sources = [t for t in (*tensors, *outputs, *saved) if t is not None]
     if recording and _torch.autograd_alone_records():
         return guard_double_backward(rule.name, pulled, live, sources, reason)
     return guard_foreign_results(rule.name, lambda: pulled(live), [*sources, *live], reason)
 
 
-def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
+def _unaliased(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     """Return a gradient, copied if it aliases a residual: PyTorch may store it in `.grad` and accumulate into it."""
     if g is not None:
         for t in others:
@@ -230,14 +232,14 @@ def _owned(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     return g
 
 
-def _followed(
-    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], kept: list[Tensor]
+def _tracked_residuals(
+    rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], saved: list[Tensor]
 ) -> tuple[list[Tensor], str]:
     """Return the residuals as functions of the inputs; where that is impossible, their derivative raises an error.
 
     If more than tensors is hidden, the derivative of the rule's result must raise too: the reason is returned as well.
     """
-    residuals, reason = rule.recomputed_residuals(record, tensors, kept)
+    residuals, reason = rule.recomputed_residuals(record, tensors, saved)
     if reason != "nothing":
         residuals = with_unknown_derivative(rule.name, residuals, tensors, RESIDUAL)
     return residuals, RESIDUAL if reason == "all" else ""
@@ -249,7 +251,7 @@ def _saved(ctx: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     return saved[:n_inputs], saved[n_inputs : n_inputs + n_outputs], saved[n_inputs + n_outputs :]
 
 
-def _kept(
+def _saved_by_need(
     rule: DerivativeRule, record: CallRecord, tensors: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Return the inputs and the outputs, without those that the rule never reads.
@@ -257,23 +259,23 @@ def _kept(
     The transpose of a jvp reads their shapes, so an expanded scalar replaces each of them.
     """
     idle = rule.idle
-    kept: list[Tensor | None] = list(tensors)
+    saved: list[Tensor | None] = list(tensors)
     for i, owner in enumerate(record.args.owners()):
         if owner + 2 in idle:  # after g and out
-            kept[i] = _stand_in(tensors[i]) if rule.vjp is None else None
+            saved[i] = _stand_in(tensors[i]) if rule.vjp is None else None
     if 1 not in idle:
-        kept += outputs
+        saved += outputs
     elif rule.vjp is None:
-        kept += map(_stand_in, outputs)
+        saved += map(_stand_in, outputs)
     else:
-        kept += [None] * len(outputs)
-    return kept
+        saved += [None] * len(outputs)
+    return saved
 
 
 def _stand_in(t: Tensor) -> Tensor:
-    return t.new_zeros(()).fill_(_unlike_any(t)).expand(t.shape)
+    return t.new_zeros(()).fill_(_sentinel(t)).expand(t.shape)
 
 
-def _unlike_any(t: Tensor) -> float:
+def _sentinel(t: Tensor) -> float:
     """Return a value that would show, were it read."""
     return float("nan") if has_derivative(t) else 0

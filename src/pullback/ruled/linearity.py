@@ -1,4 +1,8 @@
-"""Whether a rule is linear, which its transposition takes for granted: proven once for each kind of call."""
+"""Transposition of a rule: forward mode from a vjp, reverse mode from a jvp; and the proof that the rule is linear.
+
+A vjp is g ↦ Jᵀ g and a jvp t ↦ J t. Each is the transpose of the other, and the transpose of a linear map A is its own
+vjp, at any point: t ↦ Aᵀ t. So one rule gives both modes, if it is linear. That is proven once for each kind of call.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +34,17 @@ Map = Callable[[Sequence[Tensor]], list[Tensor | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class LinearityProof:
     """Why a rule may not be transposed for one kind of call, and the reads of the rule at that time.
 
     Attributes:
         objection: empty if it may.
-        may_be_said: whether it may with `linear=True`.
+        may_be_declared: whether it may with `linear=True`.
         reads: of the rule.
     """
 
     objection: str
-    may_be_said: bool
+    may_be_declared: bool
     reads: Reads
 
 
@@ -50,50 +54,50 @@ def objection(
     record: CallRecord,
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor],
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
     needs: Sequence[bool],
 ) -> str:
     """Return why the "vjp" or "jvp" of an op may not be transposed; empty where it is linear for certain.
 
     `needs` says which inputs get a gradient: these move.
     """
-    said = rule.linear if what == "vjp" else rule.jvp_linear
+    declared = rule.linear if what == "vjp" else rule.jvp_linear
     where, follows, mode, other = _WORDS[what]
     remedy = f"For {mode}, give the {follows} with `@{rule.name}.{other}`"
-    if said is False:
+    if declared is False:
         return (
             f"the {what} of {rule.name} is declared not linear in the {where}: no {follows} follows from it. {remedy}."
         )
-    every = (*tensors, *outputs, *kept)
+    every = (*tensors, *outputs, *saved)
     unproven = (
         f"the {what} of {rule.name} cannot be shown to be linear in the {where} (it {{}}), and no {follows} follows "
         f"from one that is not. {remedy}{{}}."
     )
-    or_say = f", or say `@{rule.name}.{what}(linear=True)` if you know it is"
+    or_declare = f", or say `@{rule.name}.{what}(linear=True)` if you know it is"
     if any(t.is_nested for t in every):
-        return "" if said else unproven.format("is given a nested tensor", or_say)
+        return "" if declared else unproven.format("is given a nested tensor", or_declare)
     arguments = record.args.identity()
-    key = (what, said, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
+    key = (what, declared, *needs, tuple((t.shape, t.dtype, t.device) for t in every), arguments)
     proof = rule.proven.get(key)
-    if proof is None or not (said or (arguments is not None and _holds(proof.reads))):
+    if proof is None or not (declared or (arguments is not None and _holds(proof.reads))):
         function = rule.vjp if what == "vjp" else rule.jvp
-        xs, outs, rs = ([_like(t) for t in group] for group in (tensors, outputs, kept))
-        map_at = functools.partial(_of_vjp if what == "vjp" else _of_jvp, rule, record, xs, outs, rs, needs)
-        prove = functools.partial(_objection, map_at, said is True)
+        xs, outs, rs = ([_factory_like(t) for t in group] for group in (tensors, outputs, saved))
+        map_at = functools.partial(_vjp_at if what == "vjp" else _jvp_at, rule, record, xs, outs, rs, needs)
+        prove = functools.partial(_objection, map_at, declared is True)
         with _torch.new_thread() as fresh:  # transforms and modes belong to a thread: the proof sees none
-            proof = Proof(*fresh.submit(prove).result(), reads_of(function))
+            proof = LinearityProof(*fresh.submit(prove).result(), reads_of(function))
         rule.proven[key] = proof
     if not proof.objection:
         return ""
     why = proof.objection
-    if why == _UNSEEN and not all(has_derivative(t) or t.dtype == torch.bool for t in every):
+    if why == _DETACHED and not all(has_derivative(t) or t.dtype == torch.bool for t in every):
         why += ", or writes by whole numbers, which were tried all equal"
-    if said:
+    if declared:
         return (
             f"the {what} of {rule.name} is declared linear in the {where}, but it {why}: no {follows} "
             f"follows from it. {remedy}, or leave `no_grad` and `detach` out of the rule."
         )
-    return unproven.format(why, or_say if proof.may_be_said else "")
+    return unproven.format(why, or_declare if proof.may_be_declared else "")
 
 
 def _holds(reads: Reads) -> bool:
@@ -108,92 +112,92 @@ def require_linear_jvp(rule: DerivativeRule, args: list[Any]) -> None:
     tree, tensors = Tree.of(tuple(torch.full(a[0], 0.5).to(a[2], a[1]) if type(a) is tuple else a for a in args))
     record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors])
     with torch.no_grad():
-        outputs, kept = rule.evaluate(record, tensors)
-    refusal = objection(rule, "jvp", record, tensors, outputs, kept, [has_derivative(t) for t in tensors])
+        outputs, saved = rule.evaluate(record, tensors)
+    refusal = objection(rule, "jvp", record, tensors, outputs, saved, [has_derivative(t) for t in tensors])
     if refusal:
         raise DerivativeError(refusal)
 
 
-def _like(t: Tensor) -> Callable[[float], Tensor]:
+def _factory_like(t: Tensor) -> Callable[[float], Tensor]:
     """Return a factory of tensors with the shape, dtype and device of `t`; it must run outside every transform."""
     shape, dtype, device = tuple(t.shape), t.dtype, "cpu" if t.is_meta else t.device
     return lambda number: torch.full(shape, number).to(device, dtype)
 
 
-Makers = Sequence[Callable[[float], Tensor]]
-Ends = tuple[Map, list[Tensor], list[Tensor]]
+Factories = Sequence[Callable[[float], Tensor]]
+MapWithEnds = tuple[Map, list[Tensor], list[Tensor]]
 """A map, its domain and its codomain."""
 
 
-def _of_vjp(
+def _vjp_at(
     rule: DerivativeRule,
     record: CallRecord,
-    tensors: Makers,
-    outputs: Makers,
-    kept: Makers,
+    tensors: Factories,
+    outputs: Factories,
+    saved: Factories,
     needs: Sequence[bool],
     number: float,
-) -> Ends:
+) -> MapWithEnds:
     """Return the vjp where all inputs are one number."""
     live = [i for i, yes in enumerate(record.differentiable) if yes]
-    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, saved))
 
     def pulled(gs: Sequence[Tensor]) -> list[Tensor | None]:
-        return rule.pull(record, _spread(gs, live, len(outs)), xs, outs, rs, needs)
+        return rule.pull(record, _scattered(gs, live, len(outs)), xs, outs, rs, needs)
 
     return pulled, [outs[i] for i in live], xs
 
 
-def _of_jvp(
+def _jvp_at(
     rule: DerivativeRule,
     record: CallRecord,
-    tensors: Makers,
-    outputs: Makers,
-    kept: Makers,
+    tensors: Factories,
+    outputs: Factories,
+    saved: Factories,
     needs: Sequence[bool],
     number: float,
-) -> Ends:
+) -> MapWithEnds:
     """Return the jvp where all inputs are one number."""
     moved = [i for i, need in enumerate(needs) if need]
     live = [i for i, yes in enumerate(record.differentiable) if yes]
-    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, kept))
+    xs, outs, rs = ([make(number) for make in group] for group in (tensors, outputs, saved))
 
     def pushed(ts: Sequence[Tensor]) -> list[Tensor | None]:
-        tangents = rule.push(record, _spread(ts, moved, len(xs)), xs, outs, rs)
+        tangents = rule.push(record, _scattered(ts, moved, len(xs)), xs, outs, rs)
         return [tangents[i] for i in live]
 
     return pushed, [xs[i] for i in moved], [outs[i] for i in live]
 
 
-def _spread(given: Sequence[Tensor], places: Sequence[int], n: int) -> list[Tensor | None]:
-    """Put tensors in their places among n, `None` elsewhere."""
+def _scattered(given: Sequence[Tensor], positions: Sequence[int], n: int) -> list[Tensor | None]:
+    """Put tensors in their positions among n, `None` elsewhere."""
     spread: list[Tensor | None] = [None] * n
-    for i, t in zip(places, given, strict=True):
+    for i, t in zip(positions, given, strict=True):
         spread[i] = t
     return spread
 
 
 _UNKNOWN_SIZE = "GuardOnDataDependentSymNode"
 """Class name of the error of data-dependent tracing. Importing the class takes a second."""
-_UNSEEN = "has a part that autograd does not see"
+_DETACHED = "has a part that autograd does not see"
 
 
-def _objection(at: Callable[[float], Ends], is_said: bool) -> tuple[str, bool]:
+def _objection(at: Callable[[float], MapWithEnds], is_declared: bool) -> tuple[str, bool]:
     """Return why a map may not be transposed, and whether it may if the user declares it linear."""
-    why = "" if is_said else _not_linear(at)
-    if not (is_said or why):
+    why = "" if is_declared else _not_linear(at)
+    if not (is_declared or why):
         return "", True
-    is_seen = all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 0.5, 2.0))
-    return why or ("" if is_seen else _UNSEEN), is_seen
+    is_tracked = all(_is_transposed_at(at, number) for number in (-2.0, 0.0, 0.5, 2.0))
+    return why or ("" if is_tracked else _DETACHED), is_tracked
 
 
-def _not_linear(at: Callable[[float], Ends]) -> str:
+def _not_linear(at: Callable[[float], MapWithEnds]) -> str:
     """Return why a map is not known to be linear, or its transpose by autograd to be right; empty if both are.
 
     A map is affine if its derivative is the same at every point. The derivative's graph shows this: it does not read
-    the argument, not even in a comparison (a clamp does). Parts of a rule that autograd does not see (a step, a detach,
-    a random draw) show in the graph of the map, or numerically: at small, usual and large arguments A (g + h) = A g + A
-    h, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
+    the argument, not even in a comparison (a clamp does). Parts of a rule that autograd does not see (a step function,
+    a detach, a random draw) show in the graph of the map, or numerically: at small, usual and large arguments
+    A (g + h) = A g + A h, and ⟨t, A g⟩ = ⟨Aᵀ t, g⟩.
 
     Args:
         at: returns the map where all inputs are one number, its domain and its codomain.
@@ -201,7 +205,7 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
     image_of, domain, codomain = at(0.5)
     random = RandomMode()
 
-    def watched(arguments: Sequence[Tensor]) -> list[Tensor | None]:
+    def observed(arguments: Sequence[Tensor]) -> list[Tensor | None]:
         with random:
             return image_of(arguments)
 
@@ -212,7 +216,7 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
         with torch.autograd.set_detect_anomaly(False):  # it asks for values
             graph = trace_ops(transpose, *domain, *codomain).graph
             of_map = trace_ops(lambda *gs: image_of(gs), *domain).graph
-        adds_up = all(_adds_up(watched, domain, scale) for scale in (1e-3, 1.0, 1e3))
+        is_additive = all(_is_additive(observed, domain, scale) for scale in (1e-3, 1.0, 1e3))
         is_transposed = _is_transposed(image_of, domain, codomain)
     except DerivativeError:
         raise
@@ -220,22 +224,22 @@ def _not_linear(at: Callable[[float], Ends]) -> str:
         tell_mistake(error)
         if isinstance(error, _torch.DATA_DEPENDENT) or type(error).__name__ == _UNKNOWN_SIZE:
             return "decides by values, which no graph shows"
-        said = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return said + "; what does not move has the tangent None" * ("NoneType" in said)
+        why = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return why + "; what does not move has the tangent None" * ("NoneType" in why)
     if random.drew:
         return "draws random numbers"
     if (write := functionalise(graph) or functionalise(of_map)) is not None:
         return f"writes to a tensor, {_name(write)}"
     graph.eliminate_dead_code()
     arguments = graph.find_nodes(op="placeholder")[: len(domain)]
-    if not adds_up:
+    if not is_additive:
         return "does not take sums to sums"
     if any(node.users for node in arguments):
         return "has a derivative that reads what it is given"
-    if step := _step(of_map):
-        return f"has a part with no derivative, {step}"
-    if not is_transposed or not all(_is_transposed_elsewhere(at, number) for number in (-2.0, 0.0, 2.0)):
-        return _UNSEEN
+    if op := _op_without_derivative(of_map):
+        return f"has a part with no derivative, {op}"
+    if not is_transposed or not all(_is_transposed_at(at, number) for number in (-2.0, 0.0, 2.0)):
+        return _DETACHED
     return ""
 
 
@@ -251,18 +255,20 @@ def _transpose(image_of: Map, roots: Sequence[Tensor], cotangents: Sequence[Tens
     return list(torch.autograd.grad([i for i, _ in pairs], roots, [t for _, t in pairs], allow_unused=True))
 
 
-_STEPS = frozenset({"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"})
+_WITHOUT_DERIVATIVE = frozenset(
+    {"sign", "sgn", "round", "floor", "ceil", "trunc", "heaviside", "floor_divide", "detach"}
+)
 """Ops with no derivative, or a derivative of zeros: autograd's view of a map that uses them is not the map."""
 
 
-def _step(graph: fx.Graph) -> str:
+def _op_without_derivative(graph: fx.Graph) -> str:
     """Return the name of an op without a derivative through which a result depends on an argument; empty if none."""
     graph.eliminate_dead_code()
     depending = set(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
         if node.op == "call_function" and depending.intersection(node.all_input_nodes):
             name = _name(node)
-            if name in _STEPS or (name == "div" and node.kwargs.get("rounding_mode")):
+            if name in _WITHOUT_DERIVATIVE or (name == "div" and node.kwargs.get("rounding_mode")):
                 return name
             depending.add(node)
     return ""
@@ -287,18 +293,18 @@ def _is_transposed(image_of: Map, domain: Sequence[Tensor], codomain: Sequence[T
 
 
 def _product(t: Tensor | None, g: Tensor) -> Tensor:
-    return (_wide(t).conj() * _wide(g)).real
+    return (_in_double(t).conj() * _in_double(g)).real
 
 
-def _is_transposed_elsewhere(at: Callable[[float], Ends], number: float) -> bool:
-    """Whether the same holds where all inputs are some other number; where the rule raises there, nothing is known."""
+def _is_transposed_at(at: Callable[[float], MapWithEnds], number: float) -> bool:
+    """Whether the same holds where all inputs are another number. Where the rule raises there, nothing is known."""
     try:
         return _is_transposed(*at(number))
     except Exception:  # a number outside its domain
         return True
 
 
-def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
+def _is_additive(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
     """Whether g + 2h maps to A g + 2 A h, and 3g to 3 A g, up to rounding."""
     generator = torch.Generator().manual_seed(0)
     g, h = (
@@ -313,7 +319,7 @@ def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
             if any(t is not None for t in images):
                 return False
             continue
-        a, b, both, three = (_wide(t) for t in images)
+        a, b, both, three = (_in_double(t) for t in images)
         size = rounding * float((a.abs() + b.abs()).sum())
         same = functools.partial(torch.allclose, rtol=rounding, atol=size)
         if not (same(both, a + 2 * b) and same(three, 3 * a)):
@@ -321,7 +327,7 @@ def _adds_up(image_of: Map, domain: Sequence[Tensor], scale: float) -> bool:
     return True
 
 
-def _wide(t: Tensor | None) -> Tensor:
+def _in_double(t: Tensor | None) -> Tensor:
     assert t is not None
     return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
 
@@ -332,14 +338,14 @@ def push_by_transposition(
     tangents: Sequence[Tensor | None],
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor],
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
 ) -> list[Tensor | None]:
     """Return the tangents of the outputs: the vjp is `g -> J^T g`, its own vjp at a tangent `J t`.
 
     Raises:
         DerivativeError: if the vjp is not linear in the cotangent, or cannot be shown to be.
     """
-    refusal = objection(rule, "vjp", record, tensors, outputs, kept, [True] * len(tensors))
+    refusal = objection(rule, "vjp", record, tensors, outputs, saved, [True] * len(tensors))
     if refusal:
         raise DerivativeError(refusal)
     needs = [t is not None for t in tangents]
@@ -350,8 +356,8 @@ def push_by_transposition(
         cotangents: list[Tensor | None] = [None] * len(outputs)
         for i, g in zip(live, gs, strict=True):
             cotangents[i] = g
-        gradients = rule.pull(record, cotangents, tensors, outputs, kept, needs)
-        return tuple(or_zero(gradients[i], tensors[i]) for i in moved)
+        gradients = rule.pull(record, cotangents, tensors, outputs, saved, needs)
+        return tuple(zeros_if_none(gradients[i], tensors[i]) for i in moved)
 
     pull = torch.func.vjp(transposed, *(torch.zeros_like(outputs[i]) for i in live))[1]
     pushed = pull(tuple(t for t in tangents if t is not None))
@@ -367,7 +373,7 @@ def pull_by_transposition(
     cotangents: Sequence[Tensor | None],
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor],
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """Return the gradients of the inputs: the jvp is `t -> J t`, its vjp at a cotangent `J^T g`.
@@ -377,7 +383,7 @@ def pull_by_transposition(
     """
     refusal = record.refusal
     if refusal is None:
-        refusal = objection(rule, "jvp", record, tensors, outputs, kept, needs)
+        refusal = objection(rule, "jvp", record, tensors, outputs, saved, needs)
     if refusal:
         raise DerivativeError(refusal)
     moved = [i for i, need in enumerate(needs) if need]
@@ -387,13 +393,13 @@ def pull_by_transposition(
         tangents: list[Tensor | None] = [None] * len(tensors)
         for i, t in zip(moved, ts, strict=True):
             tangents[i] = t
-        pushed = rule.push(record, tangents, tensors, outputs, kept)
+        pushed = rule.push(record, tangents, tensors, outputs, saved)
         if any(t is not None and not t.requires_grad for t in (pushed[i] for i in live)):
             raise DerivativeError(
                 f"the jvp of {rule.name} computes outside of PyTorch (NumPy, a kernel), so no vjp follows from it: "
                 f"give one with `@{rule.name}.vjp`. Where an output does not move, the jvp returns None for it."
             )
-        return tuple(or_zero(pushed[i], outputs[i]) for i in live)
+        return tuple(zeros_if_none(pushed[i], outputs[i]) for i in live)
 
     zeros = [torch.zeros_like(tensors[i]) for i in moved]
     given = tuple(g for g in cotangents if g is not None)
@@ -423,6 +429,6 @@ def _transposed(
         return torch.autograd.grad(outs, roots, gs, create_graph=record, allow_unused=True)
 
 
-def or_zero(derivative: Tensor | None, like: Tensor) -> Tensor:
+def zeros_if_none(derivative: Tensor | None, like: Tensor) -> Tensor:
     """Return a derivative, `None` standing for zeros."""
     return torch.zeros_like(like) if derivative is None else derivative

@@ -113,17 +113,17 @@ class DerivativeRule:
                 raise DerivativeError(f"{self.name} has residuals=True: its formula returns (out, saved).")
             result, saved = result
         record.out, outputs = Tree.of(result)
-        record.residuals, kept = Tree.of(saved) if self.residuals else (None, [])
+        record.residuals, saved = Tree.of(saved) if self.residuals else (None, [])
         if not outputs:
             forgotten = " A forgotten `return`?" if result is None else ""
             raise DerivativeError(f"{self.name} returns {type(result).__name__}: a formula returns tensors.{forgotten}")
         outputs = unaliased(outputs, tensors)
         record.differentiable = tuple(map(has_derivative, outputs))
         record.autocast = _torch.any_autocast()
-        return outputs, kept
+        return outputs, saved
 
     def recomputed_residuals(
-        self, record: CallRecord, tensors: Sequence[Tensor], kept: list[Tensor]
+        self, record: CallRecord, tensors: Sequence[Tensor], saved: list[Tensor]
     ) -> tuple[list[Tensor], Untracked]:
         """Recompute the residuals where autograd sees how they depend on the inputs.
 
@@ -131,9 +131,9 @@ class DerivativeRule:
         random numbers, leaves PyTorch or detaches; "all", if objects or the bits of integers may carry a dependence
         too.
         """
-        assert record.residuals is not None or not kept
+        assert record.residuals is not None or not saved
         if record.residuals is None or all(type(leaf) in _PLAIN for leaf in record.residuals.template):
-            return kept, "nothing"
+            return saved, "nothing"
         strange = any(leaf is not TENSOR and type(leaf) not in _ATOMS for leaf in record.residuals.template)
         is_eager = dispatch.world() is World.EAGER
         live = [t for t in tensors if has_derivative(t) and (t.requires_grad or not is_eager)]
@@ -142,15 +142,15 @@ class DerivativeRule:
                 residuals = self.evaluate(CallRecord(record.args, record.kinds), tensors)[1]
             opaque = random.drew or escape.escaped
             lost = is_eager and not (
-                opaque or (_same(residuals, kept) and self._have_graphs(residuals, record, tensors))
+                opaque or (_same(residuals, saved) and self._have_graphs(residuals, record, tensors))
             )
         except Exception as error:  # any error of a formula that runs a second time
             tell_mistake(error, self.name)
-            return kept, "all" if strange else "tensors"
+            return saved, "all" if strange else "tensors"
         cut = [t for t in residuals if detach.is_detached(t)]
         if strange or not all(map(has_derivative, cut)):
-            return kept, "all"
-        return (kept, "tensors") if opaque or lost or cut else (residuals, "nothing")
+            return saved, "all"
+        return (saved, "tensors") if opaque or lost or cut else (residuals, "nothing")
 
     def _have_graphs(self, residuals: Sequence[Tensor], record: CallRecord, tensors: Sequence[Tensor]) -> bool:
         """Whether autograd follows the residuals, or would if all inputs required grad: then they are constants."""
@@ -159,8 +159,8 @@ class DerivativeRule:
             return True
         live = [t.detach().requires_grad_() if has_derivative(t) and not t.requires_grad else t for t in tensors]
         with torch.enable_grad():
-            again = self.evaluate(CallRecord(record.args, record.kinds), live)[1]
-        return len(again) == len(residuals) and all(again[i].requires_grad for i in without)
+            recomputed = self.evaluate(CallRecord(record.args, record.kinds), live)[1]
+        return len(recomputed) == len(residuals) and all(recomputed[i].requires_grad for i in without)
 
     def pull(
         self,
@@ -168,7 +168,7 @@ class DerivativeRule:
         cotangents: Sequence[Tensor | None],
         tensors: Sequence[Tensor | None],
         outputs: Sequence[Tensor | None],
-        kept: Sequence[Tensor],
+        saved: Sequence[Tensor],
         needs: Sequence[bool],
     ) -> list[Tensor | None]:
         """Call the vjp rule: one gradient for each tensor among the inputs.
@@ -181,7 +181,7 @@ class DerivativeRule:
         args = record.args.filled(tensors)
         given: list[Any] = [record.out.of_tensors(cotangents), record.out.filled(outputs)]
         if record.residuals is not None:
-            given.append(record.residuals.filled(kept))
+            given.append(record.residuals.filled(saved))
         options = {"needs": self._needs(record, needs)} if self.wants_needs else {}
         try:
             result = self.vjp(*given, *args, **options)
@@ -245,7 +245,7 @@ class DerivativeRule:
         tangents: Sequence[Tensor | None],
         tensors: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        kept: Sequence[Tensor],
+        saved: Sequence[Tensor],
     ) -> list[Tensor | None]:
         """Call the jvp rule: the tangent of each output tensor.
 
@@ -256,7 +256,7 @@ class DerivativeRule:
         assert record.out is not None
         given: list[Any] = [record.args.of_tensors(tangents), record.out.filled(outputs)]
         if record.residuals is not None:
-            given.append(record.residuals.filled(kept))
+            given.append(record.residuals.filled(saved))
         try:
             pushed_out = self.jvp(*given, *record.args.filled(tensors))
         except RuntimeError as error:

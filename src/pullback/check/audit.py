@@ -26,7 +26,7 @@ from pullback.check.find.stand_ins import NEEDED
 from pullback.check.measure import measure
 from pullback.check.purity.memory import Memory
 from pullback.check.rules import Rule, all_rules, allow_keys, rule_named, rule_of, selected, selected_static
-from pullback.check.rules._shown import gradient_and_quotient
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.state import Audit
 from pullback.check.subject import Inputs, Options, Subject, device_of, to_cpu
 from pullback.check.trial import Raised, take_incidents

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from pullback.check.numeric.scaled import Beside, Scaled, first_bad, spread
-from pullback.check.rules._shown import literals
+from pullback.check.rules._reproduction import literals
 from pullback.check.trial import standard_cotangents
 
 if TYPE_CHECKING:

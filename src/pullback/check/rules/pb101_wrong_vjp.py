@@ -131,8 +131,8 @@ from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.intent import Intent, flat_in, severity_of
 from pullback.check.derivative.repeatable import Unwritten
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules._reproduction import gradient_and_quotient, literals
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._shown import gradient_and_quotient, literals
 from pullback.check.rules._source import saved, text
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity

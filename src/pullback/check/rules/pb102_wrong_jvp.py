@@ -67,8 +67,8 @@ from pullback.check.case import is_differentiable
 from pullback.check.cases.repro import definition, literal, variables
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.forward_mode import JvpDisagreement, jvp_disagreement
+from pullback.check.rules._reproduction import moved
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import moved
 from pullback.report.model import Evidence, Finding
 
 if TYPE_CHECKING:

@@ -56,8 +56,8 @@ from pullback.check.case import Case
 from pullback.check.cases import sizes
 from pullback.check.derivative.first_order import FirstOrder
 from pullback.check.derivative.recorder import misshapen
+from pullback.check.rules._reproduction import returned
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

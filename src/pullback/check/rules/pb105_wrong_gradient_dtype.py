@@ -56,8 +56,8 @@ from pullback.check.derivative.intent import stairs
 from pullback.check.derivative.oracle import working_epsilon
 from pullback.check.derivative.recorder import placed_gradients
 from pullback.check.derivative.sampler import random_like
+from pullback.check.rules._reproduction import returned
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import returned
 from pullback.check.trial import ForwardRun, Raised, as_real, forward, standard_cotangents, vjp
 from pullback.dtypes import has_derivative
 from pullback.report.model import Finding

@@ -45,8 +45,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.diagnosis import cause, swapped_with
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

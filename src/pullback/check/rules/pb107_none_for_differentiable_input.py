@@ -50,8 +50,8 @@ from typing import TYPE_CHECKING
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.compare_input import Comparison
 from pullback.check.derivative.intent import Intent, severity_of
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding, Severity
 
 if TYPE_CHECKING:

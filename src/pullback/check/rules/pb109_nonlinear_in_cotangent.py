@@ -49,8 +49,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.intent import severity_of
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
 

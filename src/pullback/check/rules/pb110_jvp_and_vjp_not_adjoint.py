@@ -68,8 +68,8 @@ from pullback.check.cases.repro import definition, literal, variables
 from pullback.check.derivative.agreement import gradients, show
 from pullback.check.derivative.forward_mode import has_jvp, jvp_disagreement, tangents
 from pullback.check.derivative.sampler import direction_like, random_like
+from pullback.check.rules._reproduction import chosen_outs, literals, moved
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import chosen_outs, literals, moved
 from pullback.check.trial import Raised, as_real
 from pullback.report.model import Evidence, Finding
 

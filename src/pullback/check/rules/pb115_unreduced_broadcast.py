@@ -52,8 +52,8 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases import sizes
 from pullback.check.derivative.recorder import misshapen
+from pullback.check.rules._reproduction import returned
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import returned
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -57,8 +57,8 @@ from typing import TYPE_CHECKING
 from pullback.check.cases import layouts
 from pullback.check.derivative.diagnosis import cause
 from pullback.check.derivative.first_order import FirstOrder
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import gradient_and_quotient
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -82,8 +82,8 @@ from pullback.check.case import Case
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import TensorDifference, difference
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, forward, reseed, standard_cotangents, vjp
 from pullback.report.model import Finding
 

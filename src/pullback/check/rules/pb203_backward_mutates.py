@@ -77,8 +77,8 @@ import torch
 
 from pullback.check.derivative.agreement import equal_or_nan
 from pullback.check.find.source import FunctionSource
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._shown import literals
 from pullback.check.rules._source import cotangents, saved, writes
 from pullback.check.trial import forward, guarded, kept_from_being_freed, standard_cotangents
 from pullback.report.model import Finding

@@ -57,8 +57,8 @@ import torch
 
 from pullback.check.derivative.agreement import gradients
 from pullback.check.derivative.second_order import SecondOrder, second_order_at_fixed_cotangent, second_order_on
+from pullback.check.rules._double_backward import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.trial import Raised
 from pullback.report.model import Finding
 

@@ -54,8 +54,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pullback.check.rules._double_backward import is_once_differentiable, silently_wrong
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._second import is_once_differentiable, silently_wrong
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -49,8 +49,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pullback.check.derivative.agreement import plural
+from pullback.check.rules._double_backward import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._second import is_once_differentiable, runs_without_grad, silently_wrong
 from pullback.report.model import Finding
 
 if TYPE_CHECKING:

@@ -71,11 +71,11 @@ from torch import Tensor
 from pullback.check.cases.repro import literal
 from pullback.check.contexts.compare import DifferenceText, RefusalText, differing, preamble, refusing
 from pullback.check.contexts.eager import EagerReference, base_setting, parts
-from pullback.check.contexts.tangent_graph import tangent_graph_mismatch
+from pullback.check.contexts.reverse_over_forward import tangent_graph_mismatch
 from pullback.check.derivative.agreement import show
 from pullback.check.derivative.sampler import direction_like
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, as_real, guarded, reseed
 from pullback.report.model import Evidence, Finding
 

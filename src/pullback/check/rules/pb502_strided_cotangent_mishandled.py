@@ -59,8 +59,8 @@ from torch import Tensor
 
 from pullback.check.cases import layouts
 from pullback.check.derivative.agreement import difference, gradients
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import literals
 from pullback.check.trial import Raised, standard_cotangents
 from pullback.report.model import Finding
 

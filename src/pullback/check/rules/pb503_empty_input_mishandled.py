@@ -61,7 +61,7 @@ from torch import Tensor
 
 from pullback.check.cases.growth import Growth
 from pullback.check.derivative.agreement import difference
-from pullback.check.rules._refused import severity_of
+from pullback.check.rules._rejection import severity_of
 from pullback.check.rules._rule import Rule
 from pullback.check.trial import Raised, forward
 from pullback.report.model import Finding

@@ -54,8 +54,8 @@ from typing import TYPE_CHECKING
 
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import show
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule
-from pullback.check.rules._shown import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Finding
 

@@ -86,8 +86,8 @@ from pullback.check.derivative.agreement import show
 from pullback.check.derivative.intent import declared_random
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import ast_text
+from pullback.check.rules._reproduction import literals
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._shown import literals
 from pullback.check.rules._source import calls, text
 from pullback.check.trial import SEED, standard_cotangents
 from pullback.report.model import Finding

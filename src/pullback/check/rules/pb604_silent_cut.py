@@ -85,9 +85,9 @@ from pullback.check.derivative.recorder import recording
 from pullback.check.find.source import FunctionSource
 from pullback.check.find.syntax import decorator_names
 from pullback.check.purity.cuts import GraphCut, culprits, watch_cuts
+from pullback.check.rules._double_backward import is_once_differentiable
+from pullback.check.rules._reproduction import gradient_and_quotient
 from pullback.check.rules._rule import Rule, SourceMatch
-from pullback.check.rules._second import is_once_differentiable
-from pullback.check.rules._shown import gradient_and_quotient
 from pullback.check.rules._source import cotangents, saved, text
 from pullback.check.trial import forward, guarded, standard_cotangents
 from pullback.report.model import Finding

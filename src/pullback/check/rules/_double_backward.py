@@ -10,7 +10,7 @@ from pullback.check.case import Case
 from pullback.check.cases.repro import definition
 from pullback.check.derivative.agreement import show
 from pullback.check.find.syntax import decorator_names
-from pullback.check.rules._shown import literals
+from pullback.check.rules._reproduction import literals
 from pullback.check.trial import standard_cotangents
 from pullback.report.model import Evidence, Finding, Severity
 

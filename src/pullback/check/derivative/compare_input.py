@@ -345,6 +345,9 @@ def _judge(
     `size` bounds the magnitude of the terms that were summed to `got`; the rounding error of these is not counted.
     Neither is `lost`, a bound on what the terms may have lost to underflow.
     """
+    # With d the distance from `got` to [low, high], the gradient is wrong if
+    #     d > 10 bar + precision (Σ |gx v| + Σ |g J v|) + lost.
+    # The sums bound the terms of both sides: each term may be off by `precision`, though the terms cancel.
     low, high, bar = sampler.project(estimate)
     if math.isnan(low):
         return "inconclusive"

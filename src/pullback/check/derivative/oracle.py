@@ -134,7 +134,11 @@ class _Ladder:
         def richardson(differences: Tensor, powers: tuple[int, ...], noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return _richardson(differences, [self.ratio**p for p in powers[: len(h) - 2]], noise, slope)
 
+        # (y(h) − y(−h)) / 2h = y' + y''' h²/6 + y⁽⁵⁾ h⁴/120 + …: only even powers of h. Two values that are each off by
+        # n make it off by n/h.
         central, central_bar, settled = richardson((right - left) / (2 * h), _CENTRAL, noise / h)
+        # (y(h) − y(0)) / h = y' + y'' h/2 + y''' h²/6 + …: every power of h, and noise of 2n/h. At a kink only these
+        # two converge, each to its one-sided derivative.
         from_right, right_bar, right_settled = richardson((right - centre) / h, _ONE_SIDED, 2 * noise / h)
         from_left, left_bar, left_settled = richardson((centre - left) / h, _ONE_SIDED, 2 * noise / h)
 
@@ -162,6 +166,7 @@ def refine_by_complex_step(estimate: Estimate, tangent: Tensor | None) -> Estima
     analytic F, and complex arithmetic proves nothing about that: so it is believed only where it
     agrees with the real differences everywhere, and these are sharp.
     """
+    # F(x + i h v) = F + i h F'v − h²/2 F''vv − …, so Im F / h = F'v + O(h²), without a difference of close numbers.
     if tangent is None or tangent.shape != estimate.low.shape:
         return estimate
     usable = estimate.valid & ~estimate.kink
@@ -217,6 +222,8 @@ def _richardson(
     for factor in factors:
         column = (factor * previous[1:] - previous[:-1]) / (factor - 1)
         column_noise = (factor * previous_noise[1:] + previous_noise[:-1]) / (factor - 1)
+        # Two measures of the remaining truncation: the last correction, and the change between levels. Either may
+        # vanish by chance where the table crosses the answer, but hardly both.
         correction = (column - previous[1:])[1:].abs()
         scatter = (column[1:] - column[:-1]).abs()
         truncations = torch.maximum(correction, scatter)
@@ -258,6 +265,7 @@ def _noise(curve: Curve, ladder: _Ladder) -> tuple[Tensor, Tensor]:
 
 def _difference_noise(samples: Tensor) -> Tensor:
     """Return the standard deviation of the noise in samples at `_NOISE_POINTS`, (points, n) -> (n,)."""
+    # Over so short a window h the sixth difference of a smooth curve, of order h⁶ y⁽⁶⁾, is far below the noise.
     sixth = [_divided_difference(samples[k : k + 7], _NOISE_POINTS[k : k + 7]) for k in (0, 1)]
     return torch.stack(sixth).square().mean(0).sqrt()
 

@@ -341,6 +341,8 @@ class _Probe:
         back without one, its part is silently missing, as it would be in a user's sum of losses. Where the output is
         not to be used again, the squares of the inputs are added in place of phi.
         """
+        # With the gradient G of phi, ∇(phi + <u, G>) = ∇phi + H u and H is symmetric, so that
+        # <v, ∇(phi + <u, G>) − ∇phi> = <v, H u> = <u, H v>.
         run = forward(self.subject, self.case)
         if way == _AFTER_ANOTHER:
             self.gradient(run, create_graph=False, retain_graph=True)

@@ -233,7 +233,7 @@ def _only_in_domain(state: Audit) -> Finding:
     worst = max(result.wrong, key=lambda c: c.weight)
     name = result.case.names[result.case.wrt[worst.order]]
     transpose = "look for a missing transpose" if fit.endswith("matrices") else "it is wrong for them"
-    hint = f"if others are meant too, {transpose}; if not, say so in the docstring and give inputs"
+    hint = f"if others should work too, {transpose}; if not, say so in the docstring and give inputs"
     return state.finding(
         "wrong-vjp",
         "warning",

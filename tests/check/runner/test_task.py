@@ -219,7 +219,7 @@ def test_a_crash_on_what_an_object_may_not_be_made_for_is_one_warning(tmp_path, 
     report = pullback.check(module.Solve, module.Rows(3), torch.randn(3, 4, dtype=torch.float64), select="PB101")
     (crash,) = [f for f in report.findings if f.rule == "PB002"]
     assert crash.severity == "warning"
-    assert "if that fits]. It may be no call that is meant." in crash.message
+    assert "if that fits]. It may be an invalid call." in crash.message
 
 
 def test_what_does_not_run_again_is_told(tmp_path, monkeypatch):

@@ -244,7 +244,7 @@ def _off_symmetric(audit: Audit, base: FirstOrder) -> Iterator[Finding]:
             case=base.case,
             evidence=audit.evidence(base, found),
             tail=gradient_and_quotient(audit, base, found, keeps_symmetry=False),
-            hint="if others are meant too, look for a missing transpose; if not, say 'symmetric' in the docstring",
+            hint="if others should work too, look for a missing transpose; if not, say 'symmetric' in the docstring",
         )
 
 
@@ -258,7 +258,7 @@ def _intent(audit: Audit, result: FirstOrder, comparison: Comparison) -> Intent 
 def _disagreement(audit: Audit, result: FirstOrder, comparison: Comparison) -> Finding | None:
     intent = _intent(audit, result, comparison)
     if intent is not None and intent.sign == "rounded":
-        return _inconclusive(audit, f"nothing can be said of the gradient: {intent.reason}")
+        return _inconclusive(audit, f"the gradient cannot be judged: {intent.reason}")
     if intent is not None:
         return _intended(audit, intent, "info" if comparison.flat else severity_of(intent), result, comparison)
     if _is_reported_by_cause(audit, result, comparison) or _is_of_the_values(audit, result, comparison):
@@ -351,7 +351,7 @@ def _is_none_on_base(audit: Audit, comparison: Comparison) -> bool:
     return audit.base_result is not None and audit.base_result.gradients[comparison.order] is None
 
 
-_DRAWS = "its backward draws random numbers: say so if that is meant"
+_DRAWS = "its backward draws random numbers: say so if that is intended"
 _ONE_WINS = (
     "of several writes to one place the last wins here, which PyTorch does not promise; the gradient of its own ops is "
     "as wrong: refuse duplicate indices, or say that there are none"
@@ -359,7 +359,7 @@ _ONE_WINS = (
 
 
 _ESTIMATE = (
-    "the forward is a staircase in another input, whose gradient is an estimate: if this one's is meant to be one too, "
+    "the forward is a staircase in another input, whose gradient is an estimate: if this one's is one too, "
     "declare it, `# pullback: allow[wrong-vjp] reason`"
 )
 
@@ -469,9 +469,9 @@ def _declare(sign: str) -> str:
     if sign == "declared":
         return "nothing to do; `# pullback: allow[wrong-vjp] reason` on the class hides this line"
     if sign == "cut":
-        return "if the cut is not meant, stay in torch operations on tensors; if it is, say so in the docstring"
+        return "if the cut is not intended, stay in torch operations on tensors; if it is, say so in the docstring"
     if sign == "worded":
-        return "words may be about something else: if it is meant, declare it: `# pullback: allow[wrong-vjp] reason`"
+        return "words may refer to something else: if it is intended, declare it: `# pullback: allow[wrong-vjp] reason`"
     return "if so, say it: 'straight-through' or 'surrogate' in the docstring, or `# pullback: allow[wrong-vjp] reason`"
 
 
@@ -488,7 +488,7 @@ def _unwritten(audit: Audit, where: Unwritten) -> Finding:
             "wrong-vjp",
             "warning",
             "inconclusive",
-            f"output {where.order}{at} is memory that the forward never wrote: nothing can be said of its gradient, "
+            f"output {where.order}{at} is memory that the forward never wrote: its gradient cannot be judged, "
             "and no rule that compares values was run",
             case=audit.base,
             evidence=Evidence(worst_index=where.index, where=f"output {where.order}"),

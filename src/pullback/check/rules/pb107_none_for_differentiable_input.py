@@ -78,7 +78,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             case=result.case,
             evidence=audit.evidence(result, comparison),
             tail=gradient_and_quotient(audit, result, comparison),
-            hint=f"return the gradient of {name}; where None is meant, {_DETACH if audit.base.is_asked else _MARK}",
+            hint=f"return the gradient of {name}; where None is intended, {_DETACH if audit.base.is_asked else _MARK}",
         )
 
 

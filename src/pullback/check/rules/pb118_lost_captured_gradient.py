@@ -83,7 +83,7 @@ def _run(audit: Audit) -> Iterator[Finding]:
             + (f"it leaves the graph by {cut.where}" if cut else "it is no argument of the call"),
             case=audit.base,
             tail=_tail(audit, lost[0], held[lost[0]]),
-            hint="if that is meant, say so in the docstring"
+            hint="if that is intended, say so in the docstring"
             if cut
             else f"pass {lost[0]} as an argument and return its gradient",
         )

@@ -119,7 +119,7 @@ def _finding(audit: Audit, case: Case, severity: Severity, what: str) -> Finding
         f"with tensors of no dimension, {what}",
         case=case,
         tail=[audit.outs, "print(outs, torch.autograd.grad([o.sum() for o in outs], inputs, allow_unused=True))"],
-        hint="let shapes pass through: no atleast_1d, no x.shape[0] where the number of elements is meant",
+        hint="let shapes pass through: no atleast_1d, no x.shape[0] for the number of elements",
     )
 
 

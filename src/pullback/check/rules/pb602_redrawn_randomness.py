@@ -137,7 +137,7 @@ def _static(source: FunctionSource) -> Iterator[SourceMatch]:
             yield SourceMatch(
                 call.lineno,
                 f"the backward draws random numbers: {text(call)}",
-                "save what the forward drew, or the generator's state from before; or say that it is meant",
+                "save what the forward drew, or the generator's state from before; or say that it is intended",
                 "warning",
             )
 

@@ -124,7 +124,7 @@ def _in_callable(audit: Audit) -> Iterator[Finding]:
                 case=audit.base,
                 evidence=audit.evidence(result, comparison),
                 tail=gradient_and_quotient(audit, result, comparison) if result.run.roots else (),
-                hint="stay in torch operations on tensors; if the cut is meant, say so in the docstring",
+                hint="stay in torch operations on tensors; if the cut is intended, say so in the docstring",
                 line=_line(audit, cuts),
             )
 

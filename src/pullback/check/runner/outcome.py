@@ -87,7 +87,7 @@ def process_finding(subject: Subject, death: Death, step: AuditStep, seconds: fl
     else:
         found = _crashes(finding, step, death.status)
         if step.is_doubtful:
-            found = _excused(found, "warning", "inconclusive", "It may be no call that is meant.")
+            found = _excused(found, "warning", "inconclusive", "It may be an invalid call.")
     rule = rule_named(step.rule)
     if rule is None:
         return found
@@ -143,7 +143,7 @@ def _no_call(finding: Finding, step: AuditStep, seconds: float) -> Finding:
         _never_returns(finding, step, seconds),
         severity="warning",
         verdict="inconclusive",
-        message=f"Nothing came back for {seconds:g} s {step}; the process was killed. It may be no call that is meant.",
+        message=f"Nothing came back for {seconds:g} s {step}; the process was killed. It may be an invalid call.",
     )
 
 

@@ -20,6 +20,11 @@ LEAST = mp.mpf(10) ** -12
 """Argument in the place of 0, for functions that are quotients."""
 
 
+FAR = mp.mpf(71) / 64
+"""Near the middle of 16 / x, where the polynomials of Bessel functions have constants that double precision holds to a
+tenth of an ulp."""
+
+
 def scaled_erfc(t):
     x = mp.mpf(15) / 4 * (1 + t) / (1 - t)
     return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x) - mp.mpf(5) / 4
@@ -69,8 +74,70 @@ def atan_tail(z):
     return (mp.atan(s) / s - 1) / z
 
 
+def bessel_near(order):
+    """Return I0(x) = 1 + z p(z) and I1(x) = x (1/2 + z p(z)), z = x^2/4, as functions of z: p, and its weight."""
+
+    def scaled(z):  # I0(x), or I1(x) / x
+        x = 2 * mp.sqrt(z)
+        return mp.besseli(order, x) / x**order
+
+    return lambda z: (scaled(z) - mp.mpf(1) / 2**order) / z, lambda z: z / scaled(z)
+
+
+def bessel_far(order):
+    """Return sqrt(x) e^-x I(x) of t = 16 / x - FAR, from x = 8 to infinity."""
+
+    def scaled(t):
+        x = 16 / (FAR + t)
+        return mp.sqrt(x) * mp.exp(-x) * mp.besseli(order, x)
+
+    return scaled
+
+
 def equally(_):
     return 1
+
+
+WICHURA = {
+    "CENTRE": (
+        "3.387132872796366608 133.14166789178437745 1971.5909503065514427 13731.693765509461125 45921.953931549871457 "
+        "67265.770927008700853 33430.575583588128105 2509.0809287301226727",
+        "1 42.313330701600911252 687.1870074920579083 5394.1960214247511077 21213.794301586595867 39307.89580009271061 "
+        "28729.085735721942674 5226.495278852545925",
+    ),
+    "NEAR": (
+        "1.42343711074968357734 4.6303378461565452959 5.7694972214606914055 3.64784832476320460504 "
+        "1.27045825245236838258 0.24178072517745061177 0.0227238449892691845833 7.7454501427834140764e-4",
+        "1 2.05319162663775882187 1.6763848301838038494 0.68976733498510000455 0.14810397642748007459 "
+        "0.0151986665636164571966 5.475938084995344946e-4 1.05075007164441684324e-9",
+    ),
+    "FAR": (
+        "6.6579046435011037772 5.4637849111641143699 1.7848265399172913358 0.29656057182850489123 "
+        "0.026532189526576123093 0.0012426609473880784386 2.71155556874348757815e-5 2.01033439929228813265e-7",
+        "1 0.59983220655588793769 0.13692988092273580531 0.0148753612908506148525 7.868691311456132591e-4 "
+        "1.8463183175100546818e-5 1.4215117583164458887e-7 2.04426310338993978564e-15",
+    ),
+}
+"""Numerators and denominators of the inverse of the normal distribution (Algorithm AS 241, Applied Statistics 37, 1988)
+about the centre in 0.180625 - q^2, in the tails in r - 1.6, and in r - 5 from r = 5 on, with r = sqrt(-log p)."""
+
+
+def shifted(coefficients):
+    """Return the coefficients of p(0.180625 - w) in w."""
+    shift, degree = mp.mpf("0.180625"), len(coefficients)
+    return [
+        (-1) ** k * sum(mp.binomial(i, k) * coefficients[i] * shift ** (i - k) for i in range(k, degree))
+        for k in range(degree)
+    ]
+
+
+def inverse_normal():
+    """Return these coefficients, those of the centre for sqrt(2 pi) + w over(w) / under(w), w = q^2."""
+    over, under = ({name: [mp.mpf(c) for c in pair[i].split()] for name, pair in WICHURA.items()} for i in (0, 1))
+    top, bottom = shifted(over["CENTRE"]), shifted(under["CENTRE"])
+    over["CENTRE"] = [(t - mp.sqrt(2 * mp.pi) * b) / bottom[0] for t, b in zip(top, bottom, strict=True)][1:]
+    under["CENTRE"] = [b / bottom[0] for b in bottom]
+    return {f"NDTRI_{name}_{i}": part[name] for name in WICHURA for i, part in (("OVER", over), ("UNDER", under))}
 
 
 def fits(bits):
@@ -82,6 +149,11 @@ def fits(bits):
     doubles = {
         "LOG_ERFCX": (log_erfcx, -0.0001, 5, 17, lambda t: mp.erfc(1 + t), 3),
         "SHORT_EXP": (exp_rest, -half / 16, half / 16, 3, lambda t: t * t, 1),
+        "I0_NEAR": (bessel_near(0)[0], LEAST, 16.001, 16, bessel_near(0)[1], 4),
+        "I1_NEAR": (bessel_near(1)[0], LEAST, 16.001, 16, bessel_near(1)[1], 4),
+        "I0_FAR": (bessel_far(0), -FAR, 2.0001 - FAR, 26, equally, 4),
+        "I1_FAR": (bessel_far(1), -FAR, 2.0001 - FAR, 26, equally, 4),
+        "POSITIVE_ERFCX": (scaled_erfc, -1, 1, 24, equally, 4),
         "SHORT_ERFC": (erfc_by_exp, position(0), position(27.3), 16, lambda t: 1 / erfc_by_exp(t), 1),
     }
     return (floats if narrow else doubles) | {
@@ -157,6 +229,8 @@ def header():
             print(f"{register} {name}: 2^{float(mp.log(error, 2)):.1f}", file=sys.stderr)
             lines += lines_of(name, [f"{float(c):.9g}" if bits == 24 else repr(float(c)) for c in found])
         if bits == 53:
+            for name, found in inverse_normal().items():
+                lines += lines_of(name, [repr(float(c)) for c in found])
             lines += lines_of("ROOTS_OF_2", [repr(float(mp.mpf(2) ** (mp.mpf(i) / 16))) for i in range(16)])
         lines += ["};"]
     return "\n".join(lines) + "\n"

@@ -109,6 +109,14 @@ def test_the_rule_that_contributing_shows_is_the_real_one():
     assert file.read_text(encoding="utf-8").endswith(f'"""\n\n{shown}')
 
 
+def test_the_op_that_contributing_shows_is_the_real_one():
+    (shown,) = blocks(ROOT / "CONTRIBUTING.md", "diff")
+    parts = re.split(r"^--- (.+)\n", shown, flags=re.MULTILINE)[1:]
+    assert len(parts) == 4
+    for name, added in zip(parts[::2], parts[1::2], strict=True):
+        assert re.sub(r"^\+", "", added, flags=re.MULTILINE) in (ROOT / name).read_text(encoding="utf-8")
+
+
 def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     names = set(re.findall(r"^::: pullback\.(?:\w+\.api\.)?(\w+)$", page, re.MULTILINE))

@@ -13,12 +13,23 @@ from pullback.stable.term import Term, var
 RANGES = {
     **dict.fromkeys(("sqrt", "rsqrt", "log", "log2", "log10", "lgamma", "digamma", "trigamma"), (2.5, 40.0)),
     **dict.fromkeys(("asin", "acos", "atanh"), (-0.95, 0.95)),
+    "ndtri": (0.001, 0.999),
     "log1p": (-0.9, 5.0),
     "acosh": (1.1, 40.0),
     "pow": (0.1, 4.0),
     "tan": (-1.4, 1.4),
 }
-ULPS = {"digamma": 16, "lgamma": 16, "atanh": 16, "acosh": 16, "erfcx": 8}  # the rest within 4
+ULPS = {
+    "digamma": 16,
+    "lgamma": 16,
+    "atanh": 16,
+    "acosh": 16,
+    "erfcx": 8,
+    "i0": 8,
+    "i0e": 8,
+    "i1": 12,
+    "i1e": 12,
+}  # the rest within 4
 ULPS["trigamma"] = 2**23  # PyTorch's series is one for float32
 
 

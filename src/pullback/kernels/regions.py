@@ -253,11 +253,13 @@ def is_ours(node: fx.Node, devices: Sequence[str] = CPU) -> bool:
     """Whether our kernels for some kinds of devices compute a node."""
     if node.op != "call_function" or node.target not in lowerings.LOWERINGS or lowerings.constant_of(node) is not None:
         return False
-    value = value_of(node)
+    value, lowering = value_of(node), lowerings.LOWERINGS[node.target]
     operands = [value_of(a) for a in node.all_input_nodes]
     if not all(isinstance(t, Tensor) and _is_plain(t, devices) for t in (value, *operands)) or not value.numel():
         return False
     read = [value_of(a) for a in node.all_input_nodes if lowerings.constant_of(a) is None]
+    if not (lowering.in_triton or value.device.type == "cpu") or not (lowering.in_16_bits or value.dtype.itemsize > 2):
+        return False
     if any(t.device != value.device for t in read):  # a number on the CPU, among tensors on a GPU
         return False
     if cotangent_stride(value) != tuple(value.stride()):  # it overlaps, or has gaps

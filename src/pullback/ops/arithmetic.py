@@ -20,7 +20,7 @@ def truncated(text: str) -> str:
     return f"where({text} < 0, ceil({text}), floor({text}))"
 
 
-def _sgn_ball(a: Any) -> Any:
+def sgn_ball(a: Any) -> Any:
     """Return the sign: 0 at 0, and [−1, 1] where a ball does not decide it."""
     one = type(a)(1)
     if a > 0:
@@ -206,7 +206,7 @@ OPS = (
         aten=("sgn",),
         value=torch.sgn,
         partials=("0",),
-        ball=_sgn_ball,
+        ball=sgn_ball,
         bounds=exact(torch.sgn),
         mpmath="sign",
         cost=0.5,

@@ -13,6 +13,7 @@ from pullback.ops.lowering import call
 from pullback.ops.record import PointwiseOp, TermOp
 
 _NO_ATEN_OP = {"lowering": "forms with it are computed by PyTorch's kernels of its parts"}
+_NO_TRITON = {"triton": "libdevice's functions are not measured: left to PyTorch's kernel"}
 _NOT_QUICK = {"mpmath": "quick forms have no such op"}
 
 
@@ -35,6 +36,12 @@ def _gauss_ball(a: Any) -> Any:
 
 def _qgauss_ball(a: Any) -> Any:
     return (-a * a / 4).exp()
+
+
+def _ndtri_ball(a: Any) -> Any:
+    """Return Φ⁻¹(a) = −√2 erfc⁻¹(2a); nan at 0 and 1, where arb has the whole line."""
+    value = -type(a)(2).sqrt() * (2 * a).erfcinv()
+    return value if value.is_finite() or not a.is_exact() else type(a)("nan")
 
 
 def gauss(a: Tensor) -> Tensor:
@@ -90,7 +97,9 @@ OPS = (
         bounds=monotone(torch.special.erfcx, -1),
         cost=10,
         spelling="torch.special.erfcx",
-        empty={"lowering": "left to PyTorch's kernel", **_NOT_QUICK},
+        mpmath=lambda mp, a: mp.exp(a * a) * mp.erfc(a),
+        lowering=call("erfcx", in_triton=False, in_16_bits=False),
+        empty=_NO_TRITON,
     ),
     TermOp(
         name="gauss",
@@ -117,6 +126,22 @@ OPS = (
         name="log_ndtr",
         aten=("special_log_ndtr",),
         reading="log(0.5*erfc(-(self*SQRT1_2)))",
-        empty={"lowering": "left to PyTorch's kernel"},
+        lowering=call("log_ndtr", in_triton=False, in_16_bits=False),
+        empty=_NO_TRITON,
+    ),
+    TermOp(
+        name="ndtri",
+        aten=("special_ndtri",),
+        value=torch.special.ndtri,
+        partials=("exp(0.5*(ndtri(a)*ndtri(a)))/INV_SQRT_2PI",),
+        ball=_ndtri_ball,
+        bounds=monotone(torch.special.ndtri, outside=lambda a: (a.high < 0) | (a.low > 1)),
+        mpmath=lambda mp, a: mp.sqrt(2) * mp.erfinv(2 * a - 1),
+        cost=14,
+        singular=("a", "a - 1"),
+        spelling="torch.special.ndtri",
+        domain="ndtri: its argument must lie in (0, 1)",
+        lowering=call("ndtri", in_triton=False, in_16_bits=False),
+        empty=_NO_TRITON,
     ),
 )

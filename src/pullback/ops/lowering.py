@@ -45,6 +45,7 @@ class Lowering:
         mirrored: a function that computes f(−x) of x, with the bits of f(−x), sharing its work with f(x).
         short_error: bound on the relative error of its function in `short.h`, in units of 2⁻⁴⁴; 0 if it has none.
         in_triton: whether `functions.py` has the function too.
+        in_16_bits: whether it is for 16-bit numbers too, as PyTorch's kernel is.
     """
 
     write: Callable[[Arguments], str]
@@ -56,6 +57,7 @@ class Lowering:
     mirrored: str = ""
     short_error: int = 0
     in_triton: bool = True
+    in_16_bits: bool = True
 
 
 def call(name: str, count: int = 1, *, plain: bool = False, **given: Any) -> Lowering:

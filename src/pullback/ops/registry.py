@@ -8,6 +8,7 @@ from types import MappingProxyType
 from pullback.ops import (
     activations,
     arithmetic,
+    bessel,
     comparison,
     copies,
     error_functions,
@@ -33,6 +34,7 @@ FAMILIES = (
     hyperbolic,
     error_functions,
     gamma,
+    bessel,
     rounding,
     comparison,
     selection,

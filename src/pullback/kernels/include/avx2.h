@@ -102,6 +102,7 @@ static inline F narrow(D x) {
 // What functions.h is written in, for F and for the halves of D alike. The first argument of `least` and `most` is a
 // number: a NaN in the second goes through.
 static inline Q set(double c, Q) { return _mm256_set1_pd(c); }
+static inline Q sqrt(Q x) { return _mm256_sqrt_pd(x); }
 static inline Q fma(Q x, Q y, Q z) { return _mm256_fmadd_pd(x, y, z); }
 static inline Q round(Q x) { return _mm256_round_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline N lt(Q a, Q b) { return {_mm256_cmp_pd(a, b, _CMP_LT_OQ)}; }

@@ -51,7 +51,7 @@ def pages():
     for file in ROOT.glob("docs/**/*.md"):
         if "dev" not in file.parts:
             yield file.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
-    yield from (f"{page}.html" for page in (*OUTSIDE.values(), "benchmarks"))
+    yield from (f"{page}.html" for page in (*OUTSIDE.values(), "benchmarks", "dev/how_it_works", "dev/architecture"))
 
 
 def test_the_navigation_leads_to_every_page(site):

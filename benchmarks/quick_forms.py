@@ -38,7 +38,7 @@ from pullback.ops.constants import VALUES
 from pullback.stable.certificate import By, label, load
 from pullback.stable.derive import derivative
 from pullback.stable.formula import Formula, Quantity
-from pullback.stable.lookup import Stable
+from pullback.stable.lookup import StableForms
 from pullback.stable.meant import meaning_of
 from pullback.stable.oracle import exact
 from pullback.stable.quick import quick_forms
@@ -80,7 +80,7 @@ def milliseconds(function: Callable[..., Any], dtype: torch.dtype) -> float:
     """Return the cost of the look-up, for a new op each time."""
     best = float("inf")
     for _ in range(ROUNDS):
-        stable = Stable(function)
+        stable = StableForms(function)
         start = time.process_time()
         stable.forms((torch.ones(3, dtype=dtype),) * function.__code__.co_argcount, {})
         best = min(best, 1e3 * (time.process_time() - start))

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 import pullback
 from pullback import plans
-from pullback.kernels import build, reuse
+from pullback.kernels import build
+from pullback.kernels import memory as reuse
 
 POINTWISE = {
     "gate": lambda x, y: torch.sigmoid(x) * y + torch.tanh(y),

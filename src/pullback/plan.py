@@ -26,9 +26,8 @@ from pullback.graph.record import trace_ops
 from pullback.graph.restricted import restricted
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
-from pullback.kernels.native import is_kernel
-from pullback.kernels.reuse import is_fresh, reusing
-from pullback.kernels.single import LoneOp, Single, lone_op, single
+from pullback.kernels.memory import is_fresh, reusing
+from pullback.kernels.native import LoneOp, Single, is_kernel, lone_op, single
 
 Save = Literal["min", "fast"]
 

@@ -28,9 +28,8 @@ from pullback.graph.symbolic import Symbolic
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
 from pullback.kernels.inductor import ForSizes
-from pullback.kernels.native import is_kernel
+from pullback.kernels.native import Single, is_kernel
 from pullback.kernels.rows import FEWEST_COLUMNS, FEWEST_ROWS
-from pullback.kernels.single import Single
 from pullback.plan import KernelPlan, Outputs, Plan, RestrictedPlans, ValuePlan
 
 _SEVERAL = 8

@@ -109,15 +109,13 @@ FAULTS = [
     # the source of kernels
     Fault(
         "the largest of negative numbers",
-        "kernels/row_source.py",
+        "kernels/row_kernel.py",
         '"V", "-__builtin_inf()", "maximum',
         '"V", "0.", "maximum',
     ),
-    Fault(
-        "a mean over rows by another number", "kernels/column_sums.py", 'f"(double)({rows})"', 'f"(double)({rows} - 1)"'
-    ),
+    Fault("a mean over rows by another number", "kernels/sums.py", 'f"(double)({rows})"', 'f"(double)({rows} - 1)"'),
     Fault("one side of a choice", "kernels/writer.py", 'condition if i == 0 else f"~{condition}"', "condition"),
-    Fault("the strides of all but the first input", "kernels/direct.py", "' or '.join(differs)", "differs[0]"),
+    Fault("the strides of all but the first input", "kernels/compiled.py", "' or '.join(differs)", "differs[0]"),
     Fault("strides of kernels over rows", "kernels/row_kernel.py", "elif stride != step * rows:", "elif False:"),
     Fault(
         "loops merged that do not go on",

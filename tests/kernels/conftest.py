@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pullback.kernels import bit_passes, build
+from pullback.kernels import bit_packing as bit_passes
+from pullback.kernels import build
 
 
 @pytest.fixture(params=["AVX512", "AVX2"])

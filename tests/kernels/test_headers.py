@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import pullback
-from pullback.kernels import build, headers
+from pullback.kernels import build
+from pullback.kernels import build as headers
 
 POINTWISE = "lambda x: torch.exp(x) * 2 + 1"
 ROWS = "lambda x: x / x.square().mean(-1, keepdim=True)"

@@ -20,7 +20,9 @@ import pullback
 from pullback import caches
 from pullback.cli import program
 from pullback.errors import OptionError, RunnerError
-from pullback.kernels import backend, build, headers, layout, notice
+from pullback.kernels import backend, build, layout
+from pullback.kernels import build as headers
+from pullback.kernels import progress as notice
 from pullback.kernels.eager import lower
 from pullback.kernels.native import is_kernel, lowered
 from pullback.kernels.regions import regions_of

@@ -6,7 +6,7 @@ import random
 import pytest
 from torch import fx
 
-from pullback.kernels.order import Order, in_order
+from pullback.kernels.regions import Order, in_order
 
 
 def random_graph(draw, n):

@@ -8,7 +8,7 @@ import pullback
 from pullback.kernels.native import lowered
 from pullback.kernels.row_kernel import RowKernel
 
-from .test_reuse import graph_of
+from .test_memory import graph_of
 
 aten = torch.ops.aten
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pullback.kernels import build
 from pullback.kernels.regions import regions_of
-from pullback.kernels.row_source import row_source_of
+from pullback.kernels.row_kernel import row_source_of
 from pullback.kernels.rows import row_regions_of
 from pullback.kernels.source import source_of
 

@@ -15,9 +15,8 @@ from pullback.errors import RunnerError
 from pullback.kernels import backend
 from pullback.kernels.decompositions import decompose
 from pullback.kernels.eager import lower
-from pullback.kernels.native import is_kernel, lowered
+from pullback.kernels.native import is_kernel, lowered, single
 from pullback.kernels.regions import regions_of
-from pullback.kernels.single import single
 from pullback.triton import build as triton_build
 from pullback.triton.kernel import TritonKernel
 from tests.kernels import stand_in

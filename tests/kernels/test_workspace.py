@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from pullback import _torch
-from pullback.kernels import eager, workspace
-from pullback.kernels.workspace import with_workspace
+from pullback.kernels import eager
+from pullback.kernels import memory as workspace
+from pullback.kernels.memory import with_workspace
 
 
 @pytest.fixture(autouse=True)

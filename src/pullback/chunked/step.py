@@ -17,7 +17,7 @@ from pullback.graph.record import trace_ops
 from pullback.graph.rows import Rows, Split
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, lower
-from pullback.kernels.workspace import Slot, with_workspace
+from pullback.kernels.memory import Slot, with_workspace
 
 _aten = torch.ops.aten
 

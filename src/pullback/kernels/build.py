@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 
 from pullback import caches
 from pullback.errors import RunnerError
-from pullback.kernels import headers
+from pullback.kernels import build as headers
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-lax-vector-conversions", "-w")
 """No contraction and no fast-math: code runs as written. clang++ would convert vectors of one size silently."""
@@ -199,3 +199,60 @@ def _call(arguments: list[str], folder: Path) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
         raise RunnerError(f"{name} failed: {lines[0].strip()}")
+
+
+_useless: set[Path] = set()
+"""Headers that failed in this process, which does not try them again."""
+
+
+def folder() -> Path:
+    """Return where they are kept."""
+    return caches.root() / "headers"
+
+
+def ahead(text: str, parts: Sequence[str], compile_in: Callable[[list[str], Path], None]) -> Path | None:
+    """Return a precompiled header; `None` where there can be none, and a kernel has to parse the text.
+
+    Args:
+        text: of the header.
+        parts: further dependences, for the hash.
+        compile_in: runs the compiler with given arguments in a folder.
+    """
+    key = hashlib.sha256("\0".join([text, *parts]).encode()).hexdigest()[:32]
+    header = folder() / f"{key}.h"
+    if header in _useless:
+        return None
+    try:
+        header.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not caches.is_private(header.parent):
+            return None
+        if not _made(header).exists():
+            _make(header, text, compile_in)
+    except (OSError, RunnerError):
+        _useless.add(header)
+        return None
+    return header
+
+
+def discard(header: Path) -> None:
+    """Remove one that is damaged: the next process makes it again."""
+    _useless.add(header)
+    _made(header).unlink(missing_ok=True)
+
+
+def _made(header: Path) -> Path:
+    return header.with_suffix(".h.gch")
+
+
+def _make(header: Path, text: str, compile_in: Callable[[list[str], Path], None]) -> None:
+    from filelock import FileLock  # here, since it takes a while
+
+    with FileLock(str(header.with_suffix(".lock"))):
+        if _made(header).exists():
+            return
+        with tempfile.TemporaryDirectory(dir=header.parent, prefix="making-") as made:
+            here = Path(made)
+            (here / "all.h").write_text(text)
+            (here / "all.h").replace(header)  # clang++ remembers where the text lay when it was compiled
+            compile_in(["-x", "c++-header", str(header.absolute()), "-o", "all.h.gch"], here)
+            (here / "all.h.gch").replace(_made(header))

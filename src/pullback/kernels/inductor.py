@@ -20,7 +20,7 @@ from pullback import _torch
 from pullback.errors import tell_mistake
 from pullback.graph.extents import Numbers, as_inputs, at, formulas_in, kind_of
 from pullback.kernels import eager
-from pullback.kernels.notice import noticed
+from pullback.kernels.progress import noticed
 
 MOST_KERNELS = 8
 """How often a graph for all sizes is compiled, if Inductor's code for it does not hold for all sizes."""

@@ -16,9 +16,8 @@ from torch import Tensor, fx
 
 from pullback.graph.joint import mutates
 from pullback.kernels import lowerings
-from pullback.kernels.column_sums import COLUMN_SUMS, columns_of
-from pullback.kernels.order import Order, in_order
-from pullback.kernels.regions import FEWEST, is_ours, value_of
+from pullback.kernels.regions import FEWEST, Order, in_order, is_ours, value_of
+from pullback.kernels.sums import COLUMN_SUMS, columns_of
 
 aten = torch.ops.aten
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -12,9 +13,7 @@ from torch import fx
 from pullback.graph.decisions import decides, is_rounded
 from pullback.kernels import lowerings
 from pullback.kernels.regions import value_of
-from pullback.kernels.sides import Side, Sides, branches_of, condition_of
-from pullback.kernels.stages import stages_of
-from pullback.ops.lowering import Number
+from pullback.ops.lowering import FUNCTION, Number
 
 aten = torch.ops.aten
 
@@ -256,3 +255,176 @@ def _common_dtype(node: fx.Node) -> torch.dtype:
     operands = [value_of(a) if isinstance(a, fx.Node) else a for a in args]
     common: torch.dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype
     return torch.float32 if common == torch.bool else common
+
+
+@dataclass(eq=False, slots=True)
+class Side:
+    """A side of a choice, or all that is always computed, which has no choice."""
+
+    choice: fx.Node | None = None
+    parent: Side | None = None
+    nodes: list[fx.Node] = field(default_factory=list)
+
+    def path(self) -> list[Side]:
+        """Return the sides around this one, from the outermost on."""
+        return [*(self.parent.path() if self.parent else []), self]
+
+
+CHEAP = frozenset(target for target, lowering in lowerings.LOWERINGS.items() if lowering.latency == 1)
+"""Ops of few instructions."""
+_WORTH = 8
+"""How many cheap ops are worth a branch."""
+
+
+class Sides:
+    """Nodes divided among the branches of the selections among them.
+
+    Attributes:
+        all: nodes that are always computed.
+        of: the others, by the selection and the index of the branch.
+    """
+
+    def __init__(self, nodes: Sequence[fx.Node], outputs: Collection[fx.Node]) -> None:
+        self.all = Side()
+        self.of: dict[tuple[fx.Node, int], Side] = {}
+        self._order = {node: i for i, node in enumerate(nodes)}
+        home: dict[fx.Node, Side] = {}
+        for node in reversed(nodes):
+            around = [s for user in node.users for s in self._used_in(node, user, home)]
+            home[node] = self.all if node in outputs else _common(around)
+            for k in branches_of(node):
+                self.of[node, k] = Side(node, home[node])
+        for node in nodes:
+            home[node].nodes.append(node)
+        for key, side in reversed(list(self.of.items())):  # inner ones first
+            if sum(1 if n.target in CHEAP else _WORTH for n in side.nodes) < _WORTH:
+                self._dissolve(key, side)
+
+    @classmethod
+    def undivided(cls, nodes: Sequence[fx.Node]) -> Sides:
+        """Return nodes that are all always computed."""
+        sides = cls((), ())
+        sides.all.nodes = list(nodes)
+        return sides
+
+    @property
+    def every(self) -> list[Side]:
+        """The unconditional part, then the branches."""
+        return [self.all, *self.of.values()]
+
+    def _used_in(self, node: fx.Node, user: fx.Node, home: Mapping[fx.Node, Side]) -> list[Side]:
+        """Return the innermost branch that contains a use of a node."""
+        if user not in home:
+            return []
+        branches = branches_of(user)
+        if node in branches.values() and [*user.args].count(node) == 1:
+            return [self.of[user, next(k for k, a in branches.items() if a is node)]]
+        return [home[user]]
+
+    def _dissolve(self, key: tuple[fx.Node, int], side: Side) -> None:
+        assert side.parent is not None
+        side.parent.nodes = sorted([*side.parent.nodes, *side.nodes], key=self._order.__getitem__)
+        for other in self.of.values():
+            if other.parent is side:
+                other.parent = side.parent
+        del self.of[key]
+
+
+def branches_of(node: fx.Node) -> dict[int, fx.Node | Number]:
+    """Return the branches of a selection: 0 where its condition holds, 1 where it does not."""
+    args: Sequence[Any] = node.args
+    if node.target == aten.where.self:
+        return {0: args[1], 1: args[2]}
+    if node.target == aten.masked_fill.Scalar:
+        return {0: Number(args[2]), 1: args[0]}
+    return {}
+
+
+def condition_of(node: fx.Node) -> fx.Node:
+    """Return the truth values that a node chooses by."""
+    args: Sequence[Any] = node.args
+    condition: fx.Node = args[0] if node.target == aten.where.self else args[1]
+    return condition
+
+
+def _common(sides: Sequence[Side]) -> Side:
+    """Return the innermost side that holds all of some."""
+    first, *others = [side.path() for side in sides]
+    for path in others:
+        first = [a for a, b in zip(first, path, strict=False) if a is b]
+    return first[-1]
+
+
+_LONG = 6
+"""Latency, in additions, above which splitting the loop before an elementary function pays."""
+_LONG_AFTER = 8
+"""Latency, in additions, of the rest of a chain from which splitting the loop after an elementary function pays."""
+
+
+def stages_of(
+    nodes: Sequence[fx.Node], outputs: Collection[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]
+) -> dict[fx.Node, int]:
+    """Return for each node the number of its loop; no loop reads results of a later one.
+
+    Args:
+        nodes: in topological order.
+        outputs: nodes that are stored in the loop that computes them.
+        reads: the operands of a node, conditions of the enclosing branches included.
+    """
+    stages: dict[fx.Node, int] = {}
+    waited: dict[fx.Node, int] = {}
+    to_come = _to_come(nodes, reads)
+    for node in nodes:
+        before = [a for a in reads[node] if a in stages]
+        stage = max((stages[a] for a in before), default=0)
+        ahead = max((waited[a] for a in before if stages[a] == stage), default=0)
+        time = _time_of(node)
+        if ahead > _LONG if time == FUNCTION else ahead >= FUNCTION and to_come[node] >= _LONG_AFTER:
+            stage, ahead = stage + 1, 0
+        stages[node], waited[node] = stage, ahead + time
+    _delay(nodes, outputs, reads, stages)
+    return stages
+
+
+def _to_come(nodes: Sequence[fx.Node], reads: Mapping[fx.Node, Sequence[fx.Node]]) -> dict[fx.Node, int]:
+    """Return the latency from a node's operands to the end of the longest chain through the node."""
+    after = dict.fromkeys(nodes, 0)
+    for node in reversed(nodes):
+        after[node] += _time_of(node)
+        for a in reads[node]:
+            if a in after:
+                after[a] = max(after[a], after[node])
+    return after
+
+
+def _time_of(node: fx.Node) -> int:
+    if node.target == aten.pow.Tensor_Scalar and node.args[1] in (1, 2, 3):
+        return 2
+    lowering = lowerings.LOWERINGS.get(node.target)
+    return lowering.latency if lowering else FUNCTION
+
+
+def _delay(
+    nodes: Sequence[fx.Node],
+    outputs: Collection[fx.Node],
+    reads: Mapping[fx.Node, Sequence[fx.Node]],
+    stages: dict[fx.Node, int],
+) -> None:
+    """Move cheap nodes to the loop that reads them first, if their operands take no more memory than they do."""
+    readers: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        for a in reads[node]:
+            if a in readers:
+                readers[a].append(node)
+    for node in reversed(nodes):
+        if node in outputs or node.target not in CHEAP or not readers[node]:
+            continue
+        stage = min(stages[reader] for reader in readers[node])
+        own = [a for a in reads[node] if a in readers and all(stages[r] < stage for r in readers[a] if r is not node)]
+        if sum(map(_size_of, own)) <= _size_of(node):
+            stages[node] = stage
+
+
+def _size_of(node: fx.Node) -> int:
+    size: int = value_of(node).dtype.itemsize
+    return size

@@ -22,8 +22,8 @@ from pullback.call import TENSOR
 from pullback.graph.identity import value_of
 from pullback.graph.reads import Reads, missing
 from pullback.kernel_function import Layout, gradients_of
-from pullback.kernels.notice import noticed
-from pullback.kernels.single import LoneOp, Single
+from pullback.kernels.native import LoneOp, Single
+from pullback.kernels.progress import noticed
 from pullback.node.extension import Extension
 from pullback.plan import KernelPlan, Plan
 

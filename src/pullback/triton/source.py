@@ -16,8 +16,7 @@ import torch
 from torch import fx
 
 from pullback.kernels.regions import Region, value_of
-from pullback.kernels.sides import Sides
-from pullback.kernels.writer import Writer
+from pullback.kernels.writer import Sides, Writer
 
 _NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 

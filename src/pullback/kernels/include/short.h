@@ -1,4 +1,4 @@
-// Functions of doubles to 43 bits, for what is rounded to floats: `pullback.kernels.short` says where they serve. The
+// Functions of doubles to 43 bits, for what is rounded to floats: `pullback.kernels.reduced_precision` says where they serve. The
 // errors that are told bound the relative ones, of results that are normal numbers.
 
 // x = n log(2) / 16 + t, so that e^x = 2^(n / 16) e^t, t of at most log(2) / 32. The last four bits of n choose a power

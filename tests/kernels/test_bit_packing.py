@@ -8,7 +8,8 @@ from torch.autograd import grad
 
 import pullback
 from pullback.graph import bits
-from pullback.kernels import bit_passes, build, native
+from pullback.kernels import bit_packing as bit_passes
+from pullback.kernels import build, native
 
 SIZES = [(1,), (7,), (8,), (9,), (15,), (16,), (17,), (255,), (4096,), (4097,), (3, 5), (5, 24), (9, 33), (2, 3, 4), ()]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

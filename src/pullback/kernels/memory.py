@@ -1,12 +1,14 @@
-"""Large results of a graph in memory that is reused by its next result, and by its next run.
+"""Memory of large results: written over an operand that nothing else reads, or kept in a workspace for the next run.
 
-Otherwise an allocator may return such memory to the system, to be mapped and cleared again, or keep it in pieces that
-are too small for the next result.
+Either avoids mapping new memory, which costs as much as a pass over it. The last reader of a value may overwrite values
+that the graph itself computed, and inputs that the caller gives up.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,66 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback.kernels.regions import value_of
 
 _aten = torch.ops.aten
+_FRESH = frozenset(
+    [
+        _aten.mm.default,
+        _aten.bmm.default,
+        _aten.addmm.default,
+        _aten.baddbmm.default,
+        _aten.convolution.default,
+        _aten._softmax.default,
+        _aten._log_softmax.default,
+    ]
+)
+"""Ops whose result has separate memory; so have the results of kernels."""
+_VIEWS = (_aten.view.default, _aten._unsafe_view.default)
+_LARGE = 2**18
+"""Bytes from which either pays: an allocator has smaller memory at hand."""
+
+
+def is_fresh(node: fx.Node) -> bool:
+    """Whether an op of the graph has allocated a value's memory for that value alone."""
+    source = node.all_input_nodes[0] if node.all_input_nodes else None
+    if node.target in _VIEWS and source is not None:
+        return len(source.users) == 1 and is_fresh(source)
+    made_by = source if node.target is operator.getitem and source is not None else node
+    return node.target in _FRESH or hasattr(made_by.target, "kernel")
+
+
+def reusing(module: fx.GraphModule, given: Collection[str] = ()) -> fx.GraphModule | None:
+    """Return a graph whose kernels overwrite operands without another reader; `None` if there are none.
+
+    Args:
+        module: with kernels of ours.
+        given: names of placeholders that may be overwritten, too.
+    """
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, made))
+    changed = False
+    for node in graph.nodes:
+        kernel: Any = getattr(node.target, "kernel", None)
+        taken: dict[int, int] = {}
+        for output, i in sorted(kernel.over) if kernel is not None else ():
+            if output not in taken and i not in taken.values() and _may_go(node.args[i], node, given):
+                taken[output] = i
+        if taken:
+            node.target, changed = kernel.writing_over(taken), True
+    return fx.GraphModule(module, graph) if changed else None
+
+
+def _may_go(node: Any, reader: fx.Node, given: Collection[str]) -> bool:
+    """Whether a value is large, and only one node reads it."""
+    value = value_of(node)
+    if set(node.users) != {reader} or not isinstance(value, Tensor):
+        return False
+    is_large = math.prod(value.shape) * value.element_size() >= _LARGE
+    return is_large and (is_fresh(node) or (node.op == "placeholder" and node.name in given))
+
+
 _INTO = {
     _aten.mm.default: (_aten.mm.out, "out"),
     _aten.bmm.default: (_aten.bmm.out, "out"),
@@ -27,8 +87,6 @@ _INTO = {
     _aten.nll_loss_backward.default: (_aten.nll_loss_backward.grad_input, "grad_input"),
 }
 """Ops that can write to given memory, and the keyword that takes it."""
-_LARGE = 2**18
-"""Bytes from which on a result goes into a workspace."""
 
 
 @dataclass(slots=True)

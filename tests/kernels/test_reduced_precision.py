@@ -8,8 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pullback.kernels import build, source
 from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
+from pullback.kernels.reduced_precision import ERRORS, short_of
 from pullback.kernels.regions import regions_of
-from pullback.kernels.short import ERRORS, short_of
 
 aten = torch.ops.aten
 

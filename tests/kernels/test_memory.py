@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pullback
 from pullback import _torch
-from pullback.kernels import reuse
+from pullback.kernels import memory as reuse
 from pullback.kernels.eager import lower
 from pullback.kernels.native import lowered
 

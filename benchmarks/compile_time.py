@@ -56,7 +56,7 @@ def watch(owner, name, what):
 
 def ours():
     import pullback.plan, pullback.stable.lookup, pullback.kernels.native
-    watch(pullback.stable.lookup.Stable, "_look_up", "stable forms")
+    watch(pullback.stable.lookup.StableForms, "_look_up", "stable forms")
     watch(pullback.plan, "facts_of", "trace")
     watch(pullback.plan, "joint_of", "trace")
     watch(pullback.plan, "lower", "kernels")

@@ -16,7 +16,7 @@ import torch
 
 ATTRIBUTES = """
     torch.autograd.forward_ad._current_level torch.autograd.forward_ad._set_fwd_grad_enabled
-    torch.Tensor._make_subclass torch._ops.OpOverload.has_kernel_for_dispatch_key
+    torch._ops.OpOverload.has_kernel_for_dispatch_key
     torch.utils._python_dispatch.TorchDispatchMode._should_skip_dynamo
     torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext torch._dynamo.source.ConstantSource
     torch._guards.TracingContext

@@ -10,7 +10,7 @@ import torch
 
 import pullback
 from pullback import errors
-from pullback.graph import blank, joint, record
+from pullback.graph import facts, joint
 from pullback.ruled import linearity as linear
 
 
@@ -29,7 +29,7 @@ def refusal(*args, **kwargs):
 fault.__code__ = fault.__code__.replace(co_filename=errors.__file__)  # as if it stood in Pullback
 refusal.__code__ = refusal.__code__.replace(co_filename=errors.__file__)
 
-PLACES = [(blank, "results_of", refusal), (record._Recorder, "known", refusal), (joint, "_cut", refusal)]
+PLACES = [(facts._Seen, "__torch_dispatch__", fault), (joint, "_fill_zeros", refusal), (joint, "_cut", refusal)]
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def lenient(monkeypatch):
     monkeypatch.setattr(errors, "_reported", set())
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "recorder", "joint"])
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "joint"])
 def test_a_fault_is_raised_in_tests(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
-    with pytest.raises(errors.FaultError, match="RuntimeError: a fault"):
+    with pytest.raises(errors.FaultError, match="Error: a fault"):
         pullback.function(stable=False)(formula)(torch.ones(3, requires_grad=True))
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "recorder", "joint"])
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "joint"])
 def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, lenient, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     op = pullback.function(stable=False)(formula)
@@ -60,7 +60,7 @@ def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, len
     texts = [str(w.message) for w in caught]
     assert len(texts) == len(set(texts))
     assert 1 <= len(texts) <= 2  # by name, and where no name is known by the place in the formula
-    assert all("Please report" in text and "RuntimeError: a fault, in " in text for text in texts)
+    assert all("Please report" in text and "Error: a fault, in " in text for text in texts)
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -426,17 +426,6 @@ def test_tensors_in_one_storage_share_memory():
     torch.func.vmap(lambda row: row if _torch.share_memory(row, row) else None)(x)
 
 
-def test_an_exception_in_a_message_leaves_functorch_as_it_was():
-    def disabled():
-        return "FuncTorch" in str(torch._C._dispatch_tls_local_exclude_set())
-
-    with _torch.dispatch_kept():
-        guard = torch._C._DisableFuncTorch()  # as `Tensor.__repr__` has one
-        assert disabled()
-    assert not disabled()
-    del guard
-
-
 def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
     with pytest.raises(RuntimeError) as caught:
         torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))
@@ -674,45 +663,6 @@ def test_dynamo_leaves_the_method_of_a_mode_alone():
     assert seen == [False]
 
 
-_SEEN = []
-
-
-class _OnMeta(torch.Tensor):
-    __torch_function__ = _torch.NO_TORCH_FUNCTION
-
-    @property
-    def device(self):
-        return _torch.CPU
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return _torch.CPU if _torch.asks_device(func) else _SEEN.append(func) or torch.zeros(1)
-
-
-def test_tensors_on_the_meta_device_can_be_dispatched_as_on_the_cpu():
-    elem = torch.empty(2, 3, device=_torch.META).t()
-    made = _torch.on_cpu(_OnMeta, elem)
-    assert type(made) is _OnMeta
-    assert (made.shape, made.stride(), made.device, made.is_cpu, made.is_meta) == (
-        (3, 2),
-        (1, 3),
-        _torch.CPU,
-        True,
-        False,
-    )
-    assert _torch.storage_of(made) == _torch.storage_of(elem)
-    assert torch._C._dispatch_keys(made).has(torch._C.DispatchKey.AutogradCPU)
-    made.sin()
-    assert [f.name() for f in _SEEN] == ["aten::sin"]
-    with pytest.raises(RuntimeError, match="data pointer"):
-        made.data_ptr()
-
-
-def test_a_mode_is_asked_for_the_device_by_an_op():
-    assert _torch.asks_device(torch.ops.prim.device.default)
-    assert not _torch.asks_device(torch.ops.aten.sin.default)
-
-
 def test_vmap_of_bits_is_told_from_kernels():
     x = torch.ones(2, 3)
     bits = torch.func.vmap(lambda t: t.view(torch.int32))
@@ -723,25 +673,25 @@ def test_vmap_of_bits_is_told_from_kernels():
             bits(x)
 
 
-def test_composite_ops_have_no_kernel_of_their_own_for_the_cpu():
-    aten = torch.ops.aten
-    assert _torch.is_composite(aten.square.default)
-    assert not _torch.is_composite(aten.sin.default)
-    assert not _torch.is_composite(aten.silu_backward.default)  # which has both
-    assert _torch.is_aten(aten.sin.default)
-    assert not _torch.is_aten(torch.ops.pullback_test_private.twice.default)
+IMPORTING = """
+import gc, sys
+from pullback import _torch
+
+gc.collect()
+if {frozen}:
+    gc.freeze()
+before = gc.isenabled(), bool(gc.get_freeze_count()), gc.get_stats()[2]["collections"]
+assert "torch._dynamo" not in sys.modules
+_torch.fake_mode()
+assert "torch._dynamo" in sys.modules
+print((gc.isenabled(), bool(gc.get_freeze_count()), gc.get_stats()[2]["collections"]) == before)
+"""
 
 
-def test_the_engine_is_autograd_grad_without_the_look_at_shapes():
-    x = torch.linspace(0.1, 1, 3, requires_grad=True)
-    unused = torch.ones(3, requires_grad=True)
-    out, g = x.exp().sin(), torch.arange(3.0)
-    given, none = _torch.pulled([out], [x, unused], [g], keep=True, record=True)
-    (expected,) = torch.autograd.grad(out, x, g, create_graph=True)
-    assert none is None
-    assert torch.equal(given, expected)
-    ones = torch.ones(3)
-    assert torch.equal(_torch.pulled([given], [x], [ones], keep=True)[0], torch.autograd.grad(expected, x, ones)[0])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_first_fake_tensor_imports_dynamo_without_a_full_collection(frozen):
+    done = subprocess.run([sys.executable, "-c", IMPORTING.format(frozen=frozen)], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("style", ["old", "new"])

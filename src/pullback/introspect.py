@@ -19,7 +19,6 @@ from pullback.dtypes import has_derivative
 from pullback.graph.joint import simplify
 from pullback.graph.lines import lines_of
 from pullback.graph.nature import domain_of, kinks_of
-from pullback.graph.record import trace_ops
 from pullback.kernel_function import packed_masks
 from pullback.settings import Backend
 from pullback.stable.certificate import label
@@ -70,7 +69,7 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             *(torch.zeros_like(out) for out in results if has_derivative(out)),
         ]
     with torch.no_grad(), as_written():
-        module = trace_ops(flat, *inputs)
+        module = _torch.trace_ops(flat, *inputs)
     simplify(module.graph)
     module.recompile()
     return module

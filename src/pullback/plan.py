@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch, dispatch
+from pullback._torch import trace_ops
 from pullback.call import Call, Tree
 from pullback.errors import DerivativeError, FormulaError, tell
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.identity import ATOMS
 from pullback.graph.joint import Joint, Trace, UntracedError, cotangent_stride, joint_of
 from pullback.graph.reads import Reads
-from pullback.graph.record import trace_ops
 from pullback.graph.restricted import restricted
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits

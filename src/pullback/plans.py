@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from pullback import kernel_function, settings
+from pullback._torch import trace_ops
 from pullback.call import Call, key_of
 from pullback.graph.joint import Joint, Trace
 from pullback.graph.reads import Reads, reads_of
-from pullback.graph.record import trace_ops
 from pullback.kernels.backend import Backend, is_compiled, made_for
 from pullback.plan import (
     Functions,

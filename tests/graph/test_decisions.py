@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import fx
 
 import pullback
+from pullback._torch import trace_ops
 from pullback.graph.decisions import decides, is_exact, is_reproducible, is_rounded
 from pullback.graph.joint import joint_of
-from pullback.graph.record import trace_ops
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pullback.graph.record import trace_ops
+from pullback._torch import trace_ops
 from pullback.kernels import native
 from pullback.kernels.eager import lower
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -15,9 +18,6 @@ from pullback._torch.private import Missing, private
 from pullback.errors import RunnerError
 
 _DisableTorchFunction = private("torch._C.DisableTorchFunction")
-_DispatchKey = private("torch._C.DispatchKey")
-_PreserveDispatchKeyGuard = private("torch._C._PreserveDispatchKeyGuard")
-_set_throw_on_mutable_data_ptr = private("torch._C._set_throw_on_mutable_data_ptr")
 _get_tracing_state = private("torch._C._get_tracing_state")
 _len_torch_dispatch_stack = private("torch._C._len_torch_dispatch_stack")
 _FrameAction = private("torch._C._dynamo.eval_frame._FrameAction")
@@ -28,7 +28,6 @@ _custom_ops = private("torch._library.custom_ops")
 _DataDependent = private("torch._subclasses.fake_tensor.DataDependentOutputException")
 _FakeTensor = private("torch._subclasses.fake_tensor.FakeTensor")
 _FakeTensorMode = private("torch._subclasses.fake_tensor.FakeTensorMode")
-_engine_run_backward = private("torch.autograd.graph._engine_run_backward")
 _disable_current_modes = private("torch.utils._python_dispatch._disable_current_modes")
 _tree_flatten_with_path = private("torch.utils._pytree.tree_flatten_with_path")
 _tree_flatten = private("torch.utils._pytree.tree_flatten")
@@ -184,22 +183,32 @@ def is_plain_kind(tensor: torch.Tensor) -> bool:
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter, _FakeTensor)
 
 
-def dispatch_kept() -> AbstractContextManager[Any]:
-    """Return a context that restores the dispatcher's state on exit.
-
-    `Tensor.__repr__`, which PyTorch calls for its own messages, disables functorch until its frame is gone. An
-    exception keeps the frame alive, and functorch stays disabled. Relies on `torch._C._PreserveDispatchKeyGuard`.
-    """
-    context: AbstractContextManager[Any] = _PreserveDispatchKeyGuard()
-    return context
-
-
 def fake_mode() -> Any:
     """Return a mode in which tensors have shapes, strides and dtypes, and no values.
 
     Relies on `torch._subclasses.fake_tensor.FakeTensorMode` and its `from_tensor`.
     """
+    import_dynamo()
     return _FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@functools.cache
+def import_dynamo() -> None:
+    """Import Dynamo, as the first fake tensor of a process does, without the collector.
+
+    The import makes some 400 000 objects and no garbage; collections would take a third of its time. Afterwards
+    `freeze` and `unfreeze` move these objects to the oldest generation, where the next collections do not visit them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("torch._dynamo")
+        if not gc.get_freeze_count():  # else `unfreeze` would undo what the program has frozen
+            gc.freeze()
+            gc.unfreeze()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
@@ -220,74 +229,7 @@ def is_fake(tensor: Any) -> bool:
     return isinstance(tensor, _FakeTensor)
 
 
-NO_TORCH_FUNCTION = private("torch._C._disabled_torch_function_impl")
-"""As `__torch_function__` of a subclass: functions take its tensors as they take others."""
-
-
-CPU = torch.device("cpu")
-
-
 META = torch.device("meta")
-
-
-def on_cpu(kind: type[torch.Tensor], elem: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of a subclass, with the memory of one on the meta device, that is dispatched as one on the CPU.
-
-    The memory at its address must not be read. Relies on `Tensor._make_subclass`, its options `dispatch_device` and
-    `device_for_backend_keys`, and `torch._C._set_throw_on_mutable_data_ptr`.
-    """
-    made: torch.Tensor = torch.Tensor._make_subclass(kind, elem, dispatch_device=True, device_for_backend_keys=CPU)
-    _set_throw_on_mutable_data_ptr(made)
-    return made
-
-
-def asks_device(op: Any) -> bool:
-    """Whether a mode is asked for the device of a tensor of such a subclass.
-
-    Relies on `torch.ops.prim.device.default`.
-    """
-    return op is torch.ops.prim.device.default
-
-
-def is_aten(op: Any) -> bool:
-    """Whether a mode was given one of PyTorch's own ops.
-
-    Relies on `OpOverload.namespace`.
-    """
-    return isinstance(op, _OpOverload) and op.namespace == "aten"
-
-
-def is_composite(op: Any) -> bool:
-    """Whether an op is made of others on the CPU, which autograd sees in its place.
-
-    Relies on `OpOverload.has_kernel_for_dispatch_key` and the keys `CompositeImplicitAutograd` and `CPU`.
-    """
-    has_kernel: Callable[[Any], bool] = op.has_kernel_for_dispatch_key
-    return has_kernel(_DispatchKey.CompositeImplicitAutograd) and not has_kernel(_DispatchKey.CPU)
-
-
-def pulled(
-    roots: Sequence[torch.Tensor],
-    leaves: Sequence[torch.Tensor],
-    cotangents: Sequence[torch.Tensor],
-    keep: bool = False,
-    record: bool = False,
-) -> list[torch.Tensor | None]:
-    """Return gradients, None where there is no dependence, of roots with cotangents of their shapes.
-
-    As `torch.autograd.grad`, which imports sympy to compare shapes where it is given cotangents. Relies on
-    `torch.autograd.graph._engine_run_backward`.
-
-    Args:
-        keep: whether the roots can be differentiated again.
-        record: whether the gradients can.
-    """
-    unused = True
-    return list(
-        _engine_run_backward(
-            tuple(roots), tuple(cotangents), keep, record, tuple(leaves), unused, accumulate_grad=False
-        )
-    )
 
 
 DATA_DEPENDENT: tuple[type[Exception], ...] = () if isinstance(_DataDependent, Missing) else (_DataDependent,)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from pullback._torch.private import private
+from pullback._torch.shared import import_dynamo
 
 _decomposition_table = private("torch._decomp.decomposition_table")
 _FakeTensorMode = private("torch._subclasses.fake_tensor.FakeTensorMode")
@@ -97,6 +98,7 @@ def trace_ops(function: Callable[..., Any], *tensors: torch.Tensor) -> fx.GraphM
     Relies on `torch.fx.experimental.proxy_tensor.make_fx` and its options. Without a table of decompositions, PyTorch
     2.15 and later write `alias` for `detach`: the derivative of such a graph differs from the formula's.
     """
+    import_dynamo()
     with tracing():
         traced: fx.GraphModule = _make_fx(
             function, decomposition_table={}, tracing_mode="fake", _allow_non_fake_inputs=True

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback._torch import trace_ops
 from pullback.call import Call
 from pullback.chunked.loop import ChunkedLoss, Differentiation, run
 from pullback.chunked.step import StepCompiler
@@ -17,7 +18,6 @@ from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.reads import Reads
-from pullback.graph.record import trace_ops
 from pullback.graph.replay import graph_of
 from pullback.graph.row_split import split_by_rows
 from pullback.graph.rows import Rows, Split, wide

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback._torch import trace_ops
 from pullback.errors import FormulaError
 from pullback.graph.decisions import round_before_choices
 from pullback.graph.joint import simplify
-from pullback.graph.record import trace_ops
 from pullback.graph.rows import Rows, Split
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, lower

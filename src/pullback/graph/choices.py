@@ -10,7 +10,7 @@ from torch import fx
 
 from pullback import _torch
 from pullback.graph.bits import is_without_gaps
-from pullback.graph.blank import blank_of
+from pullback.graph.extents import has_extents, kind_of, with_extents
 
 aten = torch.ops.aten
 
@@ -43,9 +43,8 @@ def _is_exact(number: Any, dtype: torch.dtype) -> bool:
 def _compared(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
     made = graph.call_function(target, args)
     like = _torch.traced_value(args[0])
-    value = blank_of(torch.empty_strided(like.shape, like.stride(), dtype=torch.bool, device=_torch.META))
-    value.extents = getattr(like, "extents", None)
-    made.meta["val"] = value
+    value = like.new_empty_strided(like.shape, like.stride(), dtype=torch.bool)
+    made.meta["val"] = with_extents(value, *kind_of(like)[:2]) if has_extents(like) else value
     return made
 
 

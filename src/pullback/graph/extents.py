@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,9 +52,23 @@ def at(value: Any, numbers: Numbers) -> Any:
 
 
 def kind_of(tensor: Tensor) -> Kind:
-    """Return shape, strides and dtype of a tensor, with extents if it is a tensor without data that carries them."""
-    shape, stride = getattr(tensor, "extents", None) or (tuple(tensor.shape), tuple(tensor.stride()))
+    """Shape, strides and dtype of a tensor; the numbers are extents if it is a fake tensor that carries them."""
+    shape, stride = getattr(tensor, _EXTENTS, None) or (tuple(tensor.shape), tuple(tensor.stride()))
     return shape, stride, tensor.dtype
+
+
+def with_extents(fake: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Attach to a fake tensor the extents that its shape and strides are."""
+    setattr(fake, _EXTENTS, (tuple(shape), tuple(stride)))
+    return fake
+
+
+def has_extents(fake: Tensor) -> bool:
+    """Whether extents are attached to a fake tensor."""
+    return hasattr(fake, _EXTENTS)
+
+
+_EXTENTS = "_pullback_extents"
 
 
 def as_inputs(module: fx.GraphModule, first: Iterable[Any] = ()) -> tuple[fx.GraphModule, list[Any]]:

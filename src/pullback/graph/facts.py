@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.errors import FormulaError, is_from_ours, tell, tell_mistake
-from pullback.graph.blank import Blanks, Left, has_no_values
+from pullback.errors import FormulaError, tell_mistake
 
 Flat = Callable[..., list[Any]]
 """A formula as a function of its tensors alone, which returns the flattened outputs."""
@@ -72,16 +71,8 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
-    plain = [_plain(t) for t in tensors]
-    with _torch.dispatch_kept(), _draws_kept():
-        facts = _by_blanks(flat, tensors, plain, name, in_place)
-    if isinstance(facts, Facts):
-        return facts
     with _draws_kept():
-        error, facts = facts, _by_fakes(flat, tensors, plain, name, in_place)
-    if error is not None and not facts.obstacle:
-        tell(error, name)
-    return facts
+        return _by_fakes(flat, tensors, name, in_place)
 
 
 @contextmanager
@@ -97,33 +88,10 @@ def _draws_kept() -> Iterator[None]:
             numpy.random.set_state(legacy)
 
 
-def _by_blanks(
-    flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool
-) -> Facts | Exception | None:
-    """Return the facts found on blank tensors; `None` where these do not suffice, or the exception of our own code."""
-    blanks, seen, readers = Blanks(), _Seen(in_place), _Readers(name)
-    try:
-        given: list[Tensor] = [blanks.from_tensor(t) for t in plain]
-        with blanks:
-            given = [_alike(blank, t) for blank, t in zip(given, tensors, strict=True)]
-            seen.inputs, readers.inputs = _memory(given), given
-            versions = [_torch.version_of(blank) for blank in given]
-            with torch.enable_grad(), seen, readers:
-                outputs = flat(*given)
-    except (Left, _WrittenError):
-        return blanks.fault()
-    except Exception as error:
-        return error if is_from_ours(error) and not blanks.left else None
-    written = versions != [_torch.version_of(blank) for blank in given]
-    if blanks.left or written or readers.refusal is not None:
-        return None
-    obstacle = readers.obstacle or seen.obstacle or _alias(outputs, given)
-    return Facts(outputs, obstacle, readers.asks_grad, readers.sets_grad)
-
-
-def _by_fakes(flat: Flat, tensors: Sequence[Tensor], plain: Sequence[Tensor], name: str, in_place: bool) -> Facts:
+def _by_fakes(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool) -> Facts:
     seen, readers = _Seen(in_place), _Readers(name)
     facts = Facts()
+    plain = [_plain(t) for t in tensors]
     with _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
@@ -185,7 +153,7 @@ def _alias(outputs: Sequence[Any], inputs: Sequence[Tensor]) -> str:
         if isinstance(out, Tensor):
             if out.layout is not torch.strided:
                 return "it returns a sparse tensor"
-            if not has_no_values(out):
+            if not _torch.is_fake(out):
                 return "it returns a tensor that was not made from its inputs"
             storage = _torch.storage_of(out)
             if storage in memory:
@@ -216,7 +184,7 @@ class _Seen(_torch.DispatchMode):
         self._in_place = in_place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _torch.is_mutable(func) and not all(map(has_no_values, _torch.written_by(func, args, kwargs or {}))):
+        if _torch.is_mutable(func) and not all(map(_torch.is_fake, _torch.written_by(func, args, kwargs or {}))):
             raise _WrittenError("it writes to a tensor that it closes over")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"
@@ -230,7 +198,7 @@ class _Seen(_torch.DispatchMode):
             self.obstacle = self.obstacle or "it addresses the memory of an input by itself"
         elif func is not torch.ops.aten.lift_fresh.default:
             leaves, _ = _torch.tree_leaves((args, kwargs or {}))
-            if any(isinstance(a, Tensor) and not has_no_values(a) for a in leaves):
+            if any(isinstance(a, Tensor) and not _torch.is_fake(a) for a in leaves):
                 self.obstacle = self.obstacle or "it closes over a tensor"
         return func(*args, **(kwargs or {}))
 
@@ -252,7 +220,7 @@ class _Readers(TorchFunctionMode):
             called = getattr(func.__self__, "__name__", "")
         if called == "_set_grad_enabled":  # in a formula: nothing around the call does so while it runs
             self.sets_grad = True
-        elif called in _NOTED and args and has_no_values(args[0]):
+        elif called in _NOTED and args and _torch.is_fake(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":
                 if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor

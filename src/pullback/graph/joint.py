@@ -22,7 +22,6 @@ from pullback.graph.decisions import ancestors, decides, round_before_choices
 from pullback.graph.extents import kind_of
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
-from pullback.graph.record import names_traced, trace_ops
 from pullback.graph.saving import chosen, early_of
 
 Trace = Callable[..., fx.GraphModule]
@@ -67,7 +66,7 @@ def joint_of(
     outputs: Sequence[Any],
     wanted: Sequence[int],
     recompute: bool = False,
-    trace: Trace = trace_ops,
+    trace: Trace = _torch.trace_ops,
     bits: bool = False,
 ) -> Joint:
     """Trace a formula and its vjp.
@@ -103,11 +102,11 @@ def joint_of(
         with torch.enable_grad():
             outs = [out for out in derivative(*primals) if isinstance(out, Tensor)]
         ahead.clear()  # a trace may start over
-        ahead.update(names_traced())
+        ahead.update(_torch.names_traced())
         roots, leaves = [outs[i] for i in connected], [primals[i] for i in wanted]
         if value is derivative:
             values = outs
-        return [values, _torch.pulled(roots, leaves, given[n:])]
+        return [values, list(torch.autograd.grad(roots, leaves, given[n:], allow_unused=True))]
 
     given = [*(x.detach() for x in tensors), *cotangents]
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pullback import _torch
 from pullback.graph.facts import Flat
 from pullback.graph.functional import functionalise
-from pullback.graph.record import trace_ops
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
 
@@ -29,7 +29,7 @@ def graph_of(flat: Flat, tensors: Sequence[Tensor], wanted: Sequence[int]) -> fx
         with torch.enable_grad():
             return flat(*given)
 
-    module = trace_ops(value, *(x.detach() for x in tensors))
+    module = _torch.trace_ops(value, *(x.detach() for x in tensors))
     written = functionalise(module.graph)
     copied = next((node for node in module.graph.nodes if node.target is torch.ops.aten.copy.default), None)
     if (left := written or copied) is not None:  # `copy` has no derivative, which `copy_` has
@@ -55,7 +55,7 @@ def _same_derivative(one: Flat, other: Flat, tensors: Sequence[Tensor], wanted: 
                     return [out]
                 return [out, *torch.autograd.grad(out, [primals[i] for i in wanted], allow_unused=True)]
 
-        found.append(_numbered(trace_ops(both, *(x.detach() for x in tensors)), numbers))
+        found.append(_numbered(_torch.trace_ops(both, *(x.detach() for x in tensors)), numbers))
     return bool(found[0] == found[1])
 
 

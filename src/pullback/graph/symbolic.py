@@ -20,8 +20,7 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.graph.blank import Blank, blank_of
-from pullback.graph.extents import Extent, Numbers, at
+from pullback.graph.extents import Extent, Numbers, at, kind_of, with_extents
 
 aten = torch.ops.aten
 
@@ -79,7 +78,9 @@ class Symbolic:
                 if type(size) is not int:
                     self._symbols.setdefault(size, (i, d))
         module = _Numbered(traced, self._extent).module
-        self._inputs = [node.meta["val"].extents for node in module.graph.find_nodes(op="placeholder")[: self._n]]
+        self._inputs = [
+            kind_of(_torch.traced_value(node))[:2] for node in module.graph.find_nodes(op="placeholder")[: self._n]
+        ]
         self._check(module)
         return module
 
@@ -110,12 +111,11 @@ class Symbolic:
                 raise NotGeneralError(f"{node.target} takes a size as a number")
             value = node.meta.get("val")
             for tensor in value if isinstance(value, tuple | list) else [value]:
-                if isinstance(tensor, Blank):
+                if isinstance(tensor, Tensor):
                     self._check_sizes(tensor)
 
-    def _check_sizes(self, tensor: Blank) -> None:
-        assert tensor.extents is not None
-        shape, stride = tensor.extents
+    def _check_sizes(self, tensor: Tensor) -> None:
+        shape, stride, _ = kind_of(tensor)
         for size in shape:
             formula = getattr(size, "formula", None)
             if size > 1 and self._sizes.setdefault(int(size), formula) != formula:
@@ -132,12 +132,13 @@ class Symbolic:
 
 
 class _Numbered:
-    """A symbolic graph, recorded again on blank tensors with extents in place of symbols."""
+    """A symbolic graph, copied with extents in place of symbols, and with fake tensors of the traced call's sizes."""
 
     def __init__(self, traced: fx.GraphModule, extent: Callable[[Any], int]) -> None:
         self._traced, self._extent = traced, extent
         self._made: dict[fx.Node, Any] = {}
-        self._memory: dict[int, Any] = {}
+        self._memory: dict[int, tuple[Tensor, Tensor]] = {}
+        self._mode = _torch.fake_mode()
         graph = fx.Graph()
         for node in traced.graph.nodes:
             self._made[node] = self._copy(graph, node)
@@ -154,7 +155,7 @@ class _Numbered:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._made.__getitem__)
         made = graph.create_node(node.op, node.target, args, kwargs, node.name)
         if node.op != "output":
-            made.meta["val"] = self._blanks(value)
+            made.meta["val"] = self._numbered(value)
         return made
 
     def _is_extent(self, argument: Any) -> bool:
@@ -167,29 +168,29 @@ class _Numbered:
         if like.dtype not in (torch.float32, torch.float64):  # the number would be rounded to fewer bits
             raise NotGeneralError("it divides numbers of 16 bits by a size")
         number = graph.call_function(aten.scalar_tensor.default, (count,), {"dtype": like.dtype})
-        number.meta["val"] = self._blanks(torch.empty((), dtype=like.dtype, device=_torch.META))
+        number.meta["val"] = self._numbered(like.new_empty(()))
         made = graph.create_node("call_function", aten.div.Tensor, (x, number), {}, node.name)
-        made.meta["val"] = self._blanks(node.meta["val"])
+        made.meta["val"] = self._numbered(node.meta["val"])
         return made
 
-    def _blanks(self, value: Any) -> Any:
+    def _numbered(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
-            return type(value)(self._blanks(v) for v in value)
+            return type(value)(self._numbered(v) for v in value)
         if not isinstance(value, Tensor):
             return value
         if value.is_complex() or value.layout is not torch.strided or value.device.type not in ("cpu", "meta"):
             raise NotGeneralError("not all its tensors are real ones on the CPU")
         shape, stride = (tuple(map(self._extent, numbers)) for numbers in (value.shape, value.stride()))
         storage = _torch.storage_of(value)
-        if storage not in self._memory:
-            n_bytes, _ = _torch.example_of(value.untyped_storage().nbytes())
-            whole = torch.empty(n_bytes, dtype=torch.uint8, device=_torch.META)
-            self._memory[storage] = value, whole.untyped_storage()  # which keeps the number from being used again
         offset, _ = _torch.example_of(value.storage_offset())
-        elem = torch.empty(0, dtype=value.dtype, device=_torch.META)
-        made = blank_of(elem.set_(self._memory[storage][1], offset, [*map(int, shape)], [*map(int, stride)]))
-        made.extents = shape, stride
-        return made
+        with self._mode:
+            if storage not in self._memory:
+                n_bytes, _ = _torch.example_of(value.untyped_storage().nbytes())
+                whole = torch.empty(n_bytes, dtype=torch.uint8)
+                self._memory[storage] = value, whole  # the value keeps the storage's number from being used again
+            whole = self._memory[storage][1].view(value.dtype)
+            made = whole.as_strided([*map(int, shape)], [*map(int, stride)], offset)
+        return with_extents(made, shape, stride)
 
 
 class _Asked(TorchFunctionMode):

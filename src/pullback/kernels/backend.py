@@ -11,11 +11,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, fx
 
-from pullback import settings
+from pullback import _torch, settings
 from pullback.errors import OptionError, RunnerError
 from pullback.graph.decisions import round_before_choices
 from pullback.graph.joint import simplify
-from pullback.graph.record import trace_ops
 from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 
@@ -127,7 +126,7 @@ def compiled(function: Callable[..., Tensor], name: Backend) -> Callable[..., Te
     """Return a function of tensors that traces itself at each call and runs the lowered graph."""
 
     def run(*tensors: Tensor) -> Tensor:
-        graph = trace_ops(lambda *xs: [function(*xs)], *tensors)
+        graph = _torch.trace_ops(lambda *xs: [function(*xs)], *tensors)
         simplify(graph.graph)
         round_before_choices(graph.graph, graph.graph.output_node().all_input_nodes)
         ((_, call),) = lower([graph], [False], name)

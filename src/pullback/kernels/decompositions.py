@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pullback import _torch
-from pullback.graph.blank import blank_of
+from pullback.graph.extents import has_extents
 from pullback.kernels.regions import CPU, is_ours, value_of
 from pullback.kernels.rows import is_reduction
 from pullback.ops.activations import tanh_softplus
@@ -78,8 +77,7 @@ class Rewriter:
     def of_rows(self, x: fx.Node, target: Callable[..., Any], *args: Any) -> fx.Node:
         """Add an op that gives one number for each row of x."""
         value = value_of(x)
-        like = torch.empty((*value.shape[:-1], 1), dtype=value.dtype, device=_torch.META)
-        return self._added(target, args, blank_of(like))
+        return self._added(target, args, value.new_empty((*value.shape[:-1], 1)))
 
     def reduced(self, target: Callable[..., Any], x: fx.Node) -> fx.Node | None:
         """Add a reduction over the last dimension, if kernels compute it."""
@@ -209,7 +207,7 @@ def _loss_backward(to: Rewriter, loss: fx.Node, y: fx.Node) -> None:
 def _is_over_rows(node: fx.Node, x: fx.Node, dim: int) -> bool:
     """Whether an op goes over the last dimension, of a known size, of values that it neither widens nor narrows."""
     value = value_of(x)
-    if getattr(value, "extents", None) is not None:
+    if has_extents(value):
         return False
     return bool(value.dim() > 1 and dim % value.dim() == value.dim() - 1 and value.dtype == value_of(node).dtype)
 

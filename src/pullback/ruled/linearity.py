@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
+from pullback._torch import trace_ops
 from pullback.call import Tree
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
 from pullback.graph.functional import functionalise
 from pullback.graph.reads import Reads, reads_of
-from pullback.graph.record import trace_ops
 from pullback.modes import RandomMode
 from pullback.ruled.rule import CallRecord, DerivativeRule
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from pullback import _torch
 from pullback.errors import FormulaError, tell_mistake
 from pullback.graph.lines import op_name
-from pullback.graph.record import trace_ops
 from pullback.stable.callee import Callee
 from pullback.stable.graphs import terms_of
 from pullback.stable.removable import exact_derivative
@@ -81,7 +80,7 @@ class Formula:
         example = [torch.ones(3, dtype=dtype) for _ in self.variables]
         try:
             with _torch.quiet_fake_tensors():
-                module = trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
+                module = _torch.trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
         except Exception as error:  # a function that cannot be traced is measured all the same
             tell_mistake(error, self.name)
             return ""
@@ -96,7 +95,9 @@ class Formula:
         slopes: Sequence[Tensor] = [torch.zeros_like(x) for x in xs]
         if out.requires_grad:
             ones = torch.ones_like(out)
-            found_slopes = _torch.pulled([out], xs, [ones], keep=True, record=order > 1)
+            found_slopes = torch.autograd.grad(
+                out, xs, ones, retain_graph=True, create_graph=order > 1, allow_unused=True
+            )
             slopes = [
                 torch.zeros_like(x, requires_grad=order > 1) if slope is None else slope
                 for x, slope in zip(xs, found_slopes, strict=True)
@@ -156,7 +157,7 @@ class Formula:
         example = [torch.ones(shape, dtype=dtype) for _ in self.variables]
         try:
             with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
-                module = trace_ops(lambda *xs: self._callee.results(function, xs), *example)
+                module = _torch.trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # any error of a user's function or the tracer
             tell_mistake(error, self.name)
             raise FormulaError(f"{self.name} {_why(error)}") from error

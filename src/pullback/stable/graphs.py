@@ -14,7 +14,6 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.errors import FormulaError
 from pullback.graph.lines import op_name
-from pullback.graph.record import trace_ops
 from pullback.ops.constants import VALUES
 from pullback.ops.registry import BY_ATEN, CONDITIONS
 from pullback.stable.evaluate import evaluate_all
@@ -59,7 +58,7 @@ def to_graph(roots: Sequence[Term], names: Sequence[str], dtype: torch.dtype) ->
     It takes the variables in the order of `names` and returns a list.
     """
     example = [torch.zeros(2, dtype=dtype) for _ in names]
-    return trace_ops(lambda *xs: evaluate_all(roots, dict(zip(names, xs, strict=True))), *example)
+    return _torch.trace_ops(lambda *xs: evaluate_all(roots, dict(zip(names, xs, strict=True))), *example)
 
 
 def _of_node(node: fx.Node, found: Mapping[fx.Node, Any], like: Tensor) -> Any:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
+from pullback._torch import is_plain_kind
 from pullback.errors import FormulaError, PullbackError
-from pullback.graph.blank import is_plain_kind
 from pullback.graph.reads import Reads, reads_of
 from pullback.plan import while_current
 from pullback.stable import certificate

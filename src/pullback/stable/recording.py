@@ -16,7 +16,6 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from pullback import _torch
 from pullback.errors import FormulaError, tell_mistake
-from pullback.graph.record import trace_ops
 from pullback.stable.written import as_written
 
 _SHAPES = ((4, 4), (3,), (2, 4, 4), ())
@@ -108,7 +107,7 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any
 
     try:
         with as_written(), _torch.quiet_fake_tensors():
-            code = trace_ops(both, *tensors).code
+            code = _torch.trace_ops(both, *tensors).code
     except Exception as error:  # any error of a user's function or the tracer
         tell_mistake(error)
         return ()

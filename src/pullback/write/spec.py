@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback import _torch
 from pullback.dtypes import has_derivative
 from pullback.stable.forms import Forms
 from pullback.stable.written import as_written
@@ -97,7 +96,8 @@ class FunctionSpec:
             gradients = self.vjp_rule(cotangents, values, inputs)
             return [gradients[i] for i in self.active_inputs]
         live = [out for out in roots if out.requires_grad]
-        return _torch.pulled(live, [inputs[i] for i in self.active_inputs], cotangents, record=record)
+        active = [inputs[i] for i in self.active_inputs]
+        return list(torch.autograd.grad(live, active, cotangents, create_graph=record, allow_unused=True))
 
     def jvp(self, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
         """Compute the outputs and their tangents.
@@ -116,7 +116,7 @@ class FunctionSpec:
             pairs = [(gx, t) for gx, t in zip(gradients, tangents, strict=True) if gx is not None and gx.requires_grad]
         if not pairs:
             return values, [None for _ in gs]
-        return values, _torch.pulled([gx for gx, _ in pairs], gs, [t for _, t in pairs])
+        return values, list(torch.autograd.grad([gx for gx, _ in pairs], gs, [t for _, t in pairs], allow_unused=True))
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Compute the outputs at some tensors; those that depend on the active inputs require grad."""

@@ -88,7 +88,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_files_that_the_pages_name_exist():
-    """By their path from the root, from the package or from the tests: `graph/joint.py`."""
+    """By their path from the root, from the package or from the tests: `graph/partition.py`."""
     names = {
         name for page in PAGES for name in re.findall(r"`([a-z_]+/[a-z0-9_/]+\.py)`", page.read_text(encoding="utf-8"))
     }

@@ -10,7 +10,7 @@ import torch
 
 import pullback
 from pullback import errors
-from pullback.graph import facts, joint
+from pullback.graph import facts, partition
 from pullback.ruled import linearity as linear
 
 
@@ -29,7 +29,11 @@ def refusal(*args, **kwargs):
 fault.__code__ = fault.__code__.replace(co_filename=errors.__file__)  # as if it stood in Pullback
 refusal.__code__ = refusal.__code__.replace(co_filename=errors.__file__)
 
-PLACES = [(facts._Seen, "__torch_dispatch__", fault), (joint, "_fill_zeros", refusal), (joint, "_cut", refusal)]
+PLACES = [
+    (facts._OpObstacles, "__torch_dispatch__", fault),
+    (partition, "_fill_zeros", refusal),
+    (partition, "_partitioned", refusal),
+]
 
 
 @pytest.fixture
@@ -38,14 +42,14 @@ def lenient(monkeypatch):
     monkeypatch.setattr(errors, "_reported", set())
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "joint"])
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "partition"])
 def test_a_fault_is_raised_in_tests(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(errors.FaultError, match="Error: a fault"):
         pullback.function(stable=False)(formula)(torch.ones(3, requires_grad=True))
 
 
-@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "joint"])
+@pytest.mark.parametrize(("owner", "name", "broken"), PLACES, ids=["facts", "zeros", "partition"])
 def test_a_fault_is_told_once_for_each_op_and_results_are_right(monkeypatch, lenient, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     op = pullback.function(stable=False)(formula)

@@ -48,7 +48,7 @@ def test_why_a_call_runs_inline(formula, make_args, why):
 
 
 def test_a_derivative_that_cannot_be_traced_runs_inline():
-    class Reads(torch.autograd.Function):
+    class Captures(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             return x * 2
@@ -57,7 +57,7 @@ def test_a_derivative_that_cannot_be_traced_runs_inline():
         def backward(ctx, g):
             return g * (2 if g.sum() > 0 else 3)
 
-    apply = Reads.apply
+    apply = Captures.apply
     plan = made(lambda x: apply(x * 1), leaf(3))
     assert isinstance(plan, InlinePlan)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
-from pullback.graph.attributes import shadows
+from pullback.graph.captures import overrides_attribute
 from pullback.graph.identity import ATOMS, identity, opened
 
 
@@ -32,7 +32,7 @@ def key_of(leaves: Sequence[Any], grad: bool) -> Hashable | None:
                 return None
             if _torch.is_zero_tensor(leaf):  # it has no memory
                 return None
-            if leaf.__dict__ and shadows(leaf):
+            if leaf.__dict__ and overrides_attribute(leaf):
                 return None
             if grad and leaf.is_inference():  # it cannot be saved
                 return None
@@ -112,7 +112,7 @@ class Call:
             return "two arguments are the same tensor"
         if any(t.is_nested for t in self.tensors):
             return "an argument is a nested tensor"
-        if any(shadows(t) for t in self.tensors):
+        if any(overrides_attribute(t) for t in self.tensors):
             return "an argument has a method of its own in place of PyTorch's"
         if any(t.is_inference() for t in self.tensors):
             return "an argument was made in inference mode, and cannot be saved"

@@ -19,7 +19,7 @@ from pullback import _torch, dispatch
 from pullback.dispatch import World
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
-from pullback.graph.reads import WITH_CONTEXT
+from pullback.graph.captures import WITH_CONTEXT
 from pullback.guards import (
     DETACHED,
     INTERMEDIATE,

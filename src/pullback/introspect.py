@@ -16,9 +16,8 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.call import Call
 from pullback.dtypes import has_derivative
-from pullback.graph.joint import simplify
-from pullback.graph.lines import lines_of
-from pullback.graph.nature import domain_of, kinks_of
+from pullback.graph.kinks import domain_of, kinks_of
+from pullback.graph.trace import lines_of, simplify
 from pullback.kernel_function import packed_masks
 from pullback.settings import Backend
 from pullback.stable.certificate import label

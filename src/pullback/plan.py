@@ -19,10 +19,10 @@ from pullback import _torch, dispatch
 from pullback._torch import trace_ops
 from pullback.call import Call, Tree
 from pullback.errors import DerivativeError, FormulaError, tell
+from pullback.graph.captures import Captures
 from pullback.graph.facts import Flat, facts_of
 from pullback.graph.identity import ATOMS
-from pullback.graph.joint import Joint, Trace, UntracedError, cotangent_stride, joint_of
-from pullback.graph.reads import Reads
+from pullback.graph.partition import Joint, Trace, UntracedError, cotangent_stride, joint_of
 from pullback.graph.restricted import restricted
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, is_compiled, lower, packs_bits
@@ -152,7 +152,7 @@ def make_plan(
     call: Call,
     name: str,
     functions: Functions,
-    reads: Reads,
+    reads: Captures,
     grad: bool,
     backend: Backend,
     trace: Trace = trace_ops,
@@ -168,7 +168,7 @@ def make_plan(
 
 
 def _make_plan(
-    call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, trace: Trace
+    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, trace: Trace
 ) -> Plan:
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_nested for t in call.tensors):
         return InlinePlan(call.obstacle)  # not all have a fake
@@ -220,7 +220,7 @@ def _make_plan(
 _NOT_ASKED = "no gradient is asked for"
 
 
-def while_current(formula: Callable[..., Any], reads: Reads, name: str) -> Callable[..., Any]:
+def while_current(formula: Callable[..., Any], reads: Captures, name: str) -> Callable[..., Any]:
     """Return a formula that raises, in place of recomputing an earlier call, once one of its reads has changed."""
 
     def native(*tensors: Tensor) -> Any:

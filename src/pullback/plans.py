@@ -14,8 +14,8 @@ from torch import Tensor
 from pullback import kernel_function, settings
 from pullback._torch import trace_ops
 from pullback.call import Call, key_of
-from pullback.graph.joint import Joint, Trace
-from pullback.graph.reads import Reads, reads_of
+from pullback.graph.captures import Captures, captures_of
+from pullback.graph.partition import Joint, Trace
 from pullback.kernels.backend import Backend, is_compiled, made_for
 from pullback.plan import (
     Functions,
@@ -71,7 +71,7 @@ class Plans:
         self._name, self._functions, self._sources, self._backend = name, functions, sources, backend
         self._recorded, self._chunk = recorded, chunk
         self._made_for: Hashable = None
-        self._reads: Reads | None = None
+        self._reads: Captures | None = None
         self._lock = threading.Lock()
         self._waiting = self._hits = 0
         self._sizes = Sizes(self.backend)
@@ -134,7 +134,7 @@ class Plans:
                 self.plans.clear()
                 self._sizes, self._traced = Sizes(backend), 0
                 self.table = None
-                self._made_for, self._reads = made_for(backend), reads_of(*self._sources)
+                self._made_for, self._reads = made_for(backend), captures_of(*self._sources)
             key = call.key if call.key is not None else _kind_of(call)
             plan = self.plans.get(key)
             if plan is None:
@@ -150,7 +150,7 @@ class Plans:
                     self.example = call.example()
             return plan
 
-    def _new(self, call: Call, grad: bool, reads: Reads, backend: Backend) -> Plan | None:
+    def _new(self, call: Call, grad: bool, reads: Captures, backend: Backend) -> Plan | None:
         """Make a plan; none if too many have been traced."""
         functions = self._functions(call)
         if self._chunk is not None:  # by the formula, the call might not fit into memory

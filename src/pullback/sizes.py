@@ -21,10 +21,9 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.call import Call
-from pullback.graph.extents import Numbers, as_inputs, at, kind_of
 from pullback.graph.identity import identity
-from pullback.graph.joint import Trace, cotangent_stride
-from pullback.graph.symbolic import Symbolic
+from pullback.graph.partition import Trace, cotangent_stride
+from pullback.graph.symbolic import Numbers, SymbolicTrace, as_inputs, at, kind_of
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
 from pullback.kernels.inductor import ForSizes
@@ -82,7 +81,7 @@ class _Kind:
         if self._traced < self._several or self._varying == self._tried:
             return None
         self._traced, self._tried = 0, set(self._varying)
-        symbolic = Symbolic(len(call.tensors), {sizes[i] for i in self._varying})
+        symbolic = SymbolicTrace(len(call.tensors), {sizes[i] for i in self._varying})
         plan = make(symbolic.trace)
         if not isinstance(plan, KernelPlan | ValuePlan):
             return None
@@ -93,7 +92,7 @@ class _Kind:
 class _General:
     """A symbolic plan, and the trace that it came from."""
 
-    def __init__(self, plan: KernelPlan | ValuePlan, symbolic: Symbolic) -> None:
+    def __init__(self, plan: KernelPlan | ValuePlan, symbolic: SymbolicTrace) -> None:
         self._plan, self._symbolic = plan, symbolic
         self._for_outputs = functools.cache(self._general)
 

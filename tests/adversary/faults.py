@@ -126,7 +126,7 @@ FAULTS = [
     # graphs
     Fault(
         "a border of a kept comparison",
-        "graph/choices.py",
+        "graph/partition.py",
         "aten.le.Scalar, x, threshold",
         "aten.lt.Scalar, x, threshold",
     ),
@@ -151,7 +151,7 @@ FAULTS = [
     ),
     Fault(
         "what is decided by is computed again",
-        "graph/saving.py",
+        "graph/partition.py",
         "(exactly or decides(node, a)) and not certain(a)",
         "exactly and not certain(a)",
     ),
@@ -188,5 +188,5 @@ FAULTS = [
         "if world is World.SYMBOLIC:",
         "if False:",
     ),
-    Fault("zeros without memory", "graph/joint.py", "if node.target is _UNALLOCATED:", "if False:"),
+    Fault("zeros without memory", "graph/partition.py", "if node.target is _UNALLOCATED:", "if False:"),
 ]

@@ -10,7 +10,7 @@ from torch import fx
 import pullback
 from pullback._torch import trace_ops
 from pullback.graph.decisions import decides, is_exact, is_reproducible, is_rounded
-from pullback.graph.joint import joint_of
+from pullback.graph.partition import joint_of
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback._torch import trace_ops
-from pullback.graph.joint import joint_of
+from pullback.graph.partition import joint_of
 from pullback.graph.restricted import restricted
 
 X = torch.tensor([0.0, 4.0, 0.25], dtype=torch.float64)

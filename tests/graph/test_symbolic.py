@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from pullback.graph.extents import Extent, as_inputs, at
-from pullback.graph.symbolic import NotGeneralError, Symbolic
+from pullback.graph.symbolic import Extent, NotGeneralError, SymbolicTrace, as_inputs, at
 
 
 def traced(function, *tensors, varying=None):
-    symbolic = Symbolic(len(tensors), {n for x in tensors for n in x.shape} if varying is None else varying)
+    symbolic = SymbolicTrace(len(tensors), {n for x in tensors for n in x.shape} if varying is None else varying)
     return symbolic, symbolic.trace(function, *tensors)
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from pullback import _torch, dispatch
+from pullback.chunked.row_proof import RowSplit, wide
 from pullback.chunked.step import ChunkStep
 from pullback.dispatch import World
 from pullback.graph.facts import Flat
-from pullback.graph.rows import Split, wide
 from pullback.kernel_function import are_observed, as_saved, layout_of
 from pullback.plan import vjp_by_autograd
 
@@ -69,7 +69,7 @@ class ChunkedLoss:
     """
 
     name: str
-    split: Split
+    split: RowSplit
     size: int
     native: Flat
     before: Lowered

@@ -13,14 +13,14 @@ from pullback import _torch
 from pullback._torch import trace_ops
 from pullback.call import Call
 from pullback.chunked.loop import ChunkedLoss, Differentiation, run
+from pullback.chunked.row_proof import Rows, RowSplit, wide
+from pullback.chunked.row_rules import split_by_rows
 from pullback.chunked.step import StepCompiler
 from pullback.dtypes import has_derivative
 from pullback.errors import FormulaError
+from pullback.graph.captures import Captures
 from pullback.graph.facts import Flat, facts_of
-from pullback.graph.reads import Reads
-from pullback.graph.replay import graph_of
-from pullback.graph.row_split import split_by_rows
-from pullback.graph.rows import Rows, Split, wide
+from pullback.graph.trace import graph_of
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend
 from pullback.plan import ChunkPlan, Functions, InlinePlan, while_current
@@ -31,7 +31,7 @@ _BYTES = 2**24
 
 
 def chunk_plan(
-    call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
+    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, size: int | str
 ) -> ChunkPlan | InlinePlan:
     """Prove that a call is a function of sums over rows, and plan it by chunks of a given number of rows.
 
@@ -43,7 +43,7 @@ def chunk_plan(
 
 
 def _chunk_plan(
-    call: Call, name: str, functions: Functions, reads: Reads, grad: bool, backend: Backend, size: int | str
+    call: Call, name: str, functions: Functions, reads: Captures, grad: bool, backend: Backend, size: int | str
 ) -> ChunkPlan | InlinePlan:
     if call.obstacle:
         advice = "Pass a copy of one" if call.repeats else "Pass the tensors that it needs as arguments"
@@ -92,7 +92,7 @@ def _not_a_loss(outputs: Sequence[Any], spec: Any) -> str:
 def _chunks(
     name: str,
     tensors: Sequence[Tensor],
-    split: Split,
+    split: RowSplit,
     native: Flat,
     wanted: Sequence[int],
     backend: Backend,
@@ -117,7 +117,7 @@ def _chunks(
 
 
 def _without_values(
-    split: Split, tensors: Sequence[Tensor], wanted: Sequence[int]
+    split: RowSplit, tensors: Sequence[Tensor], wanted: Sequence[int]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return blank tensors for shared values and values with rows; the differentiated ones require grad."""
     stand_ins = [_empty(x) for x in tensors]
@@ -129,7 +129,7 @@ def _without_values(
 
 
 def _slopes(
-    split: Split,
+    split: RowSplit,
     steps: StepCompiler,
     shared: Sequence[Tensor],
     rows: Sequence[Tensor],
@@ -157,7 +157,7 @@ def _slopes(
 
 
 def _needed_ahead(
-    split: Split, sums: Sequence[Tensor], live: Sequence[int], shared: Sequence[Tensor]
+    split: RowSplit, sums: Sequence[Tensor], live: Sequence[int], shared: Sequence[Tensor]
 ) -> tuple[int, ...]:
     """Return the sums on which the derivatives of the result by the differentiated ones depend."""
 
@@ -183,9 +183,9 @@ def _empty(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
-def _rows_by_bytes(split: Split) -> int:
+def _rows_by_bytes(split: RowSplit) -> int:
     """Return how many rows make the largest value of a chunk as large as it may be."""
-    values = [n.meta["val"] for n in split.each.graph.nodes if isinstance(n.meta.get("rows"), Rows)]
+    values = [n.meta["val"] for n in split.per_chunk.graph.nodes if isinstance(n.meta.get("rows"), Rows)]
     largest = max((v.numel() * v.element_size() for v in values if isinstance(v, Tensor)), default=1)
     rows = max(1, _BYTES * split.rows // max(1, largest))
     return rows // 8 * 8 or rows

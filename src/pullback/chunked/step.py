@@ -11,10 +11,10 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback._torch import trace_ops
+from pullback.chunked.row_proof import Rows, RowSplit
 from pullback.errors import FormulaError
 from pullback.graph.decisions import round_before_choices
-from pullback.graph.joint import simplify
-from pullback.graph.rows import Rows, Split
+from pullback.graph.trace import simplify
 from pullback.kernels import eager
 from pullback.kernels.backend import Backend, lower
 from pullback.kernels.memory import Slot, with_workspace
@@ -56,7 +56,7 @@ class StepCompiler:
 
     def __init__(
         self,
-        split: Split,
+        split: RowSplit,
         shared: Sequence[Tensor],
         rows: Sequence[Tensor],
         live: Sequence[bool],
@@ -107,7 +107,7 @@ class StepCompiler:
 
     def _sums(self, n: int, given: Sequence[Tensor]) -> list[Tensor]:
         shared, rows = given[: len(self._shared)], given[len(self._shared) :]
-        sums: list[Tensor] = _Checked(self._split.each, n).run(n, *rows, *shared)
+        sums: list[Tensor] = _Checked(self._split.per_chunk, n).run(n, *rows, *shared)
         return sums
 
     def _examples(self, n: int) -> list[Tensor]:

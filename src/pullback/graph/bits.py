@@ -1,7 +1,7 @@
-"""Boolean residuals, packed to one bit each.
+"""Boolean residuals packed to one bit an element.
 
-Eight elements share a byte, in memory order. `pack` ends the forward graph and `unpack` begins the backward graph. Here
-both are PyTorch ops, for tracers and transforms; `pullback.kernels` fuses the same into its own kernels.
+Eight elements share a byte, in memory order. `pack` ends the forward graph, `unpack` begins the backward graph. Here
+both are PyTorch ops, for tracers and transforms; `pullback.kernels` fuses them into its own kernels.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import torch
 from torch import Tensor, fx
 
 from pullback import _torch
-from pullback.graph.extents import kind_of
+from pullback.graph.symbolic import kind_of
 
 FEWEST = 2**12
-"""Below this number of elements, a separate packing call takes longer than writing the bytes that it saves."""
+"""Number of elements below which a separate packing call takes longer than writing the bytes that it saves."""
 
 
 def pack(mask: Tensor, stride: Sequence[int]) -> Tensor:
     """Pack a mask into bits, in the memory order of these strides, without gaps."""
     flat = torch.empty_strided(mask.shape, stride, dtype=torch.uint8, device=mask.device).copy_(mask)
     flat = torch.nn.functional.pad(flat.as_strided((flat.numel(),), (1,)), (0, -flat.numel() % 8))
-    return (flat.view(-1, 8) << _places(mask)).sum(1, dtype=torch.uint8)
+    return (flat.view(-1, 8) << _shifts(mask)).sum(1, dtype=torch.uint8)
 
 
 def unpack(bits: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """Return a mask of a shape and strides, from its bits."""
-    flat = ((bits.unsqueeze(1) >> _places(bits)) & 1).to(torch.bool)
+    """Unpack bits to a mask of a shape and strides."""
+    flat = ((bits.unsqueeze(1) >> _shifts(bits)) & 1).to(torch.bool)
     return flat.view(-1).as_strided(tuple(shape), tuple(stride))
 
 
-def _places(like: Tensor) -> Tensor:
+def _shifts(like: Tensor) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=like.device)
 
 
 def is_of_bits(node: fx.Node) -> bool:
-    """Whether a node packs truth values or unpacks them."""
+    """Whether a node packs or unpacks a mask."""
     return node.target in (pack, unpack)
 
 
@@ -47,12 +47,12 @@ def holds_bits(placeholder: fx.Node) -> bool:
 
 
 def bytes_of(count: int) -> int:
-    """Return how many bytes some truth values take."""
+    """Bytes that a number of packed elements take."""
     return (count + 7) // 8
 
 
 def is_packed(value: Any) -> bool:
-    """Whether a value is kept as bits: truth values, enough of them to be worth it."""
+    """Whether a residual is packed: a dense mask with enough elements."""
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         return False
     return is_without_gaps(value) and value.numel() >= FEWEST
@@ -85,23 +85,23 @@ def cross_as_bits(
     given = backward.graph.find_nodes(op="placeholder")[: len(is_computed)]
     computed = [node for node, made in zip(given, is_computed, strict=True) if made]
     crossing = list(results)
-    for i, place in enumerate(computed, n_outputs):
-        if is_packed(place.meta["val"]) and results.index(results[i]) >= n_outputs:
+    for i, placeholder in enumerate(computed, n_outputs):
+        if is_packed(placeholder.meta["val"]) and results.index(results[i]) >= n_outputs:
             crossing[i] = _packed(results[i])
-            _unpack(place)
+            _unpack(placeholder)
     forward.graph.output_node().args = (crossing,)
     forward.recompile()
     backward.recompile()
 
 
 def _packed(made: fx.Node) -> fx.Node:
-    """Add the bits of a node's value to its graph."""
+    """Pack a node's value, in its graph."""
     with made.graph.inserting_after(made):
         return made.graph.call_function(pack, (made, kind_of(_torch.traced_value(made))[1]))
 
 
 def _unpack(given: fx.Node) -> None:
-    """Make a placeholder take packed bits; its users read the unpacked mask instead."""
+    """Turn a placeholder into packed bits, and give its users the unpacked mask."""
     shape, stride, _ = kind_of(_torch.traced_value(given))
     with given.graph.inserting_before(next(n for n in given.graph.nodes if n.op != "placeholder")):
         made = given.graph.call_function(unpack, (given, shape, stride))

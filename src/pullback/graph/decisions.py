@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.dtypes import is_continuous
-from pullback.graph.lines import op_name
+from pullback.graph.trace import op_name
 
 _ROUNDED = "rounded"
 """Key of `fx.Node.meta`: the result of the op is rounded to its dtype."""

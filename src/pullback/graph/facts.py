@@ -1,4 +1,4 @@
-"""Facts about one call of a formula, found by running it on tensors without data."""
+"""Facts about one call of a formula, from a run on fake tensors: its outputs, and why a graph cannot replace it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pullback import _torch
 from pullback.errors import FormulaError, tell_mistake
 
 Flat = Callable[..., list[Any]]
-"""A formula as a function of its tensors alone, which returns the flattened outputs."""
+"""A formula as a function of its tensors alone; it returns a list of outputs."""
 
 _TORCH = Path(str(torch.__file__)).parent
 _PYTORCH = str(_TORCH) + os.sep
-_NOT_THE_USERS = (_PYTORCH, str(Path(__file__).parent.parent) + os.sep)
+_LIBRARIES = (_PYTORCH, str(Path(__file__).parent.parent) + os.sep)
 _METHODS = tuple(str(_TORCH / name) for name in ("overrides.py", "_tensor.py", "_subclasses/fake_tensor.py"))
-"""Where the methods of tensors live: the caller is the frame above."""
+"""Files with the methods of tensors: the caller is the frame above."""
 
 _VALUE_READERS = {
     "item": ".item()",
@@ -42,21 +42,21 @@ _VALUE_READERS = {
     "data_ptr": ".data_ptr()",
     "__dlpack__": "DLPack",
 }
-_SHOWING = frozenset({"__repr__", "__format__"})
-_ASKING = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
-"""Properties in which calls of one kind, and the tensors without data that replace theirs, differ."""
-_NOTED = _SHOWING | _ASKING | _VALUE_READERS.keys() | {"register_hook", "requires_grad"}
+_PRINTERS = frozenset({"__repr__", "__format__"})
+_IDENTITY_QUERIES = frozenset({"is_leaf", "grad_fn", "grad", "_version", "_base", "storage_offset"})
+"""Properties in which tensors of one kind differ, and fake tensors from the ones that they replace."""
+_QUERIES = _PRINTERS | _IDENTITY_QUERIES | _VALUE_READERS.keys() | {"register_hook", "requires_grad"}
 
 
 @dataclass(slots=True)
-class Facts:
-    """Facts about one call.
+class FormulaFacts:
+    """Facts about one call of a formula.
 
     Attributes:
-        outputs: the flattened outputs; their tensors have no data.
+        outputs: the flattened outputs, tensors as fake ones.
         obstacle: why a graph cannot replace the formula, in words; empty if it can.
         asks_grad: whether the formula reads `requires_grad` of a tensor.
-        sets_grad: whether it switches grad mode.
+        sets_grad: whether it switches the grad mode.
     """
 
     outputs: list[Any] = field(default_factory=list)
@@ -65,40 +65,22 @@ class Facts:
     sets_grad: bool = False
 
 
-def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> Facts:
+def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = False) -> FormulaFacts:
     """Run a formula on fake tensors like `tensors`; with `in_place` it may write to tensors that it made itself.
 
     Raises:
         FormulaError: if it needs the value of a tensor, or writes to an input.
     """
-    with _draws_kept():
-        return _by_fakes(flat, tensors, name, in_place)
-
-
-@contextmanager
-def _draws_kept() -> Iterator[None]:
-    """Put the generators of Python and NumPy back to where they were: the call is still to draw from them."""
-    numpy = sys.modules.get("numpy")
-    python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(legacy)
-
-
-def _by_fakes(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool) -> Facts:
-    seen, readers = _Seen(in_place), _Readers(name)
-    facts = Facts()
+    obstacles, queries = _OpObstacles(in_place), _ValueQueries(name)
+    facts = FormulaFacts()
     plain = [_plain(t) for t in tensors]
-    with _torch.fake_mode() as mode:
+    with _restored_generators(), _torch.fake_mode() as mode:
         fakes = [mode.from_tensor(t, static_shapes=True) for t in plain]
         fakes = [_alike(fake, t) for fake, t in zip(fakes, tensors, strict=True)]
-        seen.inputs, readers.inputs = _memory(fakes), fakes
+        obstacles.inputs, queries.inputs = _memory(fakes), fakes
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
-            with torch.enable_grad(), _torch.quiet_fake_tensors(), seen, readers:
+            with torch.enable_grad(), _torch.quiet_fake_tensors(), obstacles, queries:
                 facts.outputs = flat(*fakes)
         except _WrittenError as error:
             facts.obstacle = str(error)
@@ -111,28 +93,41 @@ def _by_fakes(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool) 
             tell_mistake(error, name)
             facts.obstacle = f"it cannot be run without values ({type(error).__name__}: {_first_line(error)})"
         written = [i for i, (fake, v) in enumerate(zip(fakes, versions, strict=True)) if _torch.version_of(fake) != v]
-    if readers.refusal is not None:  # the formula may have caught it
-        raise readers.refusal
+    if queries.refusal is not None:  # the formula may have caught it
+        raise queries.refusal
     if written:
         which = f" {written[0] + 1} of {len(tensors)}" if len(tensors) > 1 else ""
         raise FormulaError(
             f"{name} writes to its input (tensor{which}, of shape {tuple(tensors[written[0]].shape)}): the caller's "
             "tensor would change under autograd. Work on a copy: `x = x.clone()`."
         )
-    facts.obstacle = facts.obstacle or readers.obstacle or seen.obstacle or _alias(facts.outputs, fakes)
-    facts.asks_grad, facts.sets_grad = readers.asks_grad, readers.sets_grad
+    facts.obstacle = facts.obstacle or queries.obstacle or obstacles.obstacle or _alias(facts.outputs, fakes)
+    facts.asks_grad, facts.sets_grad = queries.asks_grad, queries.sets_grad
     return facts
 
 
+@contextmanager
+def _restored_generators() -> Iterator[None]:
+    """Restore the random generators of Python and NumPy: the call itself is still to draw from them."""
+    numpy = sys.modules.get("numpy")
+    python, legacy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(legacy)
+
+
 def _plain(t: Tensor) -> Tensor:
-    """Return a detached tensor: `from_tensor` reads `.grad`, which warns for a non-leaf, and `_version`."""
+    """Detach a tensor: `from_tensor` reads `.grad`, which warns for a non-leaf, and `_version`."""
     if t.is_inference() and t.layout is torch.strided:
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
     return t.detach()
 
 
 def _alike(fake: Tensor, tensor: Tensor) -> Tensor:
-    """Return a fake tensor that may be written to, and that requires grad where the real one does."""
+    """Fake tensor that is no leaf, so that it can be written to, and requires grad if the real one does."""
     if not tensor.requires_grad:
         return fake
     made = fake.requires_grad_() * 1
@@ -167,15 +162,15 @@ _NORMALISING = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "
 
 
 _WITHOUT_WORKSPACE = frozenset({"aten::mkldnn_rnn_layer"})
-"""Ops whose backward is given a tensor that may be undefined, which Python cannot pass on."""
+"""Ops whose backward takes a tensor that may be undefined, which Python cannot pass."""
 
 
 class _WrittenError(BaseException):
-    """Ends a run in which a tensor with values would be written to; no `except Exception` of a formula stops it."""
+    """A write to a real tensor, which ends the run: no `except Exception` of a formula catches it."""
 
 
-class _Seen(_torch.DispatchMode):
-    """Watches the ops of a call for those that a graph cannot repeat."""
+class _OpObstacles(_torch.DispatchMode):
+    """Mode that finds the first op of a call that a graph cannot repeat."""
 
     def __init__(self, in_place: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -203,8 +198,8 @@ class _Seen(_torch.DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Readers(TorchFunctionMode):
-    """Mode that refuses reads of a tensor's value and names the line; those by PyTorch's own code are recorded."""
+class _ValueQueries(TorchFunctionMode):
+    """Mode that refuses reads of a tensor's value, with the user's line; those by PyTorch's own code are obstacles."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -220,16 +215,16 @@ class _Readers(TorchFunctionMode):
             called = getattr(func.__self__, "__name__", "")
         if called == "_set_grad_enabled":  # in a formula: nothing around the call does so while it runs
             self.sets_grad = True
-        elif called in _NOTED and args and _torch.is_fake(args[0]):
+        elif called in _QUERIES and args and _torch.is_fake(args[0]):
             by_pytorch = _pytorch_calls(sys._getframe(1))
             if called == "register_hook":
                 if any(args[0] is x for x in self.inputs):  # which stays on the caller's tensor
                     self.obstacle = self.obstacle or "it puts a hook on an input"
-            elif called in _SHOWING:
+            elif called in _PRINTERS:
                 self.obstacle = self.obstacle or "it shows a tensor"
             elif called == "requires_grad":
                 self.asks_grad = True
-            elif called in _ASKING:
+            elif called in _IDENTITY_QUERIES:
                 self.obstacle = self.obstacle or ("" if by_pytorch else f"it asks for `{called}` of a tensor")
             elif by_pytorch:
                 self.obstacle = self.obstacle or f"PyTorch reads a value in it ({_VALUE_READERS[called]})"
@@ -250,18 +245,18 @@ def _pytorch_calls(frame: FrameType | None) -> bool:
 
 
 def _users_line() -> str:
-    """Return where the user's code stands: the innermost frame that is neither PyTorch's nor ours."""
+    """Line of the user's code: that of the innermost frame that is neither PyTorch's nor Pullback's."""
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_NOT_THE_USERS):
+        if not frame.filename.startswith(_LIBRARIES):
             return f", in {frame.filename}:{frame.lineno}: `{frame.line}`"
     return ""
 
 
 def _refuse_mixed_devices(tensors: Sequence[Tensor], name: str, error: Exception) -> None:
     """Raise if an op mixes tensors of several devices; zero-dimensional CPU tensors may be mixed with any."""
-    places = {t.device: i for i, t in reversed(list(enumerate(tensors))) if t.dim()}
-    if len(places) > 1 and "device" in str(error):
-        where = ", ".join(f"input {i} on {device}" for device, i in sorted(places.items(), key=lambda item: item[1]))
+    devices = {t.device: i for i, t in reversed(list(enumerate(tensors))) if t.dim()}
+    if len(devices) > 1 and "device" in str(error):
+        where = ", ".join(f"input {i} on {device}" for device, i in sorted(devices.items(), key=lambda item: item[1]))
         raise FormulaError(f"{name} was given tensors on several devices: {where}. Move them to one.") from error
 
 

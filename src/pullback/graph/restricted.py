@@ -1,7 +1,6 @@
-"""The backward for some of the outputs: what autograd computes if the others have no cotangent.
+"""Backward for cotangents of some outputs only, as autograd runs it if the loss does not use the others.
 
-Autograd never runs the backward of an output that the loss does not use. A zero cotangent is not equivalent: with an
-infinite slope, 0 · ∞ is NaN.
+A zero cotangent in place of an absent one is not equivalent: with an infinite slope, 0 · ∞ is NaN.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.dtypes import is_continuous
-from pullback.graph.extents import kind_of
-from pullback.graph.joint import Joint, mutates
+from pullback.graph.partition import Joint
+from pullback.graph.symbolic import kind_of
+from pullback.graph.trace import mutates
 
 _aten = torch.ops.aten
 
 
 def restricted(joint: Joint, used: Collection[int]) -> Joint | None:
-    """Return a joint whose backward takes cotangents of some of the connected outputs only, with the same residuals.
+    """Restrict a backward to cotangents of some of the connected outputs; residuals and forward stay.
 
     A backward is linear in the cotangents, so terms in absent ones alone are dropped; a gradient with no other term is
-    `None`. Return `None` if the graph does not show which terms those are.
+    `None`. The result is `None` if the graph does not show which terms these are.
     """
     if mutates(joint.backward.graph):
         return None
@@ -40,7 +40,7 @@ def restricted(joint: Joint, used: Collection[int]) -> Joint | None:
 
 
 class _UnclearError(Exception):
-    """A graph is not seen to be linear in the cotangents."""
+    """The graph does not show which terms are linear in absent cotangents."""
 
 
 class _Restriction:
@@ -87,7 +87,7 @@ class _Restriction:
                 self._present.add(node)
 
     def _other_term(self, node: fx.Node, absent: Collection[fx.Node]) -> fx.Node | None:
-        """Return the present term of a sum with one absent term, if it has the sum's shape, strides and dtype."""
+        """Present term of a sum with one absent term, if it has the sum's shape, strides and dtype."""
         if node.target is not _aten.add.Tensor or node.kwargs:
             return None
         (term,) = [a for a in node.args if a not in absent] or [None]
@@ -96,7 +96,7 @@ class _Restriction:
         return term
 
     def _or_zeros(self, node: fx.Node) -> fx.Node:
-        """Return the copy of an operand; zeros for one that is absent."""
+        """Copy of an operand; zeros for an absent one."""
         if node not in self._absent:
             return self._made[node]
         value = _torch.traced_value(node)
@@ -109,7 +109,7 @@ class _Restriction:
 
 
 def _require_linear(node: fx.Node) -> None:
-    """Refuse a truth value or an index that is computed of a cotangent: then zeros may not give zeros."""
+    """Refuse a mask or an index that is computed from a cotangent: zeros need not give zeros then."""
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(v, Tensor) and is_continuous(v.dtype) for v in values if v is not None):
@@ -121,7 +121,7 @@ _FILLED = frozenset(
     for name in ("ones_like", "full_like", "empty_like", "new_ones", "new_full", "new_empty", "new_empty_strided")
     for overload in [getattr(_aten, name).default]
 )
-"""Ops that read a tensor's metadata rather than its values, and whose results are not zeros."""
+"""Ops that use a tensor's metadata rather than its values, and whose results are not zeros."""
 
 _SUMS = frozenset(
     [
@@ -140,4 +140,4 @@ _SUMS = frozenset(
         _aten.diagonal_scatter.default,
     ]
 )
-"""Ops that are linear in all their operands together."""
+"""Ops that are jointly linear in their operands."""

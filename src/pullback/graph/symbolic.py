@@ -1,17 +1,18 @@
-"""Graphs with a proof that they hold for all sizes of their inputs.
+"""Graphs that are proven to hold for all sizes of their inputs.
 
 A formula is traced on tensors with symbolic sizes. Two facts together prove that its graph holds for all sizes:
-PyTorch's code branched on no symbol, or there would be a guard; and the formula's own code never saw a size. (Guards
+PyTorch's code branched on no symbol, or there would be a guard; and the formula's own code never read a size. (Guards
 alone do not suffice: `isinstance(n, int)` and `str(n)` read a symbol without one.)
 
-The graph has the sizes of the traced call, as `Extent`s, so every pass over graphs works on it. A pass that compares
-sizes decides the same for other calls, since no two different sizes in the graph are equal.
+The graph is then written with the sizes of the traced call, as `Extent`s: integers that carry their symbolic formula.
+So every pass over graphs works on it. A pass that compares sizes decides the same for other calls, since no two
+different sizes in the graph are equal.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -20,30 +21,120 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from pullback import _torch
-from pullback.graph.extents import Extent, Numbers, at, kind_of, with_extents
 
 aten = torch.ops.aten
 
-_ASKED = """
+Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Size, strides and dtype of a tensor."""
+
+Numbers = Mapping[Any, Any]
+"""Values of extents' formulas in one call, or the nodes that compute them."""
+
+
+class Extent(int):
+    """An integer of the traced call that depends on sizes of inputs.
+
+    Attributes:
+        formula: the sympy expression of it in these sizes.
+    """
+
+    formula: Any
+
+    def __new__(cls, number: int, formula: Any) -> Extent:
+        """Make an extent from its value in the traced call and its formula."""
+        made = super().__new__(cls, number)
+        made.formula = formula
+        return made
+
+    def __repr__(self) -> str:
+        """Python code that differs from every other number's: `simplify` compares arguments by their code."""
+        return f"({int(self)}, {str(self.formula)!r})[0]"
+
+    def __getnewargs__(self) -> tuple[int, Any]:  # type: ignore[override]
+        return int(self), self.formula
+
+
+def at(value: Any, numbers: Numbers) -> Any:
+    """Replace each extent in tuples, lists and dicts by its value in a call."""
+    if type(value) is Extent:
+        return numbers[value.formula]
+    if isinstance(value, tuple):
+        return tuple(at(v, numbers) for v in value)
+    if isinstance(value, list):
+        return [at(v, numbers) for v in value]
+    if isinstance(value, dict):
+        return {name: at(v, numbers) for name, v in value.items()}
+    return value
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """Shape, strides and dtype of a tensor; the numbers are extents if it is a fake tensor that carries them."""
+    shape, stride = getattr(tensor, _EXTENTS, None) or (tuple(tensor.shape), tuple(tensor.stride()))
+    return shape, stride, tensor.dtype
+
+
+def with_extents(fake: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Attach to a fake tensor the extents that its shape and strides are."""
+    setattr(fake, _EXTENTS, (tuple(shape), tuple(stride)))
+    return fake
+
+
+def has_extents(fake: Tensor) -> bool:
+    """Whether extents are attached to a fake tensor."""
+    return hasattr(fake, _EXTENTS)
+
+
+_EXTENTS = "_pullback_extents"
+
+
+def as_inputs(module: fx.GraphModule, first: Iterable[Any] = ()) -> tuple[fx.GraphModule, list[Any]]:
+    """Turn a graph's extents into inputs, before the others; also return their formulas, in order.
+
+    The formulas `first` come before all other inputs.
+    """
+    graph = fx.Graph()
+    found = dict.fromkeys((*first, *formulas_in([(node.args, node.kwargs) for node in module.graph.nodes])))
+    given = {formula: graph.placeholder(f"size_{i}") for i, formula in enumerate(found)}
+    made: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        args, kwargs = at(fx.node.map_arg((node.args, node.kwargs), made.__getitem__), given)
+        made[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
+    return fx.GraphModule(module, graph), list(given)
+
+
+def formulas_in(value: Any) -> list[Any]:
+    """Formulas of the extents in tuples, lists and dicts, without repeats."""
+    found: dict[Any, None] = {}
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if type(value) is Extent:
+            found[value.formula] = None
+        elif isinstance(value, tuple | list | dict):
+            stack += value.values() if isinstance(value, dict) else value
+    return list(found)
+
+
+_QUERIES = """
     dim element_size is_complex is_cpu is_cuda is_floating_point is_nested is_quantized is_signed is_sparse itemsize
     ndim ndimension requires_grad
 """
-_OF_KIND = frozenset(_ASKED.split())
-"""Queries of a tensor whose answer does not depend on its size."""
+_SIZELESS = frozenset(_QUERIES.split())
+"""Queries of a tensor whose answer does not depend on its sizes."""
 _ANSWERS = (Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 """Types of answers that are not sizes."""
 
 
 class NotGeneralError(Exception):
-    """Why a graph does not hold for other sizes, or is not known to."""
+    """The reason why a graph is not proven to hold for other sizes."""
 
 
-class Symbolic:
-    """Traces once, as `trace_ops` does; the graph holds for other sizes in place of some.
+class SymbolicTrace:
+    """One symbolic trace, in place of `trace_ops`, whose graph holds for other sizes.
 
     Args:
-        n_inputs: how many of the tensors are inputs; those after them have sizes that these determine.
-        varying: the sizes, each the same wherever it stands.
+        n_inputs: number of the tensors that are inputs; the sizes of the others (cotangents) depend on theirs.
+        varying: the sizes to replace by symbols. Equal sizes become one symbol.
     """
 
     def __init__(self, n_inputs: int, varying: Collection[int]) -> None:
@@ -60,16 +151,16 @@ class Symbolic:
             NotGeneralError: if the graph might not hold for other sizes.
             Exception: any that the function raises on symbols.
         """
-        asked = _Asked()
+        queries = _SizeQueries()
 
         def watched(*given: Tensor) -> Any:
-            with asked:
+            with queries:
                 return function(*given)
 
         with _torch.quiet_fake_tensors():  # an op that takes no symbols is traced size by size
             traced, is_general = _torch.trace_for_sizes(watched, tensors, self._varying)
-        if asked.what:
-            raise NotGeneralError(f"it asks for `{asked.what}` of a tensor")
+        if queries.what:
+            raise NotGeneralError(f"it asks for `{queries.what}` of a tensor")
         if not is_general:
             raise NotGeneralError("what it does depends on sizes")
         placeholders = traced.graph.find_nodes(op="placeholder")[: self._n]
@@ -77,7 +168,7 @@ class Symbolic:
             for d, size in enumerate(_torch.size_symbols(_torch.traced_value(node))):
                 if type(size) is not int:
                     self._symbols.setdefault(size, (i, d))
-        module = _Numbered(traced, self._extent).module
+        module = _Concrete(traced, self._extent).module
         self._inputs = [
             kind_of(_torch.traced_value(node))[:2] for node in module.graph.find_nodes(op="placeholder")[: self._n]
         ]
@@ -85,7 +176,7 @@ class Symbolic:
         return module
 
     def numbers(self, tensors: Sequence[Tensor]) -> Numbers | None:
-        """Return the values of symbols and extents for other inputs; `None` if the graph does not hold for these."""
+        """Values of symbols and extents for other inputs; `None` if the graph does not hold for these."""
         known = {symbol: tensors[i].size(d) for symbol, (i, d) in self._symbols.items()}
         numbers = {formula: known.get(formula) or _torch.evaluated(formula, known) for formula in self._formulas}
         if any(numbers[size] < 2 for size in self._sizes.values() if size is not None):
@@ -131,8 +222,8 @@ class Symbolic:
             step, product = step * size, product * getattr(size, "formula", int(size))
 
 
-class _Numbered:
-    """A symbolic graph, copied with extents in place of symbols, and with fake tensors of the traced call's sizes."""
+class _Concrete:
+    """Copy of a symbolic graph with extents in place of symbols, and fake tensors of the sizes of the traced call."""
 
     def __init__(self, traced: fx.GraphModule, extent: Callable[[Any], int]) -> None:
         self._traced, self._extent = traced, extent
@@ -155,27 +246,27 @@ class _Numbered:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._made.__getitem__)
         made = graph.create_node(node.op, node.target, args, kwargs, node.name)
         if node.op != "output":
-            made.meta["val"] = self._numbered(value)
+            made.meta["val"] = self._concrete(value)
         return made
 
     def _is_extent(self, argument: Any) -> bool:
         return isinstance(argument, fx.Node) and type(self._made[argument]) is Extent
 
     def _divided(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        """Return a division by a tensor: a number that differs from call to call cannot be written into a kernel."""
+        """Divide by a tensor: a number that differs from call to call cannot be a constant of a kernel."""
         x, count = (self._made[a] for a in node.all_input_nodes)
         like = x.meta["val"]
         if like.dtype not in (torch.float32, torch.float64):  # the number would be rounded to fewer bits
             raise NotGeneralError("it divides numbers of 16 bits by a size")
         number = graph.call_function(aten.scalar_tensor.default, (count,), {"dtype": like.dtype})
-        number.meta["val"] = self._numbered(like.new_empty(()))
+        number.meta["val"] = self._concrete(like.new_empty(()))
         made = graph.create_node("call_function", aten.div.Tensor, (x, number), {}, node.name)
-        made.meta["val"] = self._numbered(node.meta["val"])
+        made.meta["val"] = self._concrete(node.meta["val"])
         return made
 
-    def _numbered(self, value: Any) -> Any:
+    def _concrete(self, value: Any) -> Any:
         if isinstance(value, tuple | list):
-            return type(value)(self._numbered(v) for v in value)
+            return type(value)(self._concrete(v) for v in value)
         if not isinstance(value, Tensor):
             return value
         if value.is_complex() or value.layout is not torch.strided or value.device.type not in ("cpu", "meta"):
@@ -193,8 +284,8 @@ class _Numbered:
         return with_extents(made, shape, stride)
 
 
-class _Asked(TorchFunctionMode):
-    """Records size-dependent facts that a formula reads of its tensors.
+class _SizeQueries(TorchFunctionMode):
+    """Mode that records queries by a formula whose answers depend on sizes.
 
     Attributes:
         what: the first of them; empty if there is none.
@@ -209,15 +300,15 @@ class _Asked(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
-        given, told = (_torch.tree_leaves(tree)[0] for tree in ((args, kwargs), answer))
-        tells = any(isinstance(a, Tensor) for a in given) and not all(isinstance(leaf, _ANSWERS) for leaf in told)
-        if tells and name not in _OF_KIND and not _is_dispatching(sys._getframe(1)):
+        given, answers = (_torch.tree_leaves(tree)[0] for tree in ((args, kwargs), answer))
+        depends = any(isinstance(a, Tensor) for a in given) and not all(isinstance(leaf, _ANSWERS) for leaf in answers)
+        if depends and name not in _SIZELESS and not _is_dispatching(sys._getframe(1)):
             self.what = self.what or name
         return answer
 
 
 def _is_dispatching(frame: FrameType | None) -> bool:
-    """Whether it is PyTorch that asks, to carry out an op."""
+    """Whether PyTorch makes the query, to carry out an op."""
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
         frame = frame.f_back
     return frame is not None

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from pullback import _torch, settings
 from pullback.errors import OptionError, RunnerError
 from pullback.graph.decisions import round_before_choices
-from pullback.graph.joint import simplify
+from pullback.graph.trace import simplify
 from pullback.kernels import build, eager, inductor, native
 from pullback.settings import Backend as Backend
 

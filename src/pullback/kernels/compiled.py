@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from pullback.graph.extents import Kind, Numbers, at
+from pullback.graph.symbolic import Kind, Numbers, at
 
 NOTHING_TAKEN: Mapping[int, int] = MappingProxyType({})
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pullback.graph.extents import has_extents
+from pullback.graph.symbolic import has_extents
 from pullback.kernels.regions import CPU, is_ours, value_of
 from pullback.kernels.rows import is_reduction
 from pullback.ops.activations import tanh_softplus

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import tell_mistake
-from pullback.graph.extents import Numbers, as_inputs, at, formulas_in, kind_of
+from pullback.graph.symbolic import Numbers, as_inputs, at, formulas_in, kind_of
 from pullback.kernels import eager
 from pullback.kernels.progress import noticed
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pullback.graph.extents import Extent
+from pullback.graph.symbolic import Extent
 from pullback.ops.lowering import Lowering, NotLoweredError, Number, Operands
 from pullback.ops.record import PointwiseOp
 from pullback.ops.registry import ALL

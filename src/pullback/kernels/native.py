@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.graph.bits import bytes_of, is_of_bits
-from pullback.graph.extents import Kind, kind_of
+from pullback.graph.symbolic import Kind, kind_of
 from pullback.kernels import build
 from pullback.kernels.bit_packing import passes
 from pullback.kernels.compiled import NOTHING_TAKEN, Compiled, direct_call

@@ -14,7 +14,8 @@ from torch import Tensor, fx
 from pullback import _torch
 from pullback.graph.bits import is_of_bits, pack, unpack
 from pullback.graph.decisions import is_exact
-from pullback.graph.joint import cotangent_stride, mutates
+from pullback.graph.partition import cotangent_stride
+from pullback.graph.trace import mutates
 from pullback.kernels import lowerings
 from pullback.kernels.sums import SUMS, columns_of, is_sum
 

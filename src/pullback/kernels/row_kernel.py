@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from pullback.graph.decisions import is_rounded
-from pullback.graph.extents import Kind, kind_of
+from pullback.graph.symbolic import Kind, kind_of
 from pullback.kernels import build, lowerings
 from pullback.kernels import sums as column_sums
 from pullback.kernels.compiled import NOTHING_TAKEN, Compiled, direct_call

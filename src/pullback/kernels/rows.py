@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pullback.graph.joint import mutates
+from pullback.graph.trace import mutates
 from pullback.kernels import lowerings
 from pullback.kernels.regions import FEWEST, Order, in_order, is_ours, value_of
 from pullback.kernels.sums import COLUMN_SUMS, columns_of

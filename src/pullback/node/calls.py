@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pullback import settings
 from pullback.call import TENSOR
+from pullback.graph.captures import Captures, missing
 from pullback.graph.identity import value_of
-from pullback.graph.reads import Reads, missing
 from pullback.kernel_function import Layout, gradients_of
 from pullback.kernels.native import LoneOp, Single
 from pullback.kernels.progress import noticed
@@ -66,7 +66,7 @@ def wait() -> None:
             EXTENSION.wait()
 
 
-def table_of(name: str, reads: Reads, plans: Mapping[Hashable, Plan]) -> Any:
+def table_of(name: str, reads: Captures, plans: Mapping[Hashable, Plan]) -> Any:
     """Return a table of those plans of an op that run in C++.
 
     Its method `call` takes the arguments of a call, in a tuple. It returns the op's result, or `NotImplemented` if the

@@ -52,4 +52,4 @@ CONDITIONS = frozenset(name for name, op in OPS.items() if op.is_condition)
 """The ops of terms whose value is a truth value."""
 
 BY_ATEN: Mapping[str, PointwiseOp] = MappingProxyType({name: op for op in ALL.values() for name in op.aten})
-"""The records of ATen ops, by the names that `graph.lines.op_name` returns."""
+"""The records of ATen ops, by the names that `graph.trace.op_name` returns."""

@@ -20,8 +20,8 @@ from pullback import _torch
 from pullback.call import TENSOR, Tree
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
+from pullback.graph.captures import captures_of
 from pullback.graph.identity import ATOMS
-from pullback.graph.reads import reads_of
 from pullback.modes import tensors_in
 from pullback.ruled.rule import CallRecord, DerivativeRule
 
@@ -51,7 +51,7 @@ def value_of(
 def may_capture_or_write(formula: Any) -> bool:
     """Whether the code of a formula may read more than its arguments, or write to a tensor."""
     code = getattr(inspect.unwrap(formula), "__code__", None)
-    return code is None or bool(reads_of(formula).obstacle) or _may_write(code)
+    return code is None or bool(captures_of(formula).obstacle) or _may_write(code)
 
 
 def _may_write(code: CodeType) -> bool:
@@ -127,7 +127,7 @@ def _reads_only_arguments(rule: DerivativeRule, record: CallRecord) -> bool:
             return False
     reads = rule.reads
     if reads is None or not (reads.obstacle or reads.unchanged()):
-        reads = rule.reads = reads_of(rule.formula)
+        reads = rule.reads = captures_of(rule.formula)
     return not reads.obstacle
 
 

@@ -19,8 +19,8 @@ from pullback._torch import trace_ops
 from pullback.call import Tree
 from pullback.dtypes import has_derivative
 from pullback.errors import DerivativeError, tell_mistake
-from pullback.graph.functional import functionalise
-from pullback.graph.reads import Reads, reads_of
+from pullback.graph.captures import Captures, captures_of
+from pullback.graph.trace import functionalise
 from pullback.modes import RandomMode
 from pullback.ruled.rule import CallRecord, DerivativeRule
 
@@ -45,7 +45,7 @@ class LinearityProof:
 
     objection: str
     may_be_declared: bool
-    reads: Reads
+    reads: Captures
 
 
 def objection(
@@ -85,7 +85,7 @@ def objection(
         map_at = functools.partial(_vjp_at if what == "vjp" else _jvp_at, rule, record, xs, outs, rs, needs)
         prove = functools.partial(_objection, map_at, declared is True)
         with _torch.new_thread() as fresh:  # transforms and modes belong to a thread: the proof sees none
-            proof = LinearityProof(*fresh.submit(prove).result(), reads_of(function))
+            proof = LinearityProof(*fresh.submit(prove).result(), captures_of(function))
         rule.proven[key] = proof
     if not proof.objection:
         return ""
@@ -100,7 +100,7 @@ def objection(
     return unproven.format(why, or_declare if proof.may_be_declared else "")
 
 
-def _holds(reads: Reads) -> bool:
+def _holds(reads: Captures) -> bool:
     return not reads.obstacle and reads.unchanged()
 
 

@@ -17,7 +17,7 @@ from pullback.call import TENSOR, Tree, described, parameters_of, unaliased
 from pullback.dispatch import World
 from pullback.dtypes import has_derivative, is_continuous
 from pullback.errors import DerivativeError, OptionError, tell_mistake
-from pullback.graph.reads import Reads
+from pullback.graph.captures import Captures
 from pullback.modes import DetachMode, EscapeMode, RandomMode
 
 Untracked = Literal["nothing", "tensors", "all"]
@@ -79,7 +79,7 @@ class DerivativeRule:
     proven: dict[Any, Any] = field(default_factory=dict)
     wants_needs: bool = False
     idle: set[int] = field(default_factory=set)
-    reads: Reads | None = field(default=None, repr=False)
+    reads: Captures | None = field(default=None, repr=False)
 
     @property
     def is_given(self) -> bool:

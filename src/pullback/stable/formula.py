@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pullback import _torch
 from pullback.errors import FormulaError, tell_mistake
-from pullback.graph.lines import op_name
+from pullback.graph.trace import op_name
 from pullback.stable.callee import Callee
 from pullback.stable.graphs import terms_of
 from pullback.stable.removable import exact_derivative

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
-from pullback.graph.lines import op_name
+from pullback.graph.trace import op_name
 from pullback.ops.constants import VALUES
 from pullback.ops.registry import BY_ATEN, CONDITIONS
 from pullback.stable.evaluate import evaluate_all

@@ -13,7 +13,7 @@ from torch import Tensor
 from pullback import _torch
 from pullback._torch import is_plain_kind
 from pullback.errors import FormulaError, PullbackError
-from pullback.graph.reads import Reads, reads_of
+from pullback.graph.captures import Captures, captures_of
 from pullback.plan import while_current
 from pullback.stable import certificate
 from pullback.stable.certificate import Certificate
@@ -31,7 +31,7 @@ class StableForms:
     def __init__(self, formula: Callable[..., Any]) -> None:
         self._formula = formula
         self._known: dict[torch.dtype, Forms | None] = {}
-        self._reads: Reads | None = None
+        self._reads: Captures | None = None
         self.given = object()
         """Version token; setting a certificate replaces it, which invalidates everything made from the forms."""
 
@@ -143,11 +143,11 @@ class StableForms:
             warnings.warn(complaint, stacklevel=2)
         return forms
 
-    def _renewed(self) -> Reads:
+    def _renewed(self) -> Captures:
         """Return the reads of the formula; if they have changed, drop its forms first."""
         if self._reads is None or not self._reads.unchanged():
             self._known = {}
-            self._reads = reads_of(self._formula)
+            self._reads = captures_of(self._formula)
         return self._reads
 
     def _look_up(self, dtype: torch.dtype, complaints: list[str]) -> Forms | None:
@@ -182,7 +182,7 @@ class StableForms:
             # a formula is cut into parts, which takes a while, only for certificates of them
             return forms_by(self._formula, dtype, find, parts=bool(places))
 
-    def _written(self, formula: Callable[..., Any], reads: Reads) -> Callable[..., Tensor]:
+    def _written(self, formula: Callable[..., Any], reads: Captures) -> Callable[..., Tensor]:
         return while_current(formula, reads, getattr(self._formula, "__name__", "the formula"))
 
 

@@ -15,8 +15,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.errors import FormulaError
-from pullback.graph.functional import functionalise
-from pullback.graph.joint import simplify
+from pullback.graph.trace import functionalise, simplify
 from pullback.write.decompositions import DECOMPOSITIONS
 from pullback.write.expressions import op_name
 from pullback.write.spec import FunctionSpec

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from pullback import _torch
 from pullback.dtypes import has_derivative
-from pullback.graph.joint import simplify
+from pullback.graph.trace import simplify
 from pullback.write.expressions import op_name
 from pullback.write.graphs import DerivativeGraph, dependencies
 

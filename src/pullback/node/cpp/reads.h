@@ -1,4 +1,4 @@
-// What the formulas of an op read from around them: `Reads.unchanged` of pullback/graph/reads.py, in C++.
+// What the formulas of an op read from around them: `Captures.unchanged` of pullback/graph/captures.py, in C++.
 #pragma once
 
 #include <torch/csrc/python_headers.h>

@@ -1,6 +1,6 @@
 """The names in a function's code."""
 
-from pullback.graph.names import attributes_in, catches, imports_in, names_in, operators_in, writes_in
+from pullback.graph.bytecode import attributes_in, catches, imports_in, names_in, operators_in, writes_in
 
 scale = 2.0
 count = 0

@@ -15,7 +15,7 @@ from torch import Tensor, _conj
 from torch.nn import Parameter
 
 import pullback
-from pullback.graph.reads import reads_of
+from pullback.graph.captures import captures_of
 
 SCALE = 2.0
 
@@ -42,7 +42,7 @@ def module():
 
 
 def test_a_formula_of_torch_alone_has_no_obstacle():
-    reads = reads_of(lambda x: torch.sin(x) * math.pi + torch.nn.functional.relu(x).sum())
+    reads = captures_of(lambda x: torch.sin(x) * math.pi + torch.nn.functional.relu(x).sum())
     assert not reads.obstacle
     assert reads.unchanged()
 
@@ -50,7 +50,7 @@ def test_a_formula_of_torch_alone_has_no_obstacle():
 @pytest.mark.parametrize("after", [3.0, 2.0 + 1e-16j, -2.0, True, None, "a"])
 def test_another_value_of_a_global_is_noticed(module, after):
     f = formula_in(module, "a = 2.0\ndef f(x): return x * a")
-    reads = reads_of(f)
+    reads = captures_of(f)
     assert not reads.obstacle
     module.a = after
     assert not reads.unchanged()
@@ -62,7 +62,7 @@ def test_a_closed_over_variable_is_watched():
     def formula(x):
         return x * scale
 
-    reads = reads_of(formula)
+    reads = captures_of(formula)
     assert reads.unchanged()
     scale = 3.0
     assert not reads.unchanged()
@@ -70,7 +70,7 @@ def test_a_closed_over_variable_is_watched():
 
 def test_values_read_by_helpers_of_helpers_are_watched(module):
     f = formula_in(module, "a = 1\ndef h(x): return x + a\ndef g(x): return h(x)\ndef f(x): return g(x)")
-    reads = reads_of(f)
+    reads = captures_of(f)
     assert not reads.obstacle
     module.a = 2
     assert not reads.unchanged()
@@ -78,21 +78,21 @@ def test_values_read_by_helpers_of_helpers_are_watched(module):
 
 def test_a_helper_defined_again_is_noticed(module):
     f = formula_in(module, "def h(x): return x\ndef f(x): return h(x)")
-    reads = reads_of(f)
+    reads = captures_of(f)
     exec("def h(x): return 2 * x", vars(module))
     assert not reads.unchanged()
 
 
 def test_new_code_in_the_same_function_is_noticed(module):  # as a notebook's autoreload gives it
     f = formula_in(module, "def f(x): return x")
-    reads = reads_of(f)
+    reads = captures_of(f)
     f.__code__ = (lambda x: 2 * x).__code__
     assert not reads.unchanged()
 
 
 def test_a_builtin_that_is_shadowed_later_is_noticed(module):
     f = formula_in(module, "def f(x): return max(x, x)")
-    reads = reads_of(f)
+    reads = captures_of(f)
     assert not reads.obstacle
     module.max = lambda a, b: 2 * a
     assert not reads.unchanged()
@@ -101,14 +101,14 @@ def test_a_builtin_that_is_shadowed_later_is_noticed(module):
 def test_a_constant_of_another_module_is_watched(module):
     module.settings = types.ModuleType("users_settings")
     module.settings.scale = 2.0
-    reads = reads_of(formula_in(module, "def f(x): return x * settings.scale"))
+    reads = captures_of(formula_in(module, "def f(x): return x * settings.scale"))
     assert not reads.obstacle
     module.settings.scale = 3.0
     assert not reads.unchanged()
 
 
 def test_the_default_dtype_is_watched():
-    reads = reads_of(lambda x: x / 2)
+    reads = captures_of(lambda x: x / 2)
     torch.set_default_dtype(torch.float64)
     try:
         assert not reads.unchanged()
@@ -117,7 +117,7 @@ def test_the_default_dtype_is_watched():
 
 
 def test_ops_are_followed_to_their_formulas(monkeypatch):
-    reads = reads_of(lambda x: inner(x))
+    reads = captures_of(lambda x: inner(x))
     assert not reads.obstacle
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert not reads.unchanged()
@@ -126,7 +126,7 @@ def test_ops_are_followed_to_their_formulas(monkeypatch):
 def test_a_relaxation_is_followed(module):
     soft = formula_in(module, "a = 1.0\ndef f(x): return x * a")
     module.hard = pullback.function(derivative_of=soft)(lambda x: x.round())
-    reads = reads_of(formula_in(module, "def f(x): return hard(x)"))
+    reads = captures_of(formula_in(module, "def f(x): return hard(x)"))
     assert not reads.obstacle
     module.a = 2.0
     assert not reads.unchanged()
@@ -134,11 +134,11 @@ def test_a_relaxation_is_followed(module):
 
 def test_a_rule_given_later_is_noticed(module):
     module.op = pullback.function(lambda x: x * 2)
-    reads = reads_of(formula_in(module, "def f(x): return op(x)"))
+    reads = captures_of(formula_in(module, "def f(x): return op(x)"))
     assert not reads.obstacle
     module.op.vjp(lambda g, out, x: (g,))
     assert not reads.unchanged()
-    assert "whose derivative is a rule" in reads_of(module.f).obstacle
+    assert "whose derivative is a rule" in captures_of(module.f).obstacle
 
 
 class Config:
@@ -169,7 +169,7 @@ class Config:
     ],
 )
 def test_what_cannot_be_watched_is_an_obstacle(module, around, body, obstacle):
-    reads = reads_of(formula_in(module, f"{around}\ndef f(x): return {body}"))
+    reads = captures_of(formula_in(module, f"{around}\ndef f(x): return {body}"))
     assert obstacle in reads.obstacle
 
 
@@ -184,25 +184,25 @@ def test_what_cannot_be_watched_is_an_obstacle(module, around, body, obstacle):
     ],
 )
 def test_what_a_function_does_by_itself_may_be_an_obstacle(module, source, obstacle):
-    assert obstacle in reads_of(formula_in(module, source)).obstacle
+    assert obstacle in captures_of(formula_in(module, source)).obstacle
 
 
 def test_defaults_that_cannot_change_are_none(module):
-    assert not reads_of(
+    assert not captures_of(
         formula_in(module, "def f(x, a=1.0, m='mean', d=torch.float32, g=torch.sin): return g(x)")
     ).obstacle
 
 
 @pytest.mark.parametrize("formula", [functools.partial(torch.sin), Config(), Config().__init__, torch.nn.ReLU()])
 def test_a_formula_that_is_an_object_has_an_obstacle(formula):
-    assert "object of type" in reads_of(formula).obstacle
+    assert "object of type" in captures_of(formula).obstacle
 
 
 @pytest.mark.parametrize(
     "value", [torch.sin, torch.Tensor.add, torch.Tensor.__rsub__, torch.ops.aten.sin.default, torch.nn.functional.relu]
 )
 def test_functions_of_torch_are_fixed(value):
-    assert not reads_of(lambda x: value(x)).obstacle
+    assert not captures_of(lambda x: value(x)).obstacle
 
 
 def test_an_op_with_an_obstacle_is_right_at_every_call():
@@ -234,7 +234,7 @@ with_attribute.k = 1.0
     ],
 )
 def test_attributes_of_functions_and_settings_cannot_be_watched(formula):
-    assert reads_of(formula).obstacle
+    assert captures_of(formula).obstacle
 
 
 def test_new_defaults_of_a_helper_are_seen():
@@ -272,7 +272,7 @@ def test_new_defaults_of_a_helper_are_seen():
     ],
 )
 def test_what_tensors_of_a_kind_may_differ_in_is_no_part_of_a_graph(formula):
-    assert reads_of(formula).obstacle
+    assert captures_of(formula).obstacle
 
 
 def test_attributes_of_a_kind_are(monkeypatch):
@@ -281,7 +281,7 @@ def test_attributes_of_a_kind_are(monkeypatch):
         values = y.sort().values if isinstance(x, torch.Tensor) else torch.linalg.eigh(x).eigenvalues
         return values.reshape(x.shape[0], x.size(1)) * x.real / (x.ndim + len(names.keys()))
 
-    assert not reads_of(formula).obstacle
+    assert not captures_of(formula).obstacle
 
 
 def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
@@ -299,9 +299,9 @@ def test_setting_an_attribute_and_catching_exceptions_are_obstacles():
         with torch.no_grad():
             return x * 2
 
-    assert "sets the attribute `.seen`" in reads_of(sets).obstacle
-    assert "catches exceptions" in reads_of(catches).obstacle
-    assert not reads_of(with_statement).obstacle
+    assert "sets the attribute `.seen`" in captures_of(sets).obstacle
+    assert "catches exceptions" in captures_of(catches).obstacle
+    assert not captures_of(with_statement).obstacle
 
 
 def test_matching_a_class_is_an_obstacle():
@@ -311,7 +311,7 @@ def test_matching_a_class_is_an_obstacle():
                 return x * 2
         return x
 
-    assert "matches a value against a class" in reads_of(matched).obstacle
+    assert "matches a value against a class" in captures_of(matched).obstacle
 
 
 def triple(*tensors):
@@ -335,18 +335,18 @@ def triple(*tensors):
     ],
 )
 def test_a_function_or_method_that_is_replaced_is_noticed(monkeypatch, owner, name, formula):
-    reads = reads_of(formula)
+    reads = captures_of(formula)
     assert not reads.obstacle
     assert reads.unchanged()
     monkeypatch.setattr(owner, name, triple)
     assert not reads.unchanged()
-    assert reads_of(formula).unchanged()
+    assert captures_of(formula).unchanged()
 
 
 def test_a_method_of_the_users_is_followed(module, monkeypatch):
     swish = formula_in(module, "a = 2.0\ndef f(x): return x * a")
     monkeypatch.setattr(torch.Tensor, "swish", swish, raising=False)
-    reads = reads_of(lambda x: x.swish())
+    reads = captures_of(lambda x: x.swish())
     assert not reads.obstacle
     module.a = 3.0
     assert not reads.unchanged()
@@ -357,13 +357,13 @@ def test_what_replaces_a_function_is_followed_like_any_of_the_users(module, monk
     mine = formula_in(module, "a = 2.0\ndef f(x): return x * a")
     softplus = torch.nn.functional.relu
     monkeypatch.setattr(torch.nn.functional, "relu", functools.wraps(softplus)(mine) if wraps else mine)
-    reads = reads_of(lambda x: torch.nn.functional.relu(x))
+    reads = captures_of(lambda x: torch.nn.functional.relu(x))
     module.a = 3.0
     assert reads.obstacle or not reads.unchanged()
 
 
 def test_a_module_made_in_a_formula_may_have_hooks():
-    assert "to which hooks may be added" in reads_of(lambda x: torch.nn.Softplus()(x)).obstacle
+    assert "to which hooks may be added" in captures_of(lambda x: torch.nn.Softplus()(x)).obstacle
 
 
 def test_a_replaced_function_shows_in_the_value_and_the_gradient(monkeypatch):
@@ -403,7 +403,7 @@ def test_a_value_that_is_equal_and_not_the_same_is_noticed(module, where, before
         "global": "def f(x): return x * a",
     }
     f = (lambda x: x * value) if where == "cell" else formula_in(module, formulas[where])
-    reads = reads_of(f)
+    reads = captures_of(f)
     assert not reads.obstacle
     assert reads.unchanged()
     value = module.a = after
@@ -418,7 +418,7 @@ def test_a_number_that_was_computed_anew_is_the_same(module):
     f = formula_in(module, "def f(x, *, k=0.0): return x * k * a")
     for a in (0.1 * 3, 0.1 * 3, float("nan"), float("nan")):
         module.a, f.__kwdefaults__["k"] = a, a
-        reads = reads_of(f)
+        reads = captures_of(f)
         module.a, f.__kwdefaults__["k"] = (float.fromhex(a.hex()) for _ in range(2))
         assert module.a is not a
         assert reads.unchanged()
@@ -463,7 +463,7 @@ ONES = torch.ones(1)
 @pytest.mark.parametrize("where", ["cell", "default"])
 def test_a_method_of_what_may_change_and_a_callable_with_a_state_are_obstacles(value, where):
     formula = (lambda x: value(x)) if where == "cell" else (lambda x, f=value: f(x))
-    assert "of type" in reads_of(formula).obstacle
+    assert "of type" in captures_of(formula).obstacle
 
 
 def test_a_method_of_a_dictionary_that_was_empty_reads_it_at_every_call():
@@ -516,7 +516,7 @@ def test_a_method_of_a_tensor_reads_it_at_every_call():
 )
 def test_a_setting_of_pytorch_is_an_obstacle_by_whatever_name(module, around, body):
     module.types = types
-    assert reads_of(formula_in(module, f"{around}\ndef f(x): return {body}")).obstacle
+    assert captures_of(formula_in(module, f"{around}\ndef f(x): return {body}")).obstacle
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_setting_of_pytorch_is_an_obstacle_by_whatever_name(module, around, bo
     ],
 )
 def test_what_is_imported_when_called_is_an_obstacle(module, line):
-    assert "when called" in reads_of(formula_in(module, f"def f(x):\n    {line}\n    return x * n()")).obstacle
+    assert "when called" in captures_of(formula_in(module, f"def f(x):\n    {line}\n    return x * n()")).obstacle
 
 
 def test_the_number_of_threads_is_read_at_every_call():
@@ -548,12 +548,12 @@ def test_the_number_of_threads_is_read_at_every_call():
 @pytest.mark.parametrize("made", [property(lambda x: x * SCALE), functools.partial(torch.mul, 3), staticmethod(triple)])
 def test_an_attribute_of_tensors_that_is_the_users_is_an_obstacle(monkeypatch, made):
     monkeypatch.setattr(torch.Tensor, "mT", made)
-    assert "`.mT`" in reads_of(lambda x: x.mT).obstacle
+    assert "`.mT`" in captures_of(lambda x: x.mT).obstacle
 
 
 @pytest.mark.parametrize("value", [torch.is_tensor, torch.is_floating_point, Tensor.is_floating_point, len])
 def test_what_only_sounds_like_a_setting_is_none(value):
-    assert not reads_of(lambda x: value(x)).obstacle
+    assert not captures_of(lambda x: value(x)).obstacle
 
 
 FILES = {
@@ -571,7 +571,7 @@ FILES = {
 
 @pytest.mark.parametrize("formula", FILES.values(), ids=FILES)
 def test_a_file_is_read_at_every_call(formula):
-    assert "reads a file, with" in reads_of(formula).obstacle
+    assert "reads a file, with" in captures_of(formula).obstacle
 
 
 def test_hooks_for_saved_tensors_are_called():
@@ -580,7 +580,7 @@ def test_hooks_for_saved_tensors_are_called():
             return x.sin() * x
 
     op = pullback.function(in_eight_bits)
-    assert "sets hooks for saved tensors, with" in reads_of(in_eight_bits).obstacle
+    assert "sets hooks for saved tensors, with" in captures_of(in_eight_bits).obstacle
     x = torch.tensor([0.3, 1.01, -1.62], requires_grad=True)
     for create_graph in (False, True):
         got, want = (torch.autograd.grad(f(x).sum(), x, create_graph=create_graph)[0] for f in (op, in_eight_bits))
@@ -605,4 +605,4 @@ def test_what_a_file_holds_now_counts(tmp_path):
     ],
 )
 def test_settings_of_numpy_and_parts_that_are_compiled_are_obstacles(formula, what):
-    assert what in reads_of(formula).obstacle
+    assert what in captures_of(formula).obstacle

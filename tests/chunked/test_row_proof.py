@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pullback.graph.replay import graph_of
-from pullback.graph.row_split import split_by_rows
+from pullback.chunked.row_rules import split_by_rows
+from pullback.graph.trace import graph_of
 
 ROWS = 6
 """As many as there are columns in `w`, and rows: a size proves nothing."""
@@ -46,7 +46,7 @@ def by_chunks(split, args, size):
     sums = None
     for start in range(0, split.rows, size):
         parts = [x[start : start + size] for x in rows]
-        found = split.each(len(parts[0]), *parts, *shared)
+        found = split.per_chunk(len(parts[0]), *parts, *shared)
         sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
     return split.after(*sums, *shared)[0]
 

@@ -1,4 +1,4 @@
-"""Names in a function's code: globals that it loads, imports, assignments, and attributes of values."""
+"""Static analysis of bytecode: globals that a function loads, imports, assignments, attributes and operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_FROM_DICT_OR_DEREF"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-_ASKS = "needs_input_grad"
-"""The one attribute of a context that depends on the call: a graph does not record which inputs require grad."""
-_SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_NEEDS_GRAD = "needs_input_grad"
+"""The one attribute of a context that depends on the call: a graph holds for one set of inputs that require grad."""
+_ATTRIBUTE_STORES = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _BINARY = {
     "+": "add",
     "-": "sub",
@@ -37,7 +37,7 @@ _METHODS = {symbol: (f"__{name}__", f"__r{name}__", f"__i{name}__") for symbol, 
     "BINARY_SLICE": ("__getitem__",),
     "[]": ("__getitem__",),
 }
-"""The methods behind an operator, by its symbol or instruction."""
+"""Methods that an operator may call, by its symbol or instruction."""
 
 
 def names_in(code: types.CodeType) -> Iterator[list[str]]:
@@ -78,7 +78,7 @@ def attributes_in(code: types.CodeType, around: frozenset[str] = frozenset(), co
     for instruction in dis.get_instructions(code):
         if instruction.opname not in _ATTRIBUTES:
             chained = _loads(instruction, own)
-        elif not chained and (loaded != context or instruction.argval == _ASKS):
+        elif not chained and (loaded != context or instruction.argval == _NEEDS_GRAD):
             yield instruction.argval
         loaded = _loaded(instruction)
     for inner in _inner(code):
@@ -103,7 +103,7 @@ def sets_in(code: types.CodeType, context: str = "") -> Iterator[str]:
     """Yield each attribute that code sets or deletes, of another value than the variable `context`."""
     loaded: str | None = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _SETS and loaded != context:
+        if instruction.opname in _ATTRIBUTE_STORES and loaded != context:
             yield instruction.argval
         loaded = _loaded(instruction)
     for inner in _inner(code):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import pullback
 from pullback.graph.facts import facts_of
-from pullback.graph.joint import joint_of
+from pullback.graph.partition import joint_of
 from pullback.plan import KernelPlan
 
 D = torch.float64

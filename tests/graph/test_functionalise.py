@@ -5,8 +5,7 @@ import torch
 
 import pullback
 from pullback import _torch
-from pullback.graph.functional import functionalise
-from pullback.graph.joint import mutates
+from pullback.graph.trace import functionalise, mutates
 
 X = torch.tensor([-2.0, 0.5, 3.0])
 

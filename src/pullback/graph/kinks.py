@@ -1,4 +1,4 @@
-"""Kinks and domains of ATen ops, and the ops of which neither is known."""
+"""Kinks and domains of the ops of a graph, in words; ops of which neither is known are named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from pullback.graph.lines import op_name
+from pullback.graph.trace import op_name
 from pullback.ops.registry import BY_ATEN
 
 _OPS = [(name, op) for name, op in BY_ATEN.items() if op.is_readable]
@@ -18,7 +18,7 @@ _OTHERS = """
     imag view_as_real view_as_complex conj _conj resolve_conj resolve_neg native_dropout
 """
 SMOOTH = frozenset([*_OTHERS.split(), *(name for name, op in _OPS if not op.kink and not op.domain)])
-"""Ops with derivatives of every order wherever they are defined, which is everywhere. (Comparisons are constant.)"""
+"""Ops that are defined everywhere and infinitely differentiable. (Comparisons are constant.)"""
 
 KINKS = {
     **{name: op.kink for name, op in _OPS if op.kink},
@@ -59,12 +59,12 @@ DOMAINS = {
 
 
 def kinks_of(graph: fx.Graph) -> list[str]:
-    """Return the kinks of a graph's ops, without repeats; ops whose kinks are unknown come last."""
+    """Kinks of a graph's ops, without repeats; ops whose kinks are unknown come last."""
     return _notes(graph, KINKS)
 
 
 def domain_of(graph: fx.Graph) -> list[str]:
-    """Return the domains of a graph's ops, without repeats; ops whose domain is unknown come last."""
+    """Domains of a graph's ops, without repeats; ops whose domain is unknown come last."""
     return _notes(graph, DOMAINS)
 
 
@@ -74,7 +74,7 @@ def _notes(graph: fx.Graph, table: dict[str, str]) -> list[str]:
     names = [op_name(node).rstrip("_") for node in nodes if op_name(node) != "pow"]
     unknown = [name for name in names if not _is_known(name)]
     notes = [table[name] for name in names if name in table] + [note for note in powers if note]
-    return _once([*notes, *([f"not known for: {', '.join(_once(unknown))}"] if unknown else [])])
+    return _distinct([*notes, *([f"not known for: {', '.join(_distinct(unknown))}"] if unknown else [])])
 
 
 def _is_known(name: str) -> bool:
@@ -82,7 +82,7 @@ def _is_known(name: str) -> bool:
 
 
 def _power(node: fx.Node) -> str:
-    """Return where a power is defined, by its exponent."""
+    """Domain of a power, by its exponent."""
     base, exponent = node.args[:2]
     if isinstance(exponent, int) or (isinstance(exponent, float) and exponent.is_integer()):
         return "" if exponent >= 0 else f"x**{exponent}: its base must not be 0"
@@ -93,5 +93,5 @@ def _power(node: fx.Node) -> str:
     return "pow: its base must be positive, unless the exponent is whole"
 
 
-def _once(items: Iterable[str]) -> list[str]:
+def _distinct(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(items))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pullback.graph.joint import joint_of
+from pullback.graph.partition import joint_of
 from pullback.kernels.eager import lower
 
 

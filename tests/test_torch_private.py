@@ -73,8 +73,8 @@ def test_stubs_of_function_live_in_torch_autograd_function():
         pass
 
     stubs = ("forward", "backward", "vjp", "jvp", "vmap", "setup_context")
-    assert not any(_torch.given_by(torch.autograd.Function, name) for name in stubs)
-    assert [name for name in stubs if _torch.given_by(Derived, name)] == ["forward"]
+    assert not any(_torch.defines_method(torch.autograd.Function, name) for name in stubs)
+    assert [name for name in stubs if _torch.defines_method(Derived, name)] == ["forward"]
 
 
 def test_pytree_gives_the_path_of_each_leaf():
@@ -96,7 +96,7 @@ def test_inductor_can_do_without_worker_processes():
     from torch._inductor import config
 
     before = config.compile_threads
-    with _torch.compile_in_this_process():
+    with _torch.without_compile_workers():
         assert config.compile_threads == 1
     assert config.compile_threads == before
 
@@ -132,9 +132,9 @@ def test_schemas_tell_views_and_writes():
     assert not _torch.is_mutable(aten.add.Tensor)
     assert not _torch.is_mutable(operator.getitem)
     a, b = torch.ones(2), torch.ones(2)
-    assert [x is a for x in _torch.written_by(aten.add_.Tensor, (a, b), {})] == [True]
-    assert [x is b for x in _torch.written_by(aten.add.out, (a, a), {"out": b})] == [True]
-    assert _torch.written_by(aten.add.Tensor, (a, b), {}) == []
+    assert [x is a for x in _torch.mutated_arguments(aten.add_.Tensor, (a, b), {})] == [True]
+    assert [x is b for x in _torch.mutated_arguments(aten.add.out, (a, a), {"out": b})] == [True]
+    assert _torch.mutated_arguments(aten.add.Tensor, (a, b), {}) == []
 
 
 class Nothing(TorchDispatchMode):
@@ -241,7 +241,7 @@ print("ok")
 
 
 def test_jit_tracing_has_a_state():
-    assert asked_in_each_context(_torch.is_jit_tracing) == {"jit"}
+    assert asked_in_each_context(_torch.in_jit_tracing) == {"jit"}
 
 
 def test_forward_grad_can_be_enabled_where_pytorch_disabled_it():
@@ -280,7 +280,7 @@ def test_a_batch_of_cotangents_is_known():
 
         @staticmethod
         def backward(ctx, g):
-            seen.append(_torch.is_grads_batch(g))
+            seen.append(_torch.is_batched_cotangent(g))
             return g
 
     x = torch.ones(2, requires_grad=True)
@@ -310,7 +310,7 @@ def test_outside_modes_there_are_values_in_every_trace():
     seen = []
 
     def formula(x):
-        with _torch.outside_modes():
+        with _torch.without_modes():
             seen.append(bool((torch.tensor([1.0, 2.0]) > 0).all()))
         return x.sin()
 
@@ -371,10 +371,10 @@ def test_beneath_a_mode_they_get_memory_where_pytorch_reads_it():
 
 def test_an_op_that_writes_is_named_after_the_one_that_does_not():
     aten = torch.ops.aten
-    assert _torch.out_of_place(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
-    assert _torch.out_of_place(aten.add_.Tensor) is aten.add.Tensor
-    assert _torch.out_of_place(aten.mm.out) is None
-    assert _torch.out_of_place(aten.pow_.Scalar) is None  # aten.pow.Scalar raises a number to a tensor
+    assert _torch.functional_variant(aten.masked_fill_.Scalar) is aten.masked_fill.Scalar
+    assert _torch.functional_variant(aten.add_.Tensor) is aten.add.Tensor
+    assert _torch.functional_variant(aten.mm.out) is None
+    assert _torch.functional_variant(aten.pow_.Scalar) is None  # aten.pow.Scalar raises a number to a tensor
 
 
 def test_a_version_counts_writes():
@@ -412,7 +412,7 @@ def test_nodes_keep_what_they_stood_for():
 
 def test_views_made_unknown_are_none():
     x = torch.zeros(3)
-    with torch.no_grad(), _torch.views_untracked():
+    with torch.no_grad(), _torch.without_view_tracking():
         assert not x.view(-1)._is_view()
     with torch.no_grad():
         assert x.view(-1)._is_view()
@@ -420,17 +420,17 @@ def test_views_made_unknown_are_none():
 
 def test_tensors_in_one_storage_share_memory():
     x = torch.zeros(4)
-    assert _torch.share_memory(x, x)
-    assert _torch.share_memory(x[1:], x.view(2, 2).detach())
-    assert not _torch.share_memory(x, x.clone())
-    torch.func.vmap(lambda row: row if _torch.share_memory(row, row) else None)(x)
+    assert _torch.share_storage(x, x)
+    assert _torch.share_storage(x[1:], x.view(2, 2).detach())
+    assert not _torch.share_storage(x, x.clone())
+    torch.func.vmap(lambda row: row if _torch.share_storage(row, row) else None)(x)
 
 
 def test_numpy_of_a_transforms_tensor_says_that_there_is_no_storage():
     with pytest.raises(RuntimeError) as caught:
         torch.func.grad(lambda x: torch.from_numpy(x.detach().numpy()).sum())(torch.ones(2))
-    assert _torch.has_no_memory(caught.value)
-    assert not _torch.has_no_memory(RuntimeError("of another kind"))
+    assert _torch.is_storage_error(caught.value)
+    assert not _torch.is_storage_error(RuntimeError("of another kind"))
 
 
 class Point(NamedTuple):
@@ -475,7 +475,7 @@ class Doubling(torch.autograd.Function):
 
 
 def test_plain_apply_is_the_last_part_of_apply():
-    y = _torch.plain_apply(Doubling)(x := torch.ones(2, requires_grad=True))
+    y = _torch.eager_apply(Doubling)(x := torch.ones(2, requires_grad=True))
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2]
 
 
@@ -525,7 +525,7 @@ def test_saved_tensors_that_somebody_holds():
         @staticmethod
         def backward(ctx, g):
             kept = ctx.saved_tensors
-            found.append(_torch.held_by_their_node_alone(kept[1:]))
+            found.append(_torch.owned_by_node_alone(kept[1:]))
             return g
 
     def hold_nothing(node):
@@ -562,12 +562,12 @@ def test_a_backward_pass_says_whether_its_graph_is_kept():
     seen = []
     x = torch.ones(2, requires_grad=True)
     y = x.sin().sum()
-    y.grad_fn.register_prehook(lambda g: seen.append(_torch.keeps_graph()))
+    y.grad_fn.register_prehook(lambda g: seen.append(_torch.retains_graph()))
     y.backward(retain_graph=True)
     torch.autograd.grad(y, x, create_graph=True)
     y.backward()
     assert seen == [True, True, False]
-    assert _torch.keeps_graph()
+    assert _torch.retains_graph()
 
 
 def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
@@ -589,7 +589,7 @@ def test_fake_tensors_log_their_errors_under_a_name(monkeypatch):
     try:
         broken()
         loud = len(records)
-        with _torch.quiet_fake_tensors():
+        with _torch.without_fake_tensor_log():
             broken()
     finally:
         logger.setLevel(level)
@@ -602,7 +602,7 @@ def test_jagged_tensors_are_values_and_a_structure(transposed):
     parts = [torch.ones(1, 3), torch.ones(2, 3)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     given = nested.transpose(1, 2) if transposed else nested
-    made = _torch.on_values(lambda a, b: a * b + 1, given, 2 * given)
+    made = _torch.map_jagged_values(lambda a, b: a * b + 1, given, 2 * given)
     assert made.shape == given.shape
     assert [t.tolist() for t in made.unbind()] == [(2 * t * t + 1).tolist() for t in given.unbind()]
     (g,) = torch.autograd.grad(made.values().sum(), nested)
@@ -611,7 +611,7 @@ def test_jagged_tensors_are_values_and_a_structure(transposed):
 
 def test_constant_while_compiling_marks_what_pytorch_marks():
     ours, theirs = (lambda: 1), (lambda: 1)
-    assert _torch.constant_while_compiling(ours) is ours
+    assert _torch.assume_constant_result(ours) is ours
     assert vars(torch.compiler.assume_constant_result(theirs)) == vars(ours) != {}
 
 
@@ -666,7 +666,7 @@ def test_dynamo_leaves_the_method_of_a_mode_alone():
 def test_vmap_of_bits_is_told_from_kernels():
     x = torch.ones(2, 3)
     bits = torch.func.vmap(lambda t: t.view(torch.int32))
-    if _torch.BITS_ARE_BATCHED:
+    if _torch.VMAP_HAS_VIEW_DTYPE:
         assert torch.equal(bits(x), x.view(torch.int32))
     else:
         with pytest.raises(RuntimeError, match="atching rule not implemented"):
@@ -775,16 +775,16 @@ def test_a_trace_for_sizes_says_whether_anything_depends_on_them():
 
 def test_a_proxy_mode_is_active_while_make_fx_records():
     seen = []
-    make_fx(lambda x: (seen.append(_torch.is_recorded()), x * 2)[1])(torch.ones(2))
+    make_fx(lambda x: (seen.append(_torch.in_proxy_tracing()), x * 2)[1])(torch.ones(2))
     assert seen == [True]
-    assert not _torch.is_recorded()
+    assert not _torch.in_proxy_tracing()
 
 
 def test_a_dual_level_counts_once_also_inside_of_jvp():
     seen = []
 
     def f(x):
-        seen.append(_torch.differentiations())
+        seen.append(_torch.differentiation_depth())
         return x * x
 
     x = torch.ones(2)
@@ -896,7 +896,7 @@ def test_what_is_left_alone_dynamo_does_not_compile():
     assert inner
     inner.clear()
     torch._dynamo.reset()
-    assert _torch.left_alone_by_dynamo(left) is left
+    assert _torch.skip_in_dynamo(left) is left
     assert torch.equal(torch.compile(left, backend=count)(torch.ones(3)), torch.full((3,), 2.0))
     assert not inner
 

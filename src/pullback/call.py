@@ -275,7 +275,7 @@ def unaliased(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tenso
     made: list[Tensor] = []
     for out in outputs:
         for t in (*inputs, *made):
-            if _torch.share_memory(out, t):
+            if _torch.share_storage(out, t):
                 out = out.clone()
                 break
         made.append(out)

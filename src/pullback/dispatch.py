@@ -90,7 +90,7 @@ def world(args: Iterable[Any] = ()) -> World:
 
 
 def _observer() -> World:
-    if _torch.is_jit_tracing():
+    if _torch.in_jit_tracing():
         return World.SCRIPT
     if _torch.in_functorch():
         return World.TRANSFORM
@@ -122,7 +122,7 @@ def call(op: Any, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any
     return _call(op, handler, args, kwargs)
 
 
-@_torch.left_alone_by_dynamo  # it calls this where it has met an op that it does not trace
+@_torch.skip_in_dynamo  # it calls this where it has met an op that it does not trace
 def _call(op: Any, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     where = world((*args, *kwargs.values()) if kwargs else args)
     if where is World.SYMBOLIC:

@@ -434,7 +434,7 @@ def _guarded_backward(name: str, backward: Callable[..., Any]) -> Callable[..., 
             gradients = backward(own, *gs)
             return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
 
-        if _torch.autograd_alone_records():
+        if _torch.only_autograd_records():
             saved = [t for t in all_saved(own) if t is not None]
             return tuple(guard_double_backward(name, pull, cotangents, saved, INTERMEDIATE if sources else ""))
         known = [*all_saved(own), *cotangents]

@@ -68,7 +68,7 @@ def guard_in_graph(result: Any, sources: Sequence[Any], name: str) -> Any:
     return tuple([one(t) for t in result]) if isinstance(result, tuple) else one(result)
 
 
-@_torch.constant_while_compiling
+@_torch.assume_constant_result
 def _is_exporting() -> bool:
     """Run while Dynamo traces; PyTorch 2.11 returns True itself, for every kind of trace."""
     return torch.compiler.is_exporting()
@@ -92,9 +92,9 @@ def refuse_transforms(name: str) -> None:
         )
 
 
-@_torch.constant_while_compiling
+@_torch.assume_constant_result
 def _differentiated_by_transforms() -> bool:
-    return _torch.differentiations() > 0
+    return _torch.differentiation_depth() > 0
 
 
 def _copy(x: Tensor, sources: list[Tensor], name: str) -> Tensor:
@@ -156,7 +156,7 @@ def stop_gradient(t: Tensor) -> Tensor:
     The values make a round trip through integers: three of PyTorch's passes drop `detach`, none drops this. Where
     PyTorch cannot batch the round trip (2.11), a custom op replaces it under transforms: all passes keep it.
     """
-    if not _torch.BITS_ARE_BATCHED and _is_transformed():
+    if not _torch.VMAP_HAS_VIEW_DTYPE and _is_transformed():
         copy: Tensor = torch.ops.pullback.cut.default(t)
         return copy
     if not dispatch.in_dynamo() and t.is_neg():  # Dynamo has no such tensors
@@ -164,7 +164,7 @@ def stop_gradient(t: Tensor) -> Tensor:
     return t.view(_BITS[t.dtype.itemsize]).view(t.dtype)
 
 
-@_torch.constant_while_compiling
+@_torch.assume_constant_result
 def _is_transformed() -> bool:
     """Run while Dynamo traces."""
     return _torch.in_functorch()
@@ -212,7 +212,7 @@ def guard_double_backward(
     does not know how such a result depends on the inputs, so differentiating it raises an error instead of returning
     zero.
     """
-    if any(g is not None and _torch.is_grads_batch(g) for g in cotangents):
+    if any(g is not None and _torch.is_batched_cotangent(g) for g in cotangents):
         return _refuse_batched(name, pull, cotangents, reason)
     live = [g.clone().requires_grad_() if g is not None and _can_require_grad(g) else g for g in cotangents]
     gradients, causes = _pull_with_causes(pull, live, reason)

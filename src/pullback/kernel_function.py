@@ -26,7 +26,7 @@ class _Kernels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: KernelPlan, *tensors: Tensor) -> tuple[Tensor, ...]:
         if plan.joint.untracked:
-            with _torch.views_untracked():
+            with _torch.without_view_tracking():
                 results = plan.forward(*tensors)
         else:
             results = plan.forward(*tensors)
@@ -44,7 +44,7 @@ class _Kernels(torch.autograd.Function):
         return (None, *gradients_of(ctx.plan, ctx.saved_tensors, ctx.layouts, cotangents))
 
 
-_apply = _torch.plain_apply(_Kernels)
+_apply = _torch.eager_apply(_Kernels)
 
 
 def packed_masks(node: Any) -> list[Tensor]:
@@ -98,7 +98,7 @@ def gradients_of(
 
 def are_observed(tensors: Sequence[Tensor]) -> bool:
     """Whether a kernel would be wrong for some tensors: a subclass, or a batch of cotangents (`is_grads_batched`)."""
-    return not dispatch.PLAIN_TENSORS.issuperset(map(type, tensors)) or any(map(_torch.is_grads_batch, tensors))
+    return not dispatch.PLAIN_TENSORS.issuperset(map(type, tensors)) or any(map(_torch.is_batched_cotangent, tensors))
 
 
 def _without_subclass(g: Tensor) -> Tensor:
@@ -108,9 +108,9 @@ def _without_subclass(g: Tensor) -> Tensor:
 
 def _in_place(plan: KernelPlan, saved: Sequence[Tensor]) -> Callable[..., Any] | None:
     """Return the backward that overwrites its residuals, if nothing else will read them."""
-    if plan.in_place is None or _torch.keeps_graph():
+    if plan.in_place is None or _torch.retains_graph():
         return None
-    return plan.in_place if _torch.held_by_their_node_alone(saved[plan.n_inputs :]) else None
+    return plan.in_place if _torch.owned_by_node_alone(saved[plan.n_inputs :]) else None
 
 
 def _recorded(plan: KernelPlan, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -302,7 +302,7 @@ class Op:
         if name == "forward" and issubclass(owner, torch.nn.Module):  # of a module's class torch.fx takes nothing else
             setattr(owner, name, self._method)
 
-    @_torch.left_alone_by_dynamo
+    @_torch.skip_in_dynamo
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self

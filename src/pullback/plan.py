@@ -294,7 +294,7 @@ class RestrictedPlans:
         made: dict[Outputs, KernelPlan] = {}
         lock = threading.Lock()
 
-        @_torch.constant_while_compiling
+        @_torch.assume_constant_result
         def make_missing(outputs: Outputs) -> None:
             with lock:
                 if outputs not in made:

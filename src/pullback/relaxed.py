@@ -143,7 +143,7 @@ def _value_of(hard: Any, soft: Any, i: int, name: str, combine: Callable[[Tensor
     if not has_derivative(hard):
         return hard
     if hard.is_nested:
-        return _torch.on_values(combine, hard, soft)
+        return _torch.map_jagged_values(combine, hard, soft)
     if hard.is_complex():
         parts = (torch.view_as_real(t.resolve_conj()) for t in (hard, soft))
         return torch.view_as_complex(combine(*parts))
@@ -220,7 +220,7 @@ def with_one_draw(first: Callable[[], Any], second: Callable[[], Any], name: str
         one = first()
     if not draws.states:
         return one, second()
-    if _torch.is_recorded():
+    if _torch.in_proxy_tracing():
         with _Draws(name) as again:
             other = second()
         if again.states:
@@ -243,7 +243,7 @@ def refusal(first: Callable[..., Any], second: Callable[..., Any], name: str) ->
     itself would be a graph break.
     """
 
-    @_torch.constant_while_compiling
+    @_torch.assume_constant_result
     def refuse() -> None:
         if may_draw(first) and may_draw(second):
             raise _recorded(name)
@@ -310,7 +310,7 @@ def _recorded(name: str) -> DerivativeError:
 
 
 def _same(state: Tensor, other: Tensor) -> bool:
-    with _torch.outside_modes():
+    with _torch.without_modes():
         return torch.equal(state, other)
 
 

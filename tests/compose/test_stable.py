@@ -433,7 +433,7 @@ THIRDS = {
 
 
 def _needs_bits_in_batches(context):
-    if context in ("three of what make_fx made", "forward over make_fx") and not _torch.BITS_ARE_BATCHED:
+    if context in ("three of what make_fx made", "forward over make_fx") and not _torch.VMAP_HAS_VIEW_DTYPE:
         pytest.skip("PyTorch cannot batch `view(dtype)`, which is in the graph: it says so")
 
 

@@ -239,7 +239,7 @@ def test_facts_are_those_of_a_real_call(shard):
             if any(t.layout is not torch.strided for t in tensors):
                 continue
             live = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
-            with warnings.catch_warnings(), _torch.quiet_fake_tensors():
+            with warnings.catch_warnings(), _torch.without_fake_tensor_log():
                 warnings.simplefilter("ignore")
                 found = facts_of(lambda *xs, f=function: _pytree.tree_leaves(f(*xs)), live, "f")
                 if not found.obstacle and (real := _outputs(function, live)) is not None:

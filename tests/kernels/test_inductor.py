@@ -52,14 +52,14 @@ def agree(op, x, w, compared=derivatives):
 @pytest.fixture
 def made(monkeypatch):
     """What has been compiled, each as whether it is for small tensors alone."""
-    compile_graph, of_all = _torch.compiled_by_inductor, []
+    compile_graph, of_all = _torch.compile_by_inductor, []
 
     def counting(module, examples, is_small=False, **options):
         of_all.append(is_small)
         return compile_graph(module, examples, is_small, **options)
 
-    for asked in (_torch, _torch.inductor):  # by us, and by `compiled_for_sizes` in its own module
-        monkeypatch.setattr(asked, "compiled_by_inductor", counting)
+    for asked in (_torch, _torch.inductor):  # by us, and by `compile_for_sizes` in its own module
+        monkeypatch.setattr(asked, "compile_by_inductor", counting)
     return of_all
 
 
@@ -99,7 +99,7 @@ def test_what_inductor_cannot_compile_runs_in_pytorchs_kernels(monkeypatch):
     def fails(*_):
         raise ValueError("no lowering\nand much more")
 
-    monkeypatch.setattr(_torch, "compiled_by_inductor", fails)
+    monkeypatch.setattr(_torch, "compile_by_inductor", fails)
     monkeypatch.setattr(backends, "_said", set())
     op = pullback.function(backend="inductor")(lambda x: x.exp() * 2)
     x = torch.randn(3, requires_grad=True)
@@ -204,7 +204,7 @@ def test_what_inductor_cannot_compile_for_many_sizes_runs_in_pytorchs_kernels(mo
     def fails(*_):
         raise ValueError("no lowering")
 
-    monkeypatch.setattr(_torch, "compiled_for_sizes", fails)
+    monkeypatch.setattr(_torch, "compile_for_sizes", fails)
     monkeypatch.setattr(backends, "_said", set())
     op = pullback.function(backend="inductor")(norm)
     agree(op, torch.randn(3, 5), torch.randn(5), first_derivatives)
@@ -217,12 +217,12 @@ def compiled_for_sizes(op, *args, is_small=True):
     """Compile a call of an op for tensors of n × 8; 6 × 8 is the example."""
     x = torch.ones(6, 8)
     traced, _ = _torch.trace_for_sizes(lambda x: [x * 2], [x], {6})
-    (symbol,) = _torch.symbols_in(_torch.size_symbols(_torch.traced_value(next(iter(traced.graph.nodes))))[:1])
+    (symbol,) = _torch.free_symbols(_torch.size_symbols(_torch.traced_value(next(iter(traced.graph.nodes))))[:1])
     graph = torch.fx.Graph()
     _, place = graph.placeholder("n"), graph.placeholder("x")
     graph.output([graph.call_function(op, (place, *args))])
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    return _torch.compiled_for_sizes(module, {symbol: 6}, [], [((symbol, 8), (8, 1), x.dtype)], is_small)
+    return _torch.compile_for_sizes(module, {symbol: 6}, [], [((symbol, 8), (8, 1), x.dtype)], is_small)
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_what_lies_on_disk_for_small_tensors_is_not_taken_for_large_ones(monkeyp
 def test_inductor_compiles_a_graph_alone():
     """Relies on `torch._inductor.standalone_compile`: see `pullback/_torch`."""
     graph = _torch.trace_ops(lambda x: [x.t(), x + 1], torch.ones(2, 3))
-    run = _torch.compiled_by_inductor(graph, [_torch.traced_value(n) for n in graph.graph.find_nodes(op="placeholder")])
+    run = _torch.compile_by_inductor(graph, [_torch.traced_value(n) for n in graph.graph.find_nodes(op="placeholder")])
     x = torch.randn(2, 3)
     view, result = run(x)
     assert view.data_ptr() == x.data_ptr()

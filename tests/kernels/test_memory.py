@@ -168,8 +168,8 @@ def computed_by(out):
 @pytest.fixture
 def spent(monkeypatch):
     """Whether each backward may write over what was computed for it."""
-    found, ask = [], _torch.held_by_their_node_alone
-    monkeypatch.setattr(_torch, "held_by_their_node_alone", lambda kept: found.append(ask(kept)) or found[-1])
+    found, ask = [], _torch.owned_by_node_alone
+    monkeypatch.setattr(_torch, "owned_by_node_alone", lambda kept: found.append(ask(kept)) or found[-1])
     return found
 
 

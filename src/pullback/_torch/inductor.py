@@ -1,9 +1,10 @@
-"""Private PyTorch that compiles graphs: Inductor."""
+"""Private PyTorch of Inductor: compilation of graphs of ATen ops."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,17 +16,28 @@ from pullback._torch.trace import evaluated
 _FakeTensorMode = private("torch._subclasses.fake_tensor.FakeTensorMode")
 
 
-def compiled_by_inductor(
+def without_compile_workers() -> AbstractContextManager[Any]:
+    """Context in which Inductor starts no worker processes.
+
+    Relies on `torch._inductor.config.patch` and its option `compile_threads`.
+    """
+    from torch._inductor import config
+
+    patched: AbstractContextManager[Any] = config.patch(compile_threads=1)
+    return patched
+
+
+def compile_by_inductor(
     module: fx.GraphModule, examples: list[Any], is_small: bool = False, **options: Any
 ) -> Callable[..., list[Any]]:
     """Compile a graph of ATen ops, for inputs like the examples, in this process.
 
-    Ops of 16 bits round their results, as PyTorch's kernels do: comparisons would not agree otherwise.
+    16-bit ops round their results, as PyTorch's kernels do, so that comparisons agree with eager mode.
 
     Args:
         module: the graph.
         examples: its inputs, without values.
-        is_small: whether threads are not worth it: if not, Inductor decides.
+        is_small: whether to compute on one thread; otherwise Inductor decides.
         options: of `standalone_compile`.
 
     Relies on `torch._inductor.standalone_compile`, its option `config_patches`, and Inductor's `compile_threads`,
@@ -41,15 +53,15 @@ def compiled_by_inductor(
         return standalone_compile(module, examples, options={"config_patches": patches}, **options)
 
 
-def symbols_in(expressions: Sequence[Any]) -> list[Any]:
-    """Return the symbols of sympy expressions in sizes, in an order that depends on their names alone.
+def free_symbols(expressions: Sequence[Any]) -> list[Any]:
+    """Symbols of sympy expressions in sizes, sorted by name.
 
     Relies on these being sympy's.
     """
     return sorted({symbol for expression in expressions for symbol in expression.free_symbols}, key=str)
 
 
-def compiled_for_sizes(
+def compile_for_sizes(
     module: fx.GraphModule,
     sizes: Mapping[Any, int],
     others: Sequence[Any],
@@ -59,17 +71,17 @@ def compiled_for_sizes(
     """Compile a graph of ATen ops for tensors on the CPU of many sizes, in this process.
 
     Args:
-        module: takes the sizes, then the other numbers, then tensors. All symbols have to be among the sizes: guards on
-            others are not stored in Inductor's disk cache.
+        module: takes the sizes, then the other numbers, then tensors. All symbols must be among the sizes: Inductor's
+            disk cache does not store guards on others.
         sizes: the symbols, with their values in an example: neither 0 nor 1.
         others: expressions in these.
         kinds: size, strides and dtype of each tensor, in such expressions.
-        is_small: whether threads are not worth it.
+        is_small: whether to compute on one thread.
 
     Returns:
-        The compiled function, and a check whether it holds for other sizes: Inductor may have added guards.
+        The compiled function, and a predicate of sizes: whether the guards that Inductor added hold for them.
 
-    Relies on what `compiled_by_inductor` does; on `dynamic_shapes="from_tracing_context"`, `torch._guards.tracing` and
+    Relies on what `compile_by_inductor` does; on `dynamic_shapes="from_tracing_context"`, `torch._guards.tracing` and
     `TracingContext`, `FakeTensorMode`, `ConstantSource`; and of `torch.fx.experimental.symbolic_shapes` on `DimDynamic`
     and `ShapeEnv`, with its `create_symbol`, `create_symintnode`, `produce_guards_expression` and
     `evaluate_guards_expression`.
@@ -99,7 +111,7 @@ def compiled_for_sizes(
     given = [number(symbol) for symbol in sizes]
     examples = [*given, *map(number, others), *tensors]
     with in_context(TracingContext(mode)):
-        run = compiled_by_inductor(module, examples, is_small, dynamic_shapes="from_tracing_context")
+        run = compile_by_inductor(module, examples, is_small, dynamic_shapes="from_tracing_context")
     guards = environment.produce_guards_expression(given)
 
     def admits(numbers: Sequence[int]) -> bool:

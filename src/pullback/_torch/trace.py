@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from pullback._torch.dynamo import import_dynamo
 from pullback._torch.private import private
-from pullback._torch.shared import import_dynamo
 
 _decomposition_table = private("torch._decomp.decomposition_table")
 _FakeTensorMode = private("torch._subclasses.fake_tensor.FakeTensorMode")

@@ -299,7 +299,7 @@ class _ChunkedFunction(torch.autograd.Function):
         return tuple(by_argument)
 
 
-_apply = _torch.plain_apply(_ChunkedFunction)
+_apply = _torch.eager_apply(_ChunkedFunction)
 
 
 def held_gradients(node: Any) -> list[Tensor]:

@@ -80,7 +80,7 @@ def facts_of(flat: Flat, tensors: Sequence[Tensor], name: str, in_place: bool = 
         obstacles.inputs, queries.inputs = _memory(fakes), fakes
         versions = [_torch.version_of(fake) for fake in fakes]
         try:
-            with torch.enable_grad(), _torch.quiet_fake_tensors(), obstacles, queries:
+            with torch.enable_grad(), _torch.without_fake_tensor_log(), obstacles, queries:
                 facts.outputs = flat(*fakes)
         except _WrittenError as error:
             facts.obstacle = str(error)
@@ -179,7 +179,7 @@ class _OpObstacles(_torch.DispatchMode):
         self._in_place = in_place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _torch.is_mutable(func) and not all(map(_torch.is_fake, _torch.written_by(func, args, kwargs or {}))):
+        if _torch.is_mutable(func) and not all(map(_torch.is_fake, _torch.mutated_arguments(func, args, kwargs or {}))):
             raise _WrittenError("it writes to a tensor that it closes over")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.obstacle = self.obstacle or f"it draws random numbers ({func})"

@@ -157,7 +157,7 @@ class SymbolicTrace:
             with queries:
                 return function(*given)
 
-        with _torch.quiet_fake_tensors():  # an op that takes no symbols is traced size by size
+        with _torch.without_fake_tensor_log():  # an op that takes no symbols is traced size by size
             traced, is_general = _torch.trace_for_sizes(watched, tensors, self._varying)
         if queries.what:
             raise NotGeneralError(f"it asks for `{queries.what}` of a tensor")

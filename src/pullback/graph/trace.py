@@ -95,7 +95,7 @@ def functionalise(graph: fx.Graph) -> fx.Node | None:
         if node.op != "call_function" or not _torch.is_mutable(node.target):
             continue
         target: Any = node.args[0]
-        pure = _torch.out_of_place(node.target)
+        pure = _torch.functional_variant(node.target)
         made_here = target.op == "call_function" and not _torch.is_view(target.target)
         others = [user for user in target.users if user is not node]
         if pure is None or not made_here or not _keeps_dtype(node):

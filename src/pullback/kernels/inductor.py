@@ -43,7 +43,7 @@ def lowered(module: fx.GraphModule, warn: Warn) -> Run | ForSizes:
     if formulas_in([[kind_of(_torch.traced_value(node)) for node in nodes], _arguments(module)]):
         return ForSizes(module, warn)
     examples = [_torch.traced_value(node) for node in nodes]
-    made = _compiled(lambda: _torch.compiled_by_inductor(module, examples), warn)
+    made = _compiled(lambda: _torch.compile_by_inductor(module, examples), warn)
     return eager.lower(module) if made is None else made
 
 
@@ -69,7 +69,7 @@ class ForSizes:
     def __init__(self, module: fx.GraphModule, warn: Warn) -> None:
         kinds = [kind_of(_torch.traced_value(node)) for node in module.graph.find_nodes(op="placeholder")]
         formulas = formulas_in([kinds, _arguments(module)])
-        symbols = _torch.symbols_in(formulas)
+        symbols = _torch.free_symbols(formulas)
         self._n_symbols = len(symbols)
         self._module, self._inputs = as_inputs(module, symbols)
         self._kinds = at(kinds, {formula: formula for formula in formulas})
@@ -102,7 +102,7 @@ class ForSizes:
         symbols, others = self._inputs[: len(sizes)], self._inputs[len(sizes) :]
         example = dict(zip(symbols, sizes, strict=True))
         made = _compiled(
-            lambda: _torch.compiled_for_sizes(self._module, example, others, self._kinds, is_small), self._give_up
+            lambda: _torch.compile_for_sizes(self._module, example, others, self._kinds, is_small), self._give_up
         )
         if made is not None:
             run, admits = made

@@ -76,7 +76,7 @@ def check_captures(rule: DerivativeRule, args: Sequence[Any], live: Sequence[boo
 
 
 def _check_captures(rule: DerivativeRule, args: Sequence[Any], live: Sequence[bool]) -> None:
-    with _torch.fake_mode(), _torch.quiet_fake_tensors(), torch.no_grad():
+    with _torch.fake_mode(), _torch.without_fake_tensor_log(), torch.no_grad():
         made = [torch.empty(a[0], dtype=a[1], device=a[2]) if type(a) is tuple else a for a in args]
         tree, tensors = Tree.of(tuple(t.requires_grad_() if yes else t for t, yes in zip(made, live, strict=True)))
         record = CallRecord(tree, [(t.shape, t.dtype) for t in tensors], recording=True)

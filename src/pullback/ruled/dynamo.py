@@ -30,17 +30,17 @@ def compilable(rule: DerivativeRule) -> Callable[..., Any]:
     apply = _by_jvp(rule) if rule.vjp is None else _by_vjp(rule)
     name, is_transposed = rule.name, rule.vjp is None
 
-    @_torch.constant_while_compiling
+    @_torch.assume_constant_result
     def prove(kinds: list[Any]) -> None:
         """Run while Dynamo traces."""
         require_linear_jvp(rule, kinds)
 
-    @_torch.constant_while_compiling
+    @_torch.assume_constant_result
     def is_suspect() -> bool:
         """Run while Dynamo traces."""
         return may_capture_or_write(rule.formula)
 
-    @_torch.constant_while_compiling
+    @_torch.assume_constant_result
     def check(kinds: list[Any], live: list[bool]) -> None:
         """Run while Dynamo traces."""
         check_captures(rule, kinds, live)

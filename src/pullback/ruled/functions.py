@@ -141,7 +141,7 @@ class _Eager(torch.autograd.Function):
         return None, None, *_backward(ctx, cotangents, ctx.needs_input_grad[2:])
 
 
-_apply = _torch.plain_apply(_Eager)
+_apply = _torch.eager_apply(_Eager)
 
 
 class _Transformable(torch.autograd.Function):
@@ -151,7 +151,7 @@ class _Transformable(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: DerivativeRule, record: CallRecord, *tensors: Tensor) -> tuple[Tensor, ...]:
-        is_traced = _torch.is_recorded() or _torch.is_jit_tracing()  # a mode would change the graph
+        is_traced = _torch.in_proxy_tracing() or _torch.in_jit_tracing()  # a mode would change the graph
         outputs, saved = value_of(rule, record, tensors, tracked=not is_traced)
         return (*(guard(out, tensors, rule.name) for out in outputs), *(t.detach() for t in saved))
 
@@ -167,7 +167,7 @@ class _Transformable(torch.autograd.Function):
         ctx.mark_non_differentiable(*dead, *output[n_outputs:])
 
     @staticmethod
-    @_torch.left_alone_by_dynamo
+    @_torch.skip_in_dynamo
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *_backward(ctx, cotangents[: len(ctx.record.differentiable)], ctx.needs_input_grad[2:])
 
@@ -207,7 +207,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         saved, reason = _tracked_residuals(rule, record, tensors, saved)
 
     pull = pull_by_transposition if rule.vjp is None else DerivativeRule.pull
-    if not differentiated or _torch.is_recorded():
+    if not differentiated or _torch.in_proxy_tracing():
         gradients = pull(rule, record, live, tensors, outputs, saved, needs)
         if compiling:  # a graph states which results share memory
             return gradients
@@ -218,7 +218,7 @@ def _backward(ctx: Any, cotangents: Sequence[Tensor], needs: Sequence[bool]) -> 
         return pull(rule, record, gs, tensors, outputs, saved, needs)
 
     sources = [t for t in (*tensors, *outputs, *saved) if t is not None]
-    if recording and _torch.autograd_alone_records():
+    if recording and _torch.only_autograd_records():
         return guard_double_backward(rule.name, pulled, live, sources, reason)
     return guard_foreign_results(rule.name, lambda: pulled(live), [*sources, *live], reason)
 
@@ -227,7 +227,7 @@ def _unaliased(g: Tensor | None, others: Sequence[Tensor]) -> Tensor | None:
     """Return a gradient, copied if it aliases a residual: PyTorch may store it in `.grad` and accumulate into it."""
     if g is not None:
         for t in others:
-            if _torch.share_memory(g, t):
+            if _torch.share_storage(g, t):
                 return g.clone()
     return g
 

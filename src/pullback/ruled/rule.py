@@ -104,7 +104,7 @@ class DerivativeRule:
         try:
             result = self.formula(*args)
         except RuntimeError as error:
-            if _torch.has_no_memory(error):
+            if _torch.is_storage_error(error):
                 raise self._without_values("formula") from error
             raise
         saved: Any = ()
@@ -186,7 +186,7 @@ class DerivativeRule:
         try:
             result = self.vjp(*given, *args, **options)
         except RuntimeError as error:
-            if _torch.has_no_memory(error):
+            if _torch.is_storage_error(error):
                 raise self._without_values("vjp") from error
             raise
         if result is None:
@@ -260,7 +260,7 @@ class DerivativeRule:
         try:
             pushed_out = self.jvp(*given, *record.args.filled(tensors))
         except RuntimeError as error:
-            if _torch.has_no_memory(error):
+            if _torch.is_storage_error(error):
                 raise self._without_values("jvp") from error
             raise
         if pushed_out is None:

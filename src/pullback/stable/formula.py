@@ -79,7 +79,7 @@ class Formula:
         """Return the ATen ops that `run` runs, as text; empty if they cannot be recorded."""
         example = [torch.ones(3, dtype=dtype) for _ in self.variables]
         try:
-            with _torch.quiet_fake_tensors():
+            with _torch.without_fake_tensor_log():
                 module = _torch.trace_ops(lambda *xs: list(self.run(xs, order).values()), *example)
         except Exception as error:  # a function that cannot be traced is measured all the same
             tell_mistake(error, self.name)
@@ -156,7 +156,7 @@ class Formula:
     ) -> list[Term]:
         example = [torch.ones(shape, dtype=dtype) for _ in self.variables]
         try:
-            with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
+            with torch.no_grad(), as_written(), _torch.without_fake_tensor_log():
                 module = _torch.trace_ops(lambda *xs: self._callee.results(function, xs), *example)
         except Exception as error:  # any error of a user's function or the tracer
             tell_mistake(error, self.name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pullback import _torch
-from pullback._torch import is_plain_kind
+from pullback._torch import is_plain_tensor
 from pullback.errors import FormulaError, PullbackError
 from pullback.graph.captures import Captures, captures_of
 from pullback.plan import while_current
@@ -35,17 +35,17 @@ class StableForms:
         self.given = object()
         """Version token; setting a certificate replaces it, which invalidates everything made from the forms."""
 
-        @_torch.constant_while_compiling
+        @_torch.assume_constant_result
         def look_up(dtype: torch.dtype) -> bool:
             """Run while Dynamo traces."""
             return self._of(dtype) is not None
 
-        @_torch.constant_while_compiling
+        @_torch.assume_constant_result
         def make(dtype: torch.dtype) -> int:
             """Run while Dynamo traces: make the native form; return the number of orders it carries, 0 without one."""
             forms = self._of(dtype)
             # a compiled graph is differentiated at most one more time, an exported one any number of times
-            order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiations())
+            order = MOST if torch.compiler.is_exporting() else max(2, 1 + _torch.differentiation_depth())
             if forms is None or order > MOST:
                 return 0
             forms.native.of(order)
@@ -192,7 +192,7 @@ def _dtype_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | No
         return None
     dtype = args[0].dtype
     for a in args:
-        if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_kind(a):
+        if not isinstance(a, Tensor) or a.dtype != dtype or a.device.type != DEVICE or not is_plain_tensor(a):
             return None
     if dtype.itemsize == 2 and torch.is_autocast_enabled(DEVICE):  # it widens the results of some ops
         return None
@@ -205,7 +205,7 @@ def _order(args: Sequence[Tensor]) -> int:
     A graph may be differentiated any number of times. So may a call that autograd records below transforms, where each
     order makes every call slower: two are carried.
     """
-    known, is_recorded = _torch.differentiations(), _torch.is_recorded()
+    known, is_recorded = _torch.differentiation_depth(), _torch.in_proxy_tracing()
     if not is_recorded and not any(_torch.unwrapped(x).requires_grad for x in args):
         return max(1, known) if known <= MOST else 0
     if known > MOST - 2:

@@ -106,7 +106,7 @@ def ops_of(function: Callable[..., Any], tensors: Sequence[Tensor]) -> tuple[Any
         return [*outs, *slopes]
 
     try:
-        with as_written(), _torch.quiet_fake_tensors():
+        with as_written(), _torch.without_fake_tensor_log():
             code = _torch.trace_ops(both, *tensors).code
     except Exception as error:  # any error of a user's function or the tracer
         tell_mistake(error)

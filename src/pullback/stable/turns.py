@@ -81,4 +81,4 @@ class _Turn(torch.autograd.Function):
         return (None, None, None, *gs)
 
 
-_apply = _torch.plain_apply(_Turn)
+_apply = _torch.eager_apply(_Turn)

@@ -78,7 +78,7 @@ def as_op(target: Any) -> Op:
         if isinstance(carried, Op):
             return carried
     if isinstance(target, type) and issubclass(target, torch.autograd.Function):
-        given = ["forward", *(["setup_context"] if _torch.given_by(target, "setup_context") else [])]
+        given = ["forward", *(["setup_context"] if _torch.defines_method(target, "setup_context") else [])]
         body = {name: staticmethod(getattr(target, name)) for name in given}
         made: Any = type(target.__name__, (AutogradFunction,), body)
         op = Op(made._carried._formula, stable=False)
@@ -91,7 +91,7 @@ def as_op(target: Any) -> Op:
 
 def _refuse_surrogate_gradient(target: Any, op: Op, call: Call) -> None:
     """Refuse a Function whose forward has a zero derivative and whose backward returns another gradient on purpose."""
-    if not (isinstance(target, type) and _torch.given_by(target, "backward")):
+    if not (isinstance(target, type) and _torch.defines_method(target, "backward")):
         return
     own, derived = (_gradients(call.flat(f), call.tensors) for f in (target.apply, op))  # type: ignore[attr-defined]
     if not any(bool(g.any()) for g in derived) and any(bool(g.any()) for g in own):

@@ -146,8 +146,10 @@ def is_promised(subject: Subject, *, vmap: bool) -> bool:
     """
     if subject.kind != "function":
         return subject.is_made
-    takes_func = _torch.given_by(subject.target, "setup_context")
-    return takes_func and (not vmap or subject.target.generate_vmap_rule or _torch.given_by(subject.target, "vmap"))
+    takes_func = _torch.defines_method(subject.target, "setup_context")
+    return takes_func and (
+        not vmap or subject.target.generate_vmap_rule or _torch.defines_method(subject.target, "vmap")
+    )
 
 
 def refusal(error: Raised, kind: Kind, context: TransformKind = "other") -> Refusal:

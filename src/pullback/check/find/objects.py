@@ -92,12 +92,12 @@ def live_functions() -> list[Function]:
 
 def has_forward(cls: Function) -> bool:
     """Whether a Function has a forward, itself or by inheritance."""
-    return _torch.given_by(cls, "forward")
+    return _torch.defines_method(cls, "forward")
 
 
 def has_derivative(cls: Function) -> bool:
     """Whether a Function has a backward or a jvp, itself or by inheritance."""
-    return any(_torch.given_by(cls, name) for name in ("backward", "vjp", "jvp"))
+    return any(_torch.defines_method(cls, name) for name in ("backward", "vjp", "jvp"))
 
 
 def find_given(obj: Any) -> Discovered:

@@ -128,7 +128,7 @@ def _traced(function: Elementwise, relaxed: bool) -> Term:
         return [call(*args, **kwargs)]
 
     try:
-        with torch.no_grad(), as_written(), _torch.quiet_fake_tensors():
+        with torch.no_grad(), as_written(), _torch.without_fake_tensor_log():
             module = _torch.trace_ops(value, *(fixed[p] for p in varying))
         return terms_of(module, function.names)[0]
     except Exception as error:  # any error of a user's function or the tracer, or about a non-tensor in its graph

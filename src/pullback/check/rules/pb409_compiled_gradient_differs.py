@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pullback._torch import compile_in_this_process
+from pullback._torch import without_compile_workers
 from pullback.check.case import copy_tensor
 from pullback.check.cases import sizes, values
 from pullback.check.cases.guess import is_same_argument
@@ -140,7 +140,7 @@ def _compiled(audit: Audit, setting: EagerReference, fullgraph: bool) -> tuple[_
 def _by_inductor(audit: Audit, base: EagerReference, fullgraph: bool) -> Finding | None:
     audit.events.beat()
     torch.compiler.reset()
-    with compile_in_this_process():
+    with without_compile_workers():
         try:
             torch.compile(torch.sin)(torch.ones(2))
         except Exception:  # no C++ compiler, for example: not a fault of the function
